@@ -1,0 +1,174 @@
+"""Token embeddings against their formula, and vectors from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tfkit.components.embedding import Tokens, load_vectors
+from tfkit.core.context import Inputs, Placement
+from tfkit.core.errors import DataError, UsageError
+from tfkit.core.shape import Shape
+
+SHAPE = Shape(d_model=4, vocab_size=7)
+IDS = torch.tensor([[1, 2, 6], [0, 0, 3]])
+PLACES = torch.arange(3)[None]
+PLACED = torch.randn(1, 3, 2)
+
+
+class Added:
+    """A position that adds fixed vectors of width 2."""
+
+    def embed(self, positions: Tensor) -> Tensor:
+        return PLACED
+
+    def rotation(self, positions: Tensor, dim: int) -> None:
+        return None
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> None:
+        return None
+
+    def temperature(self, positions: Tensor) -> None:
+        return None
+
+
+NOWHERE, SOMEWHERE = Placement((), PLACES, PLACES), Placement((Added(),), PLACES, PLACES)
+
+
+def build(**options: Any) -> Tokens:
+    config = Tokens.Config.model_validate(options)
+    assert not list(config.check(SHAPE))
+    part: Tokens = config.build(SHAPE).eval()
+    return part
+
+
+def test_a_plain_table() -> None:
+    part = build()
+    assert list(part.state_dict()) == ["tokens.weight"]
+    assert torch.equal(part(Inputs(IDS), NOWHERE), part.tokens.weight[IDS])
+
+
+@pytest.mark.parametrize(("scale", "factor"), [("sqrt_d_model", 2.0), ("1/sqrt_d_model", 0.5), (3.0, 3.0), (None, 1.0)])
+def test_scale(scale: Any, factor: float) -> None:
+    part = build(scale=scale)
+    assert torch.equal(part(Inputs(IDS), NOWHERE), part.tokens.weight[IDS] * factor)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_everything_at_once_in_the_order_of_the_formula(after: bool) -> None:
+    part = build(scale=3.0, segments=2, norm="layer_norm", d_embedding=2, norm_after_projection=after)
+    types = torch.tensor([[0, 1, 1], [1, 0, 0]])
+    assert part.width == 2 and part.norm.weight.shape == (4 if after else 2,)
+    total = 3 * part.tokens.weight[IDS] + part.segments.weight[types] + PLACED  # type: ignore[union-attr]
+    weight, bias = part.projection.weight, part.projection.bias
+    eps, wide = 1e-5, 4 if after else 2
+
+    def norm(x: Tensor) -> Tensor:
+        centred = x - x.sum(-1, keepdim=True) / wide
+        return centred / ((centred**2).sum(-1, keepdim=True) / wide + eps).sqrt()
+
+    expected = norm(total @ weight.T + bias) if after else norm(total) @ weight.T + bias
+    out = part(Inputs(IDS, types), SOMEWHERE)
+    assert out.shape == (2, 3, 4)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_first_segment_is_added_when_the_call_gives_none() -> None:
+    part = build(segments=2)
+    expected = part(Inputs(IDS, torch.zeros_like(IDS)), NOWHERE)
+    assert torch.equal(part(Inputs(IDS), NOWHERE), expected)
+
+
+def test_types_without_segments_are_refused() -> None:
+    with pytest.raises(UsageError, match="token_type_ids"):
+        build()(Inputs(IDS, torch.zeros_like(IDS)), NOWHERE)
+
+
+def test_vectors_stand_in_for_looked_up_rows() -> None:
+    part = build(scale=3.0, segments=1, norm="rms_norm", d_embedding=2)
+    vectors = part.tokens(IDS)
+    torch.testing.assert_close(part(Inputs(), SOMEWHERE, vectors), part(Inputs(IDS), SOMEWHERE))
+    with pytest.raises(UsageError, match="width 2"):
+        part(Inputs(), SOMEWHERE, torch.randn(2, 3, 4))
+    with pytest.raises(UsageError, match="not both"):
+        part(Inputs(IDS), SOMEWHERE, vectors)
+    with pytest.raises(UsageError, match="either"):
+        part(Inputs(), SOMEWHERE)
+
+
+def test_a_factorised_table_is_projected_even_at_equal_width() -> None:
+    assert build(d_embedding=4).projection.weight.shape == (4, 4)
+    assert Tokens.Config(d_embedding=2).width(SHAPE) == 2 and Tokens.Config().width(SHAPE) == 4
+
+
+def test_frozen_and_dropout() -> None:
+    assert not build(frozen=True).tokens.weight.requires_grad
+    part = build(dropout=0.5)
+    assert torch.equal(part(Inputs(IDS), NOWHERE), part(Inputs(IDS), NOWHERE))
+    part.train()
+    assert (part(Inputs(IDS.repeat(50, 1)), NOWHERE) == 0).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "option"),
+    [
+        ({}, Shape(4), ""),
+        ({"norm_after_projection": True, "norm": "rms_norm"}, SHAPE, "norm_after_projection"),
+        ({"norm_after_projection": True, "d_embedding": 2}, SHAPE, "norm_after_projection"),
+    ],
+)
+def test_problems(options: dict[str, Any], shape: Shape, option: str) -> None:
+    assert [problem.option for problem in Tokens.Config.model_validate(options).check(shape)] == [option]
+
+
+# --- vectors from a file ---
+
+IDS_OF = {"a": 0, "cat": 2, "Ünal": 3}
+GLOVE = "a 1 2 3\ndog 9 9 9\nÜnal -1e-1 0 .5\na 7 7 7\n"
+WORD2VEC = "3 3\ncat 4 5 6 \ndog 9 9 9\na 1 2 3\n"
+
+
+def load(path: Path, content: str | bytes) -> tuple[int, list[list[float]]]:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    table = torch.zeros(4, 3, requires_grad=True)
+    return load_vectors(path, IDS_OF.get, table), table.tolist()
+
+
+def test_glove(tmp_path: Path) -> None:
+    count, rows = load(tmp_path / "v.txt", GLOVE)
+    assert count == 2 and rows[0] == [1, 2, 3] and rows[1] == rows[2] == [0, 0, 0]
+    assert rows[3] == pytest.approx([-0.1, 0, 0.5])
+
+
+def test_word2vec(tmp_path: Path) -> None:
+    assert load(tmp_path / "v.txt", WORD2VEC.replace("\n", "\r\n")) == (2, [[1, 2, 3], [0] * 3, [4, 5, 6], [0] * 3])
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "message"),
+    [
+        ("a 1 2 3\ncat 1 2\n", ":2:", "2 numbers after 'cat', but the table is 3 wide"),
+        ("a 1 2 3 4\n", ":1:", "4 numbers"),
+        ("a 1 2 3\ncat 1 x 3\n", ":2:", "'x' is not a number"),
+        ("a 1 nan 3\n", ":1:", "not finite"),
+        ("2 5\na 1 2 3 4 5\n", ":1:", "width 5, but the table is 3 wide"),
+        ("2 3\na 1 2 3\n", ":2:", "ends after 1 vectors, line 1 promises 2"),
+        ("", ":", "has no vectors"),
+        ("0 3\n", ":", "has no vectors"),
+        (b"a 1 2 3\n\xff\xfe 1 2 3\n", ":2:", "UTF-8"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path: Path, content: str | bytes, line: str, message: str) -> None:
+    path = tmp_path / "v.txt"
+    with pytest.raises(DataError) as caught:
+        load(path, content)
+    assert str(caught.value).startswith(f"{path}{line}") and message in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere\.txt: cannot be read"):
+        load_vectors(tmp_path / "nowhere.txt", IDS_OF.get, torch.zeros(4, 3))

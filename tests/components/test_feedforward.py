@@ -1,0 +1,87 @@
+"""Feed-forward sublayers against loops in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tfkit.components.feedforward import MLP, GatedLinearUnit
+from tfkit.core.context import Context, Placement, Span, Visibility
+from tfkit.core.registry import REGISTRY
+from tfkit.core.shape import Shape
+
+SHAPE = Shape(d_model=3)
+
+
+def context() -> Context:
+    places = torch.arange(2)[None]
+    return Context(Visibility((), Span(2, 2, 0, torch.device("cpu"))), Placement((), places, places))
+
+
+def build(name: str, **options: Any) -> Any:
+    part = REGISTRY.get("feedforward", name)
+    return part.Config.model_validate({"d_ff": 4, **options}).build(SHAPE).double().eval()
+
+
+def linear(weight: Tensor, bias: Tensor | None, x: list[float]) -> list[float]:
+    rows = weight.tolist()
+    offsets = [0.0] * len(rows) if bias is None else bias.tolist()
+    return [sum(w * v for w, v in zip(row, x, strict=True)) + b for row, b in zip(rows, offsets, strict=True)]
+
+
+def test_mlp_equals_the_formula() -> None:
+    part = build("mlp")
+    x = torch.randn(2, 2, 3, dtype=torch.float64)
+    for row, out in zip(x.reshape(-1, 3), part(x, context()).reshape(-1, 3), strict=True):
+        inner = [max(0.0, v) for v in linear(part.up.weight, part.up.bias, row.tolist())]
+        expected = linear(part.down.weight, part.down.bias, inner)
+        torch.testing.assert_close(out.tolist(), expected)
+
+
+def test_glu_equals_the_formula() -> None:
+    part = build("glu", activation="relu", bias=["gate"])
+    x = torch.randn(2, 2, 3, dtype=torch.float64)
+    for row, out in zip(x.reshape(-1, 3), part(x, context()).reshape(-1, 3), strict=True):
+        gate = [max(0.0, v) for v in linear(part.gate.weight, part.gate.bias, row.tolist())]
+        up = linear(part.up.weight, None, row.tolist())
+        expected = linear(part.down.weight, None, [g * u for g, u in zip(gate, up, strict=True)])
+        torch.testing.assert_close(out.tolist(), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "bias", "expected"),
+    [
+        ("mlp", True, {"up", "down"}),
+        ("mlp", False, set()),
+        ("mlp", ["down"], {"down"}),
+        ("glu", True, {"gate", "up", "down"}),
+        ("glu", ["gate", "up"], {"gate", "up"}),
+    ],
+)
+def test_biases_are_those_named(name: str, bias: Any, expected: set[str]) -> None:
+    part = build(name, bias=bias)
+    assert {key.removesuffix(".bias") for key in part.state_dict() if key.endswith(".bias")} == expected
+
+
+def test_a_bias_that_is_no_projection_is_a_problem() -> None:
+    problems = list(MLP.Config(d_ff=4, bias=("gate",)).check(SHAPE))
+    assert [problem.option for problem in problems] == ["bias"]
+    assert "'gate'" in problems[0].message and "up, down" in problems[0].message
+    assert not list(GatedLinearUnit.Config(d_ff=4, bias=("gate",)).check(SHAPE))
+
+
+def test_the_activation_sees_the_inner_width() -> None:
+    part = build("mlp", activation={"type": "prelu", "per_channel": True})
+    assert part.activation.weight.shape == (4,)
+
+
+@pytest.mark.parametrize("name", ["mlp", "glu"])
+def test_dropout_only_while_training(name: str) -> None:
+    part = build(name, dropout=0.5, d_ff=512)
+    x = torch.randn(1, 2, 3, dtype=torch.float64)
+    assert torch.equal(part(x, context()), part(x, context()))
+    part.train()
+    assert not torch.equal(part(x, context()), part(x, context()))

@@ -1,0 +1,196 @@
+"""Heads against their formulas."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tfkit.components.embedding import Tokens
+from tfkit.components.head import Classifier, Discriminator, Hidden, LanguageModel, MaskedLM
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import REGISTRY
+from tfkit.core.shape import Shape
+
+SHAPE = Shape(d_model=4, vocab_size=7)
+HIDDEN = torch.randn(2, 3, 4)
+ROWS = HIDDEN.reshape(-1, 4)
+TARGETS = torch.tensor([0, 6, 3, 3, 1, 2])
+
+
+def build(name: str, embedding: nn.Module | None = None, **options: Any) -> Any:
+    config = REGISTRY.get("head", name).Config.model_validate(options)
+    assert not list(config.check(SHAPE))
+    return config.build(SHAPE, embedding).eval()
+
+
+def embedding(**options: Any) -> Tokens:
+    return Tokens(Tokens.Config.model_validate(options), SHAPE)
+
+
+def nats(logits: Tensor) -> float:
+    """Cross-entropy by its definition."""
+    total = 0.0
+    for row, target in zip(logits.double().reshape(-1, 7).tolist(), TARGETS.tolist(), strict=True):
+        total += math.log(sum(math.exp(v) for v in row)) - row[target]
+    return total
+
+
+# --- language_model ---
+
+
+def test_language_model_projects() -> None:
+    head = build("language_model", bias=True)
+    torch.testing.assert_close(head(HIDDEN), HIDDEN @ head.output.weight.T + head.output.bias)
+    assert build("language_model").output.bias is None
+
+
+def test_language_model_tied_reads_the_table() -> None:
+    table = embedding()
+    head = build("language_model", table, tied=True)
+    assert head.output.weight is table.tokens.weight
+    torch.testing.assert_close(head(HIDDEN), HIDDEN @ table.tokens.weight.T)
+
+
+def test_language_model_untied_has_its_own_weights() -> None:
+    table = embedding()
+    assert build("language_model", table).output.weight is not table.tokens.weight
+
+
+def test_language_model_reaches_a_narrow_table_by_a_projection() -> None:
+    table = embedding(d_embedding=2)
+    head = build("language_model", table, tied=True)
+    assert set(head.state_dict()) == {"projection.weight", "output.weight"}
+    torch.testing.assert_close(head(HIDDEN), HIDDEN @ head.projection.weight.T @ table.tokens.weight.T)
+    assert set(build("language_model", table).state_dict()) == {"output.weight"}
+
+
+@pytest.mark.parametrize(("scale", "factor"), [("1/sqrt_d_model", 0.5), (0.0625, 0.0625), ("sqrt_d_model", 2.0)])
+def test_language_model_scales_the_features(scale: Any, factor: float) -> None:
+    head = build("language_model", scale=scale, bias=True)
+    torch.testing.assert_close(head(HIDDEN), factor * HIDDEN @ head.output.weight.T + head.output.bias)
+
+
+def test_language_model_caps_softly() -> None:
+    head = build("language_model", softcap=0.5)
+    raw = HIDDEN @ head.output.weight.T
+    torch.testing.assert_close(head(HIDDEN), 0.5 * torch.tanh(raw / 0.5))
+    assert head(100 * HIDDEN).abs().max() <= 0.5
+
+
+@pytest.mark.parametrize("options", [{}, {"softcap": 0.5}, {"bias": True, "scale": 2.0}])
+def test_the_loss_is_that_of_the_logits(options: dict[str, Any]) -> None:
+    head = build("language_model", **options)
+    assert head.plain == ("softcap" not in options)
+    assert head.loss(ROWS, TARGETS).item() == pytest.approx(nats(head(ROWS)), rel=1e-5)
+
+
+def test_a_frozen_bias_is_zero_and_never_trained() -> None:
+    for table in (None, embedding()):
+        head = build("language_model", table, tied=table is not None, bias="frozen")
+        assert not head.output.bias.any() and not head.output.bias.requires_grad
+        head.loss(ROWS, TARGETS).backward()
+        assert head.output.bias.grad is None and head.output.weight.grad is not None
+
+
+@pytest.mark.parametrize("name", ["language_model", "masked_lm"])
+def test_tied_to_nothing_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="tied"):
+        build(name, None, tied=True)
+    part = REGISTRY.get("head", name)
+    assert [problem.option for problem in part.Config().check(Shape(4))] == [""]
+    with pytest.raises(UsageError, match="vocab_size"):
+        part.Config().build(Shape(4), None)
+
+
+# --- masked_lm ---
+
+
+@pytest.mark.parametrize("width", [None, 2])
+def test_masked_lm_equals_the_formula(width: int | None) -> None:
+    table = embedding(d_embedding=width)
+    head = build("masked_lm", table, tied=True, activation="relu", norm={"type": "layer_norm", "eps": 1e-12})
+    x = (HIDDEN @ head.dense.weight.T + head.dense.bias).clamp(min=0)
+    assert x.shape[-1] == (width or 4)
+    x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-12).sqrt()
+    torch.testing.assert_close(head(HIDDEN), x @ table.tokens.weight.T + head.output.bias, rtol=1e-4, atol=1e-5)
+    assert head.loss(ROWS, TARGETS).item() == pytest.approx(nats(head(ROWS)), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("bias", "names"),
+    [(True, ["dense", "output"]), (False, []), (["output"], ["output"]), ("frozen", ["dense", "output"])],
+)
+def test_masked_lm_biases(bias: Any, names: list[str]) -> None:
+    head = build("masked_lm", norm=None, bias=bias)
+    assert [name.removesuffix(".bias") for name in head.state_dict() if name.endswith("bias")] == names
+    if bias == "frozen":
+        assert head.dense.bias.requires_grad and not head.output.bias.requires_grad
+
+
+def test_masked_lm_refuses_a_bias_of_no_projection() -> None:
+    assert [problem.option for problem in MaskedLM.Config(bias=("up",)).check(SHAPE)] == ["bias"]
+
+
+# --- classifier ---
+
+REAL = torch.tensor([[True, True, False], [False, True, True]])
+
+
+@pytest.mark.parametrize(
+    ("pool", "expected"),
+    [
+        ("first", [HIDDEN[0, 0], HIDDEN[1, 1]]),
+        ("last", [HIDDEN[0, 1], HIDDEN[1, 2]]),
+        ("mean", [(HIDDEN[0, 0] + HIDDEN[0, 1]) / 2, (HIDDEN[1, 1] + HIDDEN[1, 2]) / 2]),
+    ],
+)
+def test_classifier_pools_the_real_tokens(pool: Any, expected: list[Tensor]) -> None:
+    head = build("classifier", num_classes=5, pool=pool)
+    spoilt = HIDDEN.masked_fill(~REAL[..., None], float("nan"))
+    out = head(spoilt, REAL)
+    assert out.shape == (2, 5)
+    torch.testing.assert_close(out, torch.stack(expected) @ head.output.weight.T + head.output.bias)
+
+
+@pytest.mark.parametrize("pool", ["first", "mean", "last"])
+def test_classifier_without_padding_takes_all(pool: Any) -> None:
+    head = build("classifier", num_classes=5, pool=pool)
+    torch.testing.assert_close(head(HIDDEN), head(HIDDEN, torch.ones(2, 3, dtype=torch.bool)))
+    assert head(HIDDEN, torch.zeros(2, 3, dtype=torch.bool)).isfinite().all()
+
+
+def test_classifier_with_an_activation_is_bert_s_pooler() -> None:
+    head = build("classifier", num_classes=2, activation="tanh")
+    pooled = torch.tanh(HIDDEN[:, 0] @ head.dense.weight.T + head.dense.bias)
+    torch.testing.assert_close(head(HIDDEN), pooled @ head.output.weight.T + head.output.bias)
+    assert set(build("classifier", num_classes=2, bias=False).state_dict()) == {"output.weight"}
+
+
+# --- the others ---
+
+
+def test_hidden_gives_what_it_reads() -> None:
+    head = build("hidden")
+    assert torch.equal(head(HIDDEN), HIDDEN) and not list(head.parameters())
+
+
+def test_discriminator_gives_a_logit_a_token() -> None:
+    head = build("discriminator", activation="relu")
+    inner = (HIDDEN @ head.dense.weight.T + head.dense.bias).clamp(min=0)
+    torch.testing.assert_close(head(HIDDEN), (inner @ head.output.weight.T + head.output.bias)[..., 0])
+    assert head(HIDDEN).shape == (2, 3)
+
+
+@pytest.mark.parametrize("part", [LanguageModel, MaskedLM, Classifier, Discriminator, Hidden])
+def test_dropout_is_of_the_input(part: Any) -> None:
+    options = {"num_classes": 3} if part is Classifier else {}
+    head = part(part.Config(dropout=0.5, **options), SHAPE)
+    head.train()
+    x = torch.randn(8, 3, 4)
+    assert not torch.equal(head(x), head(x))
+    head.eval()
+    assert torch.equal(head(x), head(x))

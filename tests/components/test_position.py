@@ -1,0 +1,231 @@
+"""Positions against their formulas and the numbers of their papers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from tfkit.components.position import ALiBi, Learned, Rotary, T5Bias
+from tfkit.components.position.alibi import slopes
+from tfkit.core.errors import UsageError
+from tfkit.core.shape import Shape
+
+SHAPE = Shape(d_model=8, max_length=6, num_heads=2)
+ENCODER = Shape(8, side="encoder", num_heads=2)
+DECODER = Shape(8, causal=True, num_heads=2)
+
+
+# --- learned ---
+
+
+def test_learned_looks_up_its_row() -> None:
+    part = Learned(Learned.Config(offset=2), SHAPE)
+    assert part.table.weight.shape == (8, 8)
+    out = part.embed(torch.tensor([[0, 3], [5, 1]]))
+    assert torch.equal(out, part.table.weight[torch.tensor([[2, 5], [7, 3]])])
+
+
+def test_learned_has_its_own_max_length() -> None:
+    part = Learned(Learned.Config(max_length=9), Shape(4))
+    assert part.table.num_embeddings == 9
+
+
+@pytest.mark.parametrize("positions", [[[0, 6]], [[0, 1, 2, 3, 4, 5, 6]]])
+def test_learned_names_the_position_beyond_its_table(positions: list[list[int]]) -> None:
+    with pytest.raises(UsageError, match=r"position 6 .* 6 learned positions"):
+        Learned(Learned.Config(), SHAPE).embed(torch.tensor(positions))
+
+
+def test_learned_refuses_a_long_text_by_its_shape_on_meta() -> None:
+    part = Learned(Learned.Config(), SHAPE).to("meta")
+    assert part.embed(torch.zeros(1, 6, dtype=torch.long, device="meta")).shape == (1, 6, 8)
+    with pytest.raises(UsageError, match="position 6"):
+        part.embed(torch.zeros(1, 7, dtype=torch.long, device="meta"))
+
+
+def test_learned_takes_a_packed_batch_longer_than_its_table() -> None:
+    assert Learned(Learned.Config(), SHAPE).embed(torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])).shape == (1, 9, 8)
+
+
+def test_learned_compiles_whole() -> None:
+    part = Learned(Learned.Config(), SHAPE)
+    positions = torch.arange(5)[None]
+    compiled = torch.compile(part.embed, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(positions), part.embed(positions))
+
+
+def test_learned_needs_a_length() -> None:
+    assert [problem.option for problem in Learned.Config().check(Shape(4))] == ["max_length"]
+    assert [problem.option for problem in Learned.Config(max_length=5).check(SHAPE)] == ["max_length"]
+    assert not list(Learned.Config(max_length=7).check(SHAPE))
+    with pytest.raises(UsageError, match="max_length"):
+        Learned(Learned.Config(), Shape(4))
+
+
+# --- rotary ---
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.parametrize("layout", ["halves", "interleaved"])
+def test_rotary_turns_each_pair_by_its_angle(layout: Any, fraction: float) -> None:
+    dim, theta = 8, 100.0
+    part = Rotary(Rotary.Config(theta=theta, fraction=fraction, layout=layout), SHAPE)
+    x = torch.randn(1, 2, 3, dim)
+    positions = torch.tensor([[0, 5, 70]])
+    out = part.rotation(positions, dim)(x)
+    width = int(dim * fraction)
+    expected = x.double().clone()
+    for time, position in enumerate(positions[0].tolist()):
+        for i in range(width // 2):
+            a, b = (i, i + width // 2) if layout == "halves" else (2 * i, 2 * i + 1)
+            angle = position * theta ** (-2 * i / width)
+            first, second = x[:, :, time, a].double(), x[:, :, time, b].double()
+            expected[:, :, time, a] = first * math.cos(angle) - second * math.sin(angle)
+            expected[:, :, time, b] = second * math.cos(angle) + first * math.sin(angle)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["halves", "interleaved"])
+def test_rotary_scores_depend_on_differences_alone(layout: Any) -> None:
+    part = Rotary(Rotary.Config(layout=layout), SHAPE)
+    query, key = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
+
+    def score(query_position: int, key_position: int) -> float:
+        turned = [
+            part.rotation(torch.tensor([[position]]), 16)(x).double()
+            for position, x in ((query_position, query), (key_position, key))
+        ]
+        return float((turned[0] * turned[1]).sum())
+
+    assert score(9, 4) == pytest.approx(score(5, 0), abs=1e-5)
+    assert score(100_009, 100_004) == pytest.approx(score(5, 0), abs=1e-5)
+    assert score(4, 9) != pytest.approx(score(9, 4), abs=1e-3)
+
+
+def test_rotary_stretched_by_a_factor() -> None:
+    config = Rotary.Config.model_validate({"scaling": {"type": "linear", "factor": 8}})
+    x = torch.randn(1, 2, 3, 8)
+    stretched = Rotary(config, SHAPE).rotation(torch.tensor([[0, 8, 80]]), 8)(x)
+    torch.testing.assert_close(stretched, Rotary(Rotary.Config(), SHAPE).rotation(torch.tensor([[0, 1, 10]]), 8)(x))
+    assert Rotary.Config.model_validate({"scaling": None}).scaling is None
+    assert config.spelled()["scaling"] == {"type": "linear", "factor": 8.0}
+    with pytest.raises(ValidationError, match="factr"):
+        Rotary.Config.model_validate({"scaling": {"type": "linear", "factr": 8}})
+
+
+def test_rotary_keeps_nothing() -> None:
+    part = Rotary(Rotary.Config(), SHAPE)
+    assert not list(part.parameters()) and not list(part.buffers())
+
+
+@pytest.mark.parametrize(("dim", "fraction"), [(7, 1.0), (10, 0.5), (4, 0.1)])
+def test_rotary_refuses_what_makes_no_pairs(dim: int, fraction: float) -> None:
+    with pytest.raises(UsageError, match=f"head_dim {dim}"):
+        Rotary(Rotary.Config(fraction=fraction), SHAPE).rotation(torch.arange(3)[None], dim)
+
+
+@pytest.mark.parametrize("options", [{"fraction": 0}, {"fraction": 1.5}, {"theta": 0}, {"layout": "pairs"}])
+def test_rotary_refuses_options_without_meaning(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Rotary.Config.model_validate(options)
+
+
+# --- alibi ---
+
+
+def test_alibi_slopes_of_the_paper() -> None:
+    assert slopes(8) == [2.0**-i for i in range(1, 9)]
+    assert slopes(16) == pytest.approx([2 ** (-i / 2) for i in range(1, 17)])
+
+
+def test_alibi_slopes_between_powers_of_two() -> None:
+    assert slopes(12) == pytest.approx([2.0**-i for i in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+    assert slopes(1) == [2.0**-8]
+    assert slopes(3) == pytest.approx([2.0**-4, 2.0**-8, 2.0**-2])
+    assert all(len(slopes(n)) == n == len(set(slopes(n))) for n in range(1, 130))
+
+
+def test_alibi_falls_with_distance_both_ways() -> None:
+    part = ALiBi(ALiBi.Config(), SHAPE)
+    bias = part.bias(torch.tensor([[4, 7]]), torch.tensor([[0, 4, 9]]), 8)
+    assert bias.shape == (1, 8, 2, 3)
+    for head in range(8):
+        expected = [[-(2.0 ** -(head + 1)) * abs(q - k) for k in (0, 4, 9)] for q in (4, 7)]
+        assert bias[0, head].tolist() == expected
+
+
+# --- t5_bias ---
+
+
+def bucket(relative: int, buckets: int, most: int, causal: bool) -> int:
+    """The same in whole numbers: the far bucket is the largest k with (n/near)^far >= (most/near)^k."""
+    start, distance = 0, max(0, -relative)
+    if not causal:
+        buckets //= 2
+        start, distance = (buckets if relative > 0 else 0), abs(relative)
+    near = buckets // 2
+    if distance < near:
+        return start + distance
+    far, k = buckets - near, 0
+    while k < far - 1 and distance**far * near ** (k + 1) >= most ** (k + 1) * near**far:
+        k += 1
+    return start + near + k
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (8, 20), (16, 1000)])
+def test_t5_buckets(causal: bool, buckets: int, most: int) -> None:
+    shape = DECODER if causal else ENCODER
+    part = T5Bias(T5Bias.Config(num_buckets=buckets, max_distance=most), shape)
+    relative = [*range(-300, 301), -5000, -most - 1, -most, -most + 1, most - 1, most, most + 1, 5000]
+    assert part.bucket(torch.tensor(relative)).tolist() == [bucket(r, buckets, most, causal) for r in relative]
+
+
+def test_t5_buckets_of_the_paper_s_code() -> None:
+    both, past = T5Bias(T5Bias.Config(), ENCODER), T5Bias(T5Bias.Config(), DECODER)
+    assert both.bucket(torch.tensor([0, -1, 1, -7, 7, -8, -127, -128, 128, 4000])).tolist() == [
+        0, 1, 17, 7, 23, 8, 15, 15, 31, 31,
+    ]  # fmt: skip
+    assert past.bucket(torch.tensor([0, -1, 1, 90, -15, -16, -127, -4000])).tolist() == [0, 1, 0, 0, 15, 16, 31, 31]
+
+
+def test_t5_bias_looks_up_each_head_s_number() -> None:
+    part = T5Bias(T5Bias.Config(), ENCODER)
+    query, key = torch.tensor([[3, 10]]), torch.tensor([[0, 3, 200]])
+    bias = part.bias(query, key, 2)
+    assert bias.shape == (1, 2, 2, 3)
+    for head in range(2):
+        for i, q in enumerate((3, 10)):
+            for j, k in enumerate((0, 3, 200)):
+                assert bias[0, head, i, j] == part.table.weight[bucket(k - q, 32, 128, False), head]
+    assert part.bfloat16().bias(query, key, 2).dtype == torch.bfloat16
+
+
+def test_t5_bias_needs_heads_and_buckets_that_divide() -> None:
+    def options(shape: Shape, **given: int) -> list[str]:
+        return [problem.option for problem in T5Bias.Config(**given).check(shape)]
+
+    assert options(ENCODER) == options(DECODER) == []
+    assert options(Shape(8)) == [""]
+    assert options(ENCODER, num_buckets=6) == ["num_buckets"] and options(DECODER, num_buckets=6) == []
+    assert options(ENCODER, num_buckets=32, max_distance=8) == ["max_distance"]
+    with pytest.raises(UsageError, match="num_heads"):
+        T5Bias(T5Bias.Config(), Shape(8))
+    with pytest.raises(UsageError, match="2 heads, asked for 4"):
+        T5Bias(T5Bias.Config(), ENCODER).bias(torch.arange(2)[None], torch.arange(2)[None], 4)
+
+
+# --- which hooks ---
+
+
+def test_each_overrides_one_hook() -> None:
+    assert [sorted(part.hooks()) for part in (Learned, Rotary, ALiBi, T5Bias)] == [
+        ["embed"],
+        ["rotation"],
+        ["bias"],
+        ["bias"],
+    ]

@@ -1,0 +1,25 @@
+"""What every test may rely on: few threads, no network, and a registry that is as it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tfkit.core.registry import REGISTRY
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(autouse=True)
+def registry_as_it_was() -> Iterator[None]:
+    """Parts that a test registers are gone after it; catalogues that it was the first to load stay."""
+    before = {slot: dict(parts) for slot, parts in REGISTRY._parts.items()}
+    yield
+    for slot, parts in REGISTRY._parts.items():
+        shipped = {name: part for name, part in parts.items() if part.__module__.startswith("tfkit.")}
+        parts.clear()
+        parts.update(shipped | before[slot])

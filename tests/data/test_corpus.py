@@ -1,0 +1,404 @@
+"""Corpora: what real files hold, and what is said of those that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import REGISTRY
+
+Write = Callable[[str, str | bytes], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a file and gives its path."""
+
+    def make(name: str, content: str | bytes) -> str:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(path)
+
+    return make
+
+
+def read(name: str, **options: Any) -> list[dict[str, str]]:
+    """The examples of the corpus of that name."""
+    corpus = REGISTRY.get("corpus", name).Config.model_validate(options).build()
+    examples: list[dict[str, str]] = corpus.examples()
+    assert all(tuple(example) == corpus.fields for example in examples)
+    return examples
+
+
+def refused(name: str, **options: Any) -> str:
+    """What is said of a corpus that cannot be read."""
+    with pytest.raises(DataError) as caught:
+        read(name, **options)
+    return str(caught.value)
+
+
+def texts(name: str, **options: Any) -> list[str]:
+    """The texts of the corpus of that name."""
+    return [example["text"] for example in read(name, **options)]
+
+
+# lines and bytes
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ("a\nb\n", ["a", "b"]),
+        ("a\nb", ["a", "b"]),
+        ("a\r\nb\nc\r\n", ["a", "b", "c"]),
+        ("a\r\nb\r", ["a", "b"]),
+        ("a\u00a0b\nc\u2028d\x0ce\x85f\n", ["a\u00a0b", "c\u2028d\x0ce\x85f"]),
+        ("\ufeffa\nb\ufeff\n", ["a", "b\ufeff"]),
+        (" a \n", [" a "]),
+        ("a\n\n \nb\n\n", ["a", "b"]),
+    ],
+)
+def test_lines_end_at_line_feeds_only(write: Write, content: str, lines: list[str]) -> None:
+    assert texts("text", files=write("x.txt", content)) == lines
+
+
+def test_other_encodings(write: Write) -> None:
+    assert texts("text", files=write("x.txt", "läuft\n".encode("latin-1")), encoding="latin-1") == ["läuft"]
+    assert texts("text", files=write("y.txt", "läuft\n".encode("utf-16")), encoding="utf-16") == ["läuft"]
+
+
+def test_undecodable_bytes_are_named(write: Write) -> None:
+    message = refused("text", files=write("x.txt", b"one\ntwo\nl\xe4uft\n"))
+    assert "x.txt:3: byte e4 cannot be decoded as utf-8" in message
+    assert "encoding: latin-1" in message
+
+
+def test_unusable_files_are_named(write: Write, tmp_path: Path) -> None:
+    assert "gone.txt: there is no such file" in refused("text", files=str(tmp_path / "gone.txt"))
+    assert "this is a folder" in refused("text", files=str(tmp_path))
+    assert "empty.txt: the file is empty" in refused("text", files=write("empty.txt", ""))
+    assert "blank.txt: the file is empty" in refused("text", files=write("blank.txt", "\ufeff\n \r\n"))
+    assert "cannot be read" in refused("text", files="a\x00b")
+
+
+@pytest.mark.parametrize("encoding", ["utf8x", "rot13", "hex", "", "a\0b"])
+def test_what_is_no_encoding_is_refused(encoding: str) -> None:
+    with pytest.raises(ValidationError, match="is no encoding of text"):
+        read("text", files="x", encoding=encoding)
+
+
+# text
+
+
+def test_units_of_text(write: Write) -> None:
+    path = write("x.txt", "a\r\nb\n\n \nc\n")
+    assert texts("text", files=path) == ["a", "b", "c"]
+    assert texts("text", files=path, unit="paragraph") == ["a\nb", "c"]
+    assert texts("text", files=path, unit="document") == ["a\nb\n\n \nc\n"]
+    assert texts("text", files=[path, write("y.txt", "d")], unit="paragraph") == ["a\nb", "c", "d"]
+    assert texts("text", files=path, limit=2) == ["a", "b"]
+
+
+@pytest.mark.parametrize("options", [{}, {"files": []}, {"files": 3}, {"files": "x", "unit": "word"}, {"file": "x"}])
+def test_wrong_options_of_text_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        read("text", **options)
+
+
+# pairs
+
+
+def test_parallel_text(write: Write) -> None:
+    source, target = write("a.en", "one\r\ntwo three\n"), write("a.de", "eins\nzwei\u00a0drei")
+    pairs = [{"source": "one", "target": "eins"}, {"source": "two three", "target": "zwei\u00a0drei"}]
+    assert read("parallel_text", source=source, target=target) == pairs
+    assert read("parallel_text", source=source, target=target, limit=1) == pairs[:1]
+
+
+def test_parallel_text_counts_lines(write: Write) -> None:
+    source, target = write("a.en", "one\ntwo\n"), write("a.de", "eins\nzwei\n\n")
+    message = refused("parallel_text", source=source, target=target)
+    assert f"{source} has 2 lines, {target} has 3" in message
+
+
+def test_empty_sides_are_refused_or_left_out(write: Write) -> None:
+    source, target = write("a.en", "one\n\nthree\n"), write("a.de", "eins\nzwei\n \n")
+    assert f"{source}:2: source is empty" in refused("parallel_text", source=source, target=target)
+    assert read("parallel_text", source=source, target=target, skip_empty=True) == [{"source": "one", "target": "eins"}]
+    nothing = write("b.en", "\n\nx\n")
+    message = refused("parallel_text", source=nothing, target=write("b.de", "a\nb\n\n"), skip_empty=True)
+    assert "there is no example in it" in message
+    target = write("c.de", "eins\n\n")
+    assert f"{target}:2: target is empty" in refused("parallel_text", source=write("c.en", "one\ntwo\n"), target=target)
+
+
+def test_parallel_tsv(write: Write) -> None:
+    path = write("x.tsv", 'id\ten\tde\n1\t"one\teins\r\n2\ttwo\tzwei')
+    pairs = [{"source": '"one', "target": "eins"}, {"source": "two", "target": "zwei"}]
+    assert read("parallel_tsv", file=path, source_column=1, target_column=2, header=True) == pairs
+    swapped = read("parallel_tsv", file=path, source_column=2, target_column=1, header=True, limit=1)
+    assert swapped == [{"source": "eins", "target": '"one'}]
+
+
+def test_tsv_with_wrong_columns_is_named(write: Write) -> None:
+    message = refused("parallel_tsv", file=write("x.tsv", "a\tb\nc\n"))
+    assert message.endswith("x.tsv:2: 1 columns, the first line has 2")
+    assert "x.tsv:2: 3 columns" in refused("parallel_tsv", file=write("x.tsv", "a\tb\nc\td\te\n"))
+    assert "x.tsv:1: 2 columns, but column 5" in refused("parallel_tsv", file=write("x.tsv", "a\tb\n"), target_column=5)
+    assert "x.tsv:2: 1 columns" in refused("parallel_tsv", file=write("x.tsv", "a\tb\n\nc\td\n"))
+    assert len(read("parallel_tsv", file=write("x.tsv", "a\tb\n\nc\td\n"), skip_empty=True)) == 2
+    assert "no example" in refused("parallel_tsv", file=write("x.tsv", "a\tb\n"), header=True)
+    with pytest.raises(ValidationError, match="are both 1"):
+        read("parallel_tsv", file="x", source_column=1)
+
+
+# labels and tags
+
+
+def test_labelled_text(write: Write) -> None:
+    path = write("x.txt", "1 good\u00a0film\n0 bad  film \n")
+    examples = [{"text": "good\u00a0film", "label": "1"}, {"text": "bad  film ", "label": "0"}]
+    assert read("labelled_text", file=path) == examples
+    assert read("labelled_text", file=write("y", "a b\n"), labels=write("z", "X\r\n")) == [
+        {"text": "a b", "label": "X"}
+    ]
+    assert "x:2: text is empty" in refused("labelled_text", file=write("x", "1 a\n1\n"))
+    assert "z:1: label is empty" in refused("labelled_text", file=write("x", "a\nb\n"), labels=write("z", "\nX\n"))
+    assert "has 1 lines" in refused("labelled_text", file=write("x", "a\n"), labels=write("z", "X\nY\n"))
+
+
+def test_tagged_text(write: Write) -> None:
+    file, tags = write("x", "play  a\u00a0b \n"), write("t", "O\tB-song \n")
+    assert read("tagged_text", file=file, tags=tags) == [{"text": "play a\u00a0b", "tags": "O B-song"}]
+    message = refused("tagged_text", file=write("x", "a\nb c\n"), tags=write("t", "O\nO\n"))
+    assert "t:2: 1 tags" in message and "x:2 has 2 words" in message
+
+
+CONLLU = """# text = We don't.
+1\tWe\twe\tPRON\tPRP\t_\t2\tnsubj\t_\t_
+2-3\tdon't\t_\t_\t_\t_\t_\t_\t_\t_
+2\tdo\tdo\tAUX\tVBP\t_\t0\troot\t_\t_
+3\tn't\tnot\tPART\tRB\t_\t2\tadvmod\t_\t_
+3.1\tgo\tgo\tVERB\tVB\t_\t_\t_\t_\t_
+
+1\t10 000\t10 000\tNUM\tCD\t_\t0\troot\t_\t_
+"""
+
+
+def test_conllu(write: Write) -> None:
+    path = write("x.conllu", CONLLU)
+    examples = [{"text": "We do n't", "tags": "PRON AUX PART"}, {"text": "10\u00a0000", "tags": "NUM"}]
+    assert read("conllu", file=path) == examples
+    assert read("conllu", file=path, column="xpos", limit=1)[0]["tags"] == "PRP VBP RB"
+    assert "x.conllu:2: 2 columns" in refused("conllu", file=write("x.conllu", "# x\n1\tWe\n"))
+
+
+# records
+
+
+def test_json_lines(write: Write) -> None:
+    path = write("x.jsonl", '{"translation": {"en": "a\\nb", "de": "ä"}}\r\n{"translation": {"de": "d", "en": "c"}}\n')
+    pairs = [{"source": "a\nb", "target": "ä"}, {"source": "c", "target": "d"}]
+    assert read("json_lines", file=path, fields={"source": "translation.en", "target": "translation.de"}) == pairs
+    path = write("y.jsonl", '{"a.b": "x", "stars": 3, "good": true}\n')
+    found = read("json_lines", file=path, fields={"text": "a.b", "label": "stars"})
+    assert found == [{"text": "x", "label": "3"}]
+    assert read("json_lines", file=path, fields={"text": "a.b", "label": "good"})[0]["label"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"en": "a"', "x.jsonl:2: not a JSON value (column 11: "),
+        ("[" * 100_000, "x.jsonl:2: not a JSON value"),
+        ('{"eng": "a"}', "x.jsonl:2: there is no field 'en'; there is: eng. Did you mean 'eng'?"),
+        ("{}", "x.jsonl:2: there is no field 'en'; there is: nothing"),
+        ('["a"]', "x.jsonl:2: there is no field 'en'; it holds a list, not named values"),
+        ('{"en": null}', "x.jsonl:2: field 'en' is null; a text or a number was expected"),
+        ('{"en": ["a"]}', "x.jsonl:2: field 'en' is a list"),
+        ('{"en": " "}', "x.jsonl:2: text is empty"),
+        ("", "x.jsonl:2: not a JSON value"),
+    ],
+)
+def test_wrong_json_is_named(write: Write, line: str, message: str) -> None:
+    path = write("x.jsonl", f'{{"en": "first"}}\n{line}\n')
+    assert message in refused("json_lines", file=path, fields={"text": "en"})
+
+
+def test_empty_lines_of_json_may_be_skipped(write: Write) -> None:
+    path = write("x.jsonl", '{"en": "a"}\n\n{"en": ""}\n')
+    assert texts("json_lines", file=path, fields={"text": "en"}, skip_empty=True) == ["a"]
+
+
+def test_csv(write: Write) -> None:
+    path = write("x.csv", 'body,stars\r\n"one, two\r\nthree ""x""",5\nfour\u2028five,1')
+    examples = [{"text": 'one, two\nthree "x"', "label": "5"}, {"text": "four\u2028five", "label": "1"}]
+    assert read("csv", file=path, fields={"text": "body", "label": "stars"}) == examples
+    assert read("csv", file=path, fields={"text": 0, "label": 1}) == examples
+    path = write("y.csv", "a;b\nc;d\n")
+    assert texts("csv", file=path, fields={"text": 1}, header=False, delimiter=";") == ["b", "d"]
+    assert texts("csv", file=path, fields={"text": "a"}, delimiter=";", limit=1) == ["c"]
+    assert texts("csv", file=write("z.csv", "a\n" + "x" * 200_000), fields={"text": "a"}) == ["x" * 200_000]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('text,label\n"a\nb",1\nc\n', "x.csv:4: 1 columns, the first row has 2"),
+        ("text,label\na,b,c\n", "x.csv:2: 3 columns"),
+        ('text,label\na,1\n"open,2\nb,3\n', "x.csv:3: the row that begins here is no CSV"),
+        ('text,label\n"a"b,2\n', "x.csv:2: the row that begins here is no CSV"),
+        ("text,label\na\rb,2\n", "x.csv:2: the row that begins here is no CSV"),
+        (
+            "texts,label\na,1\n",
+            "x.csv:1: there is no column 'text' in the header; there is: texts, label. Did you mean",
+        ),
+        ("text,label\n\na,1\n", "x.csv:2: 0 columns"),
+        ("text,label\n,1\n", "x.csv:2: text is empty"),
+        ("text,label\n", "x.csv: there is no example"),
+    ],
+)
+def test_wrong_csv_is_named(write: Write, content: str, message: str) -> None:
+    assert message in refused("csv", file=write("x.csv", content), fields={"text": "text", "label": "label"})
+
+
+def test_wrong_columns_of_csv_are_refused(write: Write) -> None:
+    path = write("x.csv", "a,b\n")
+    assert "2 columns, but column 2 is asked for" in refused("csv", file=path, fields={"text": 2}, header=False)
+    wrong: tuple[dict[str, Any], ...] = (
+        {"fields": {}},
+        {"fields": {"text": -1}},
+        {"fields": {"text": "a"}, "header": False},
+    )
+    for options in wrong:
+        with pytest.raises(ValidationError):
+            read("csv", file=path, **options)
+    for delimiter in ("", ";;", '"', "\n"):
+        with pytest.raises(ValidationError):
+            read("csv", file=path, fields={"text": 0}, delimiter=delimiter)
+
+
+def test_parquet(tmp_path: Path, write: Write) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"pair": {"en": "a", "de": "ä"}, "stars": 3}, {"pair": {"en": "b", "de": None}, "stars": 4}]
+    path = str(tmp_path / "x.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    assert read("parquet", file=path, fields={"text": "pair.en", "label": "stars"})[1] == {"text": "b", "label": "4"}
+    assert read("parquet", file=path, fields={"text": "pair.de"}, limit=1) == [{"text": "ä"}]
+    assert "x.parquet: row 2: field 'pair.de' is null" in refused("parquet", file=path, fields={"text": "pair.de"})
+    assert "row 1: there is no field 'star'" in refused("parquet", file=path, fields={"text": "star"})
+    assert "this is no Parquet file" in refused("parquet", file=write("y.txt", "a"), fields={"text": "a"})
+    assert "no such file" in refused("parquet", file=str(tmp_path / "z"), fields={"text": "a"})
+
+
+def test_parquet_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert 'pip install "tfkit[data]"' in refused("parquet", file="x.parquet", fields={"text": "a"})
+
+
+# what needs no file
+
+
+def test_phrases(monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(train: int, valid: int, test: int, seed: int) -> tuple[list[SimpleNamespace], ...]:
+        return tuple([SimpleNamespace(english=f"{n} {seed}", german="x", kind="")] * n for n in (train, valid, test))
+
+    monkeypatch.setitem(sys.modules, "tfkit.data.phrases", SimpleNamespace(split=split))
+    monkeypatch.setattr("tfkit.data.phrases", SimpleNamespace(split=split), raising=False)
+    for name, count in (("train", 5), ("valid", 2), ("test", 3)):
+        found = read("phrases", split=name, train=5, valid=2, test=3, seed=8)
+        assert found == [{"source": f"{count} 8", "target": "x"}] * count
+
+
+def test_docstrings_part_without_overlap_and_are_the_same_again() -> None:
+    train = texts("docstrings", characters=300_000)
+    valid = texts("docstrings", characters=300_000, split="valid")
+    assert train and valid
+    assert len(set(train)) == len(train) and not set(train) & set(valid)
+    assert sum(map(len, train)) + sum(map(len, valid)) <= 300_000
+    assert 0.005 < len(valid) / (len(train) + len(valid)) < 0.2
+    assert texts("docstrings", characters=300_000) == train
+    assert texts("docstrings", characters=300_000, seed=1, split="valid") != valid
+    assert texts("docstrings", characters=300_000, limit=3) == train[:3]
+
+
+def test_docstrings_come_from_sources_that_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json" / "tests").mkdir(parents=True)
+    (tmp_path / "json" / "tests" / "x.py").write_text('"""A test."""')
+    (tmp_path / "json" / "__init__.py").write_text(
+        '"""Module."""\nraise SystemExit\nclass A:\n    """Class."""\n'
+        '    def f(self):\n        """Method\n        f."""\n'
+    )
+    (tmp_path / "abc.py").write_text('"""Module."""\n"\\d"\n')
+    (tmp_path / "ast.py").write_text("no python")
+    (tmp_path / "foreign.py").write_text('"""Not of the library."""')
+    (tmp_path / "pydoc_data").mkdir()
+    (tmp_path / "pydoc_data" / "topics.py").write_text("topics = {'a': 'Topic\\n', 'b': f()}")
+    monkeypatch.setattr("tfkit.data.corpus.docstrings.library", lambda: tmp_path)
+    both = [*texts_or_none("train"), *texts_or_none("valid")]
+    assert sorted(both) == ["Class.", "Method\nf.", "Module.", "Topic"]
+
+
+def texts_or_none(split: str) -> list[str]:
+    """The docstrings of a split, which may hold none."""
+    return texts("docstrings", split=split)
+
+
+def test_a_library_without_sources_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfkit.data.corpus.docstrings.library", lambda: tmp_path)
+    assert str(tmp_path) in refused("docstrings")
+
+
+# all
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "parallel_text": {"source": "a", "target": "b"},
+    "parallel_tsv": {"file": "a"},
+    "text": {"files": ["a", "b"]},
+    "labelled_text": {"file": "a"},
+    "tagged_text": {"file": "a", "tags": "b"},
+    "conllu": {"file": "a"},
+    "json_lines": {"file": "a", "fields": {"text": "b"}},
+    "csv": {"file": "a", "fields": {"text": "b", "label": 1}},
+    "parquet": {"file": "a", "fields": {"text": "b"}},
+    "phrases": {},
+    "docstrings": {},
+}
+
+
+def test_every_part_is_tried_here() -> None:
+    assert set(OPTIONS) <= set(REGISTRY.names("corpus"))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_spelled_options_load_to_the_same(name: str) -> None:
+    config = REGISTRY.get("corpus", name).Config.model_validate(OPTIONS[name])
+    spelled = json.loads(json.dumps(config.spelled()))
+    assert spelled.pop("type") == name
+    assert type(config).model_validate(spelled) == config
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": "3"}, {"fiel": "x"}])
+def test_wrong_options_are_refused(name: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        REGISTRY.get("corpus", name).Config.model_validate({**OPTIONS[name], **wrong})
+
+
+def test_data_needs_no_torch() -> None:
+    code = (
+        "import sys, tfkit.core.registry as r, tfkit.data.batches, tfkit.data.tokenizer.base, tfkit.data.corpus.base\n"
+        "r.REGISTRY.names('corpus'), r.REGISTRY.names('tokenizer')\n"
+        "assert 'torch' not in sys.modules and 'pyarrow' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

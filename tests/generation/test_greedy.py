@@ -1,0 +1,169 @@
+"""Greedy decoding with the cache equals decoding without, and refuses what cannot be read."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tfkit.core.errors import UsageError
+from tfkit.generation.greedy import greedy
+from tfkit.generation.stepper import Stepper, evaluating, most_positions
+from tfkit.generation.texts import write_all
+from tfkit.models import Model, build_model
+from tfkit.recipe.load import load_recipe
+
+LAYER = {
+    "norm": "layer_norm",
+    "attention": {"type": "multi_head", "num_heads": 4, "num_kv_heads": 2},
+    "feedforward": {"type": "mlp", "d_ff": 32},
+    "dropout": 0.3,
+}
+COMMON: dict[str, Any] = {
+    "d_model": 16,
+    "vocab_size": 23,
+    "max_length": 24,
+    "embedding": "tokens",
+    "layer": LAYER,
+    "head": {"type": "language_model"},
+    "init": {"type": "normal", "std": 0.4},
+}
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10], [11, 12]]
+SOURCES = [[3, 4, 5, 6], [7], [8, 9], [10, 11, 12]]
+
+
+def model(kind: str, position: Any, **more: Any) -> Model:
+    sides = (
+        {"encoder": {"num_layers": 2}, "decoder": {"num_layers": 2}} if kind == "encoder_decoder" else {"num_layers": 2}
+    )
+    recipe = load_recipe({"tfkit": 1, "model": {"type": kind, "position": position, **COMMON, **sides, **more}})
+    return build_model(recipe.blueprint(), seed=3)
+
+
+def alone(net: Model, prompt: list[int], count: int, end: int | None, source: list[int] | None = None) -> list[int]:
+    """The plainest way: the whole forward for every token, one row, no padding."""
+    ids = list(prompt)
+    net.eval()
+    with torch.no_grad():
+        for _ in range(count):
+            if source is None:
+                logits = net(input_ids=torch.tensor([ids])).logits
+            else:
+                logits = net(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([ids])).logits
+            ids.append(int(logits[0, -1].argmax()))
+            if ids[-1] == end:
+                return ids[len(prompt) : -1]
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "alibi", "t5_bias"])
+def test_prompts_of_unlike_length_are_continued_as_each_alone(position: str) -> None:
+    net = model("decoder", position)
+    expected = [alone(net, prompt, 9, 0) for prompt in PROMPTS]
+    assert greedy(net, PROMPTS, 9, 0) == expected
+    assert greedy(net, PROMPTS, 9, 0, use_cache=False) == expected
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "t5_bias"])
+def test_sources_of_unlike_length_are_translated_as_each_alone(position: str) -> None:
+    net = model("encoder_decoder", position)
+    start = [[1]] * len(SOURCES)
+    expected = [alone(net, [1], 9, 0, source) for source in SOURCES]
+    assert greedy(net, start, 9, 0, sources=SOURCES) == expected
+    assert greedy(net, start, 9, 0, sources=SOURCES, use_cache=False) == expected
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
+def test_cached_logits_equal_full_ones(kind: str) -> None:
+    net = model(kind, "rotary" if kind == "decoder" else "sinusoidal")
+    sources = SOURCES if kind == "encoder_decoder" else None
+    with evaluating(net):
+        cached, full = (Stepper(net, PROMPTS, sources, use_cache) for use_cache in (True, False))
+        assert cached.state is not None and full.state is None
+        for number in range(6):
+            torch.testing.assert_close(cached.logits(), full.logits(), rtol=0, atol=1e-5)
+            rows = cached.rows
+            for stepper in (cached, full):
+                stepper.append(torch.arange(rows) + number)
+            if number == 2:
+                for stepper in (cached, full):
+                    stepper.keep(torch.tensor([2, 0]))
+
+
+def test_finished_rows_leave_the_batch_and_change_nothing() -> None:
+    net = model("decoder", "rotary")
+    first = greedy(net, PROMPTS, 12)
+    end = first[0][3]  # some rows stop early, others late
+    cut = [row[: row.index(end)] if end in row else row for row in first]
+    assert len({len(row) for row in cut}) > 1
+    assert greedy(net, PROMPTS, 12, end) == cut
+    assert greedy(net, PROMPTS, [1, 12, 0, 5], end) == [row[:n] for row, n in zip(cut, [1, 12, 0, 5], strict=True)]
+
+
+def test_batches_do_not_matter_and_order_is_kept() -> None:
+    net = model("encoder_decoder", "sinusoidal")
+    start = [[1]] * len(SOURCES)
+    together = greedy(net, start, 7, 0, sources=SOURCES)
+    for size in (1, 2, 3, 64):
+        assert write_all(net, start, [7] * len(start), 0, SOURCES, batch_size=size) == together
+
+
+def test_mode_and_gradients_are_as_before() -> None:
+    net = model("decoder", "learned").train()
+    greedy(net, PROMPTS, 2)
+    assert net.training
+    net(input_ids=torch.tensor(PROMPTS[:1])).logits.sum().backward()
+
+
+def test_learned_positions_end_the_text() -> None:
+    net = model("decoder", "learned")
+    assert most_positions(net, "decoder") == 24
+    assert most_positions(model("decoder", "rotary"), "decoder") is None
+    out = greedy(net, [[1] * 20, [2]], 50)
+    assert [len(row) for row in out] == [5, 24]
+    assert out[0] == alone(net, [1] * 20, 5, None)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([[1], [2] * 25], "prompt 2 has 25 tokens; this model reads at most 24"),
+        ([[1], []], "prompt 2 is empty"),
+        ([[23]], "prompt 1 holds the id 23; ids go from 0 to 22"),
+        ([[-1]], "prompt 1 holds the id -1"),
+        ([], "there is no prompt"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_before_computing(prompts: list[list[int]], message: str) -> None:
+    net = model("decoder", "learned")
+    net.register_forward_pre_hook(lambda *_: pytest.fail("computed"))
+    with pytest.raises(UsageError, match=message):
+        greedy(net, prompts, 3)
+
+
+def test_wrong_calls_are_refused() -> None:
+    net = model("encoder_decoder", "learned")
+    with pytest.raises(UsageError, match="needs sources"):
+        greedy(net, [[1]], 3)
+    with pytest.raises(UsageError, match="2 prompts and 1 sources"):
+        greedy(net, [[1], [1]], 3, sources=[[2]])
+    with pytest.raises(UsageError, match="source 1 has 30 tokens"):
+        greedy(net, [[1]], 3, sources=[[2] * 30])
+    with pytest.raises(UsageError, match="max_new_tokens"):
+        greedy(net, [[1]], [3, 4], sources=[[2]])
+
+
+def test_only_the_last_logits_are_made() -> None:
+    net = model("decoder", "rotary")
+    seen = []
+    assert net.head is not None
+    net.head.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+    greedy(net, PROMPTS, 3)
+    assert seen == [1, 1, 1]
+
+
+def test_a_model_that_sees_the_future_is_computed_anew() -> None:
+    assert model("decoder", "rotary").caches
+    both_ways = model("encoder", "rotary")
+    assert not both_ways.caches
+    with pytest.raises(UsageError, match="this encoder cannot decode from a state: its tokens see those behind them"):
+        both_ways.new_state()

@@ -1,0 +1,453 @@
+"""Merging (R20), base recipes, variants, --set and overrides."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tfkit.core.errors import RecipeError, UsageError
+from tfkit.recipe.compose import compose
+from tfkit.recipe.merge import merge
+from tfkit.recipe.overlay import choices, read_variants
+from tfkit.recipe.shipped import shipped_recipes
+from tfkit.recipe.source import parse
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder; calling it writes files into it."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(**files):
+        for name, text in files.items():
+            path = Path(name.replace("__", "/") + ".yaml")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    return write
+
+
+def composed(source, **how):
+    result = compose(source, shipped=how.pop("shipped", {}), **how)
+    assert not result.faults, result.faults
+    return result.root.plain()
+
+
+def faults_of(source, **how):
+    return [str(fault) for fault in compose(source, shipped=how.pop("shipped", {}), **how).faults]
+
+
+def laid(base, over):
+    """`over` laid over `base`, both at model.<key> as they are written."""
+    faults = []
+    trees = [parse(f"model: {{{text}}}", name)[0] for text, name in ((base, "base.yaml"), (over, "over.yaml"))]
+    return merge(*trees, faults).get("model"), faults
+
+
+# ---------------------------------------------------------------------------------------------------------- merging
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "expected"),
+    [
+        ("a: {x: 1, y: 2}", "a: {y: 3}", {"a": {"x": 1, "y": 3}}),
+        ("mask: [a, b]", "mask: [c]", {"mask": ["c"]}),
+        ("d: 1", "d: none", {"d": None}),
+        # parts
+        ("norm: {type: a, eps: 1}", "norm: {type: b, bias: 2}", {"norm": {"type": "b", "bias": 2}}),
+        ("norm: {type: a, eps: 1}", "norm: {type: a, bias: 2}", {"norm": {"type": "a", "eps": 1, "bias": 2}}),
+        ("norm: {type: a, eps: 1}", "norm: {eps: 2}", {"norm": {"type": "a", "eps": 2}}),
+        ("norm: {type: a, eps: 1}", "norm: a", {"norm": {"type": "a", "eps": 1}}),
+        ("norm: {type: a, eps: 1}", "norm: b", {"norm": {"type": "b"}}),
+        ("norm: {type: a, eps: 1}", "norm: none", {"norm": None}),
+        ("norm: {eps: 1}", "norm: a", {"norm": {"type": "a", "eps": 1}}),
+        ("norm: {eps: 1}", "norm: {type: a}", {"norm": {"type": "a", "eps": 1}}),
+        ("norm: a", "norm: {eps: 1}", {"norm": {"type": "a", "eps": 1}}),
+        ("norm: a", "norm: {type: a, eps: 1}", {"norm": {"type": "a", "eps": 1}}),
+        ("norm: a", "norm: {type: b}", {"norm": {"type": "b"}}),
+        ("norm: none", "norm: a", {"norm": "a"}),
+        ("norm: none", "norm: {type: a}", {"norm": {"type": "a"}}),
+        ("norm: true", "norm: {eps: 1}", {"norm": {"eps": 1}}),
+        ("position: [a, b]", "position: {type: a}", {"position": {"type": "a"}}),
+        # no parts: they merge whatever `type` says
+        ("type: encoder, d_model: 3", "type: decoder", {"type": "decoder", "d_model": 3}),
+        ("layer: {norm: a}", "layer: {dropout: 1}", {"layer": {"norm": "a", "dropout": 1}}),
+        ("layers: {type: {norm: a}}", "layers: {type: {norm: b}}", {"layers": {"type": {"norm": "b"}}}),
+        ("layers: {a: {norm: x}, b: {}}", "layers: {b: none}", {"layers": {"a": {"norm": "x"}, "b": None}}),
+        ("layers: {a: none}", "layers: {a: {norm: x}}", {"layers": {"a": {"norm": "x"}}}),
+        ("memory: none", "memory: {d_model: 3}", {"memory": {"d_model": 3}}),
+        ("heads: {a: x}", "heads: {a: {bias: 1}, b: z}", {"heads": {"a": {"type": "x", "bias": 1}, "b": "z"}}),
+        # one value a layer is a plain value
+        ("size: 3", "size: {per_layer: [1, 2]}", {"size": {"per_layer": [1, 2]}}),
+        ("size: {per_layer: [1, 2]}", "size: word", {"size": "word"}),
+        ("size: {per_layer: [1, 2]}", "size: {per_layer: [3]}", {"size": {"per_layer": [3]}}),
+    ],
+)
+def test_merging(base, over, expected):
+    node, faults = laid(base, over)
+    assert not faults
+    assert node.plain() == expected
+
+
+@pytest.mark.parametrize("value", ["[a, b]", "3", "false", "none", "0.5"])
+def test_options_without_a_type_over_no_part(value):
+    node, (fault,) = laid(f"norm: {value}", "norm: {eps: 1}")
+    assert str(fault).startswith("over.yaml:1:15: model.norm: options without a type cannot be laid over ")
+    assert "base.yaml:1:15" in fault.message
+    assert node.plain() == parse(f"norm: {value}", "x")[0].plain()
+
+
+def test_what_a_change_of_type_drops_is_kept():
+    node, _ = laid("a: {type: multi_head, num_heads: 8, bias: true}", "a: {type: latent, bias: false}")
+    assert [(lost.path, lost.value) for lost in node.get("a").dropped] == [
+        ("model.a.type", "multi_head"),
+        ("model.a.num_heads", 8),
+    ]
+    assert node.get("a").get("type").place.file == "over.yaml"
+    node, _ = laid("a: {type: x, size: 1}", "a: z")
+    assert [lost.path for lost in node.get("a").dropped] == ["model.a.type", "model.a.size"]
+    node, _ = laid("a: x", "a: {type: z}")
+    assert node.get("a").dropped == ()
+
+
+def test_what_is_said_again_is_no_longer_dropped():
+    first, _ = laid("a: {type: x, n: 1, m: 2}", "a: {type: z}")
+    again = parse("model: {a: {n: 3}}", "third.yaml")[0].get("model")
+    node = merge(first, again, [])
+    assert [lost.path for lost in node.get("a").dropped] == ["model.a.type", "model.a.m"]
+
+
+def test_merged_values_keep_their_places():
+    node, _ = laid("a: {x: 1, y: 2}", "a: {y: 3}")
+    assert node.get("a").get("x").place.file == "base.yaml"
+    assert node.get("a").get("y").place.file == "over.yaml"
+
+
+# ---------------------------------------------------------------------------------------------------------- sources
+
+
+def test_file_name_and_text(here):
+    here(recipes__mine="model: {d_model: 3}   # as written\n")
+    result = compose("recipes/mine.yaml", shipped={})
+    assert result.root.plain() == {"model": {"d_model": 3}}
+    assert (result.name, result.file) == ("mine", Path("recipes/mine.yaml"))
+    assert result.text == "model: {d_model: 3}   # as written\n"
+    assert str(result.root.get("model").get("d_model").place) == "recipes/mine.yaml:1:18"
+    assert result.variants is None
+    assert composed(Path("recipes/mine.yaml").absolute()) == result.root.plain()
+
+
+def test_shipped_name_and_mapping(here):
+    here(shipped__base="model: {d_model: 3}")
+    shipped = {"base": Path("shipped/base.yaml").absolute()}
+    result = compose("base", shipped=shipped)
+    assert (result.name, str(result.root.place)) == ("base", "shipped/base.yaml:1:1")
+    mapping = compose({"extends": "base", "model": {"d_ff": 4}}, shipped=shipped)
+    assert mapping.root.plain() == {"model": {"d_model": 3, "d_ff": 4}}
+    assert (mapping.name, mapping.file, mapping.text) == ("recipe", None, None)
+
+
+def test_shipped_recipes_are_files_of_unique_names():
+    found = shipped_recipes()
+    assert all(path.is_file() and path.stem == name for name, path in found.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bert-bse", "bert-bse: 'bert-bse' is neither a shipped recipe nor a file. Did you mean 'bert-base'?"),
+        ("mine", "mine: 'mine' is neither a shipped recipe nor a file. Did you mean 'mine.yaml'?"),
+        ("mien.yaml", "mien.yaml: no such file: 'mien.yaml'. Did you mean 'mine.yaml'?"),
+        (
+            "models/bert-base.yaml",
+            "models/bert-base.yaml: no such file: 'models/bert-base.yaml'. Did you mean 'bert-base'?",
+        ),
+        ("zzzzzzzz", "zzzzzzzz: 'zzzzzzzz' is neither a shipped recipe nor a file"),
+        ("\0", "neither"),
+        (".", "this is a folder"),
+    ],
+)
+def test_unknown_source(here, name, expected):
+    here(mine="a: 1")
+    with pytest.raises(RecipeError) as caught:
+        compose(name, shipped={"bert-base": Path("bert-base.yaml")})
+    assert expected in str(caught.value)
+
+
+def test_unreadable_source(here):
+    here(broken="a: [1", words="hello")
+    for name in ("broken.yaml", "words.yaml"):
+        with pytest.raises(RecipeError, match=name):
+            compose(name)
+    with pytest.raises(UsageError, match="not a int"):
+        compose(3)  # type: ignore[arg-type]
+
+
+def test_faults_of_the_file_are_collected(here):
+    here(mine="a: yes\nb: 017\nc: 3")
+    result = compose("mine.yaml", sets=["d"], shipped={})
+    assert len(result.faults) == 3
+    assert result.root.plain()["c"] == 3
+
+
+# ---------------------------------------------------------------------------------------------------------- extends
+
+
+def test_extends_chain(here):
+    here(
+        a="model: {d_model: 1, d_ff: 1, n: 1}",
+        sub__b="extends: ../a.yaml\nmodel: {d_ff: 2, n: 2}",
+        c="extends: sub/b.yaml\nmodel: {n: 3}",
+    )
+    result = compose("c.yaml", shipped={})
+    assert not result.faults
+    assert result.root.plain() == {"model": {"d_model": 1, "d_ff": 2, "n": 3}}
+    places = [str(result.root.get("model").get(key).place) for key in ("d_model", "d_ff", "n")]
+    assert places == ["a.yaml:1:18", "sub/b.yaml:2:15", "c.yaml:2:12"]
+    assert [node.folder for node in result.root.get("model").value.values()] == [Path(), Path("sub"), Path()]
+
+
+def test_extends_none_is_no_base(here):
+    assert composed({"extends": None, "a": 1}) == {"a": 1}
+
+
+def test_extends_in_a_circle_names_the_whole_circle(here):
+    here(a="extends: sub/b.yaml", sub__b="extends: ../a.yaml", c="extends: a.yaml", d="extends: d.yaml")
+    with pytest.raises(RecipeError, match=r"^sub/b\.yaml:1:10: extends: extends goes in a circle"):
+        compose("a.yaml", shipped={})
+    with pytest.raises(RecipeError, match=r"circle: a\.yaml -> sub/b\.yaml -> a\.yaml"):
+        compose("c.yaml", shipped={})
+    with pytest.raises(RecipeError, match=r"circle: d\.yaml -> d\.yaml"):
+        compose("d.yaml", shipped={})
+
+
+def test_extends_through_a_link_in_a_circle(here):
+    here(a="extends: link.yaml")
+    os.symlink("a.yaml", "link.yaml")
+    with pytest.raises(RecipeError, match="circle"):
+        compose("a.yaml", shipped={})
+
+
+def test_extends_is_bounded(here):
+    here(**{f"r{i}": f"extends: r{i + 1}.yaml" for i in range(40)}, r40="a: 1")
+    with pytest.raises(RecipeError, match="more than 32 recipes"):
+        compose("r0.yaml", shipped={})
+    assert composed("r10.yaml") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            "bert-bas",
+            "x/mine.yaml:2:10: extends: 'bert-bas' is no shipped recipe; a path ends in .yaml. Did you mean 'bert-b",
+        ),
+        ("other", "Did you mean 'other.yaml'?"),
+        ("./othr.yaml", "no such file: 'x/othr.yaml'. Did you mean 'other.yaml'?"),
+        ("[a, b]", "one shipped recipe or one path, not a list"),
+        ("{a: b}", "not a mapping"),
+        ("../x/", "x: this is a folder, not a recipe file"),
+        ("broken.yaml", "x/broken.yaml:1:4: this bracket is never closed"),
+        ('"\\0/x.yaml"', "NUL"),
+    ],
+)
+def test_wrong_extends(here, said, expected):
+    here(x__mine=f"a: yes\nextends: {said}", x__other="a: 1", x__broken="a: [1")
+    result = None
+    try:
+        result = compose("x/mine.yaml", shipped={"bert-base": Path("bert-base.yaml")}).faults
+    except RecipeError as error:
+        result = error.faults
+    assert any("ambiguous" in fault.message for fault in result)
+    assert any(expected in str(fault) for fault in result)
+
+
+def test_faults_of_a_base_have_its_place(here):
+    here(base="a: yes", mine="extends: base.yaml")
+    assert faults_of("mine.yaml")[0].startswith("base.yaml:1:4: a: 'yes' is ambiguous")
+
+
+# --------------------------------------------------------------------------------------------------------- variants
+
+STUDY = """
+model: {d_model: 512, layer: {attention: {type: multi_head, num_heads: 8}, dropout: 0.1}, pattern: [a]}
+variants:
+  wide: {model.d_model: 1024, model.layer.attention.num_heads: 16}
+  dry: {model.layer: {dropout: 0}}
+  same: {}
+  heads: {model.layer.attention.num_heads: [1, 4, 16]}
+  kinds: {model.layer.attention: [{type: latent, rank: 3}, linear, {type: multi_head, bias: true}]}
+  shallow: {model: {pattern: [b, c]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "path", "expected"),
+    [
+        (["wide"], "d_model", 1024),
+        (["wide"], "layer", {"attention": {"type": "multi_head", "num_heads": 16}, "dropout": 0.1}),
+        (["wide", "dry"], "layer", {"attention": {"type": "multi_head", "num_heads": 16}, "dropout": 0}),
+        (["wide", "heads=4"], "layer", {"attention": {"type": "multi_head", "num_heads": 4}, "dropout": 0.1}),
+        (["heads=4", "wide"], "layer", {"attention": {"type": "multi_head", "num_heads": 16}, "dropout": 0.1}),
+        (["kinds=latent"], "layer", {"attention": {"type": "latent", "rank": 3}, "dropout": 0.1}),
+        (["kinds=linear"], "layer", {"attention": {"type": "linear"}, "dropout": 0.1}),
+        (
+            ["kinds={bias: true, type: multi_head}"],
+            "layer",
+            {"attention": {"type": "multi_head", "num_heads": 8, "bias": True}, "dropout": 0.1},
+        ),
+        (["same"], "d_model", 512),
+        (["shallow"], "pattern", ["b", "c"]),
+    ],
+)
+def test_variants(here, chosen, path, expected):
+    here(study=STUDY)
+    assert composed("study.yaml", variants=chosen)["model"][path] == expected
+
+
+def test_one_variant_may_be_given_as_a_string(here):
+    here(study=STUDY)
+    assert composed("study.yaml", variants="wide", sets="model.pattern=[z]")["model"]["pattern"] == ["z"]
+
+
+def test_chosen_values_have_recipe_paths_and_file_places(here):
+    here(study=STUDY)
+    root = compose("study.yaml", variants=["heads=4", "wide"], shipped={}).root
+    node = root.get("model").get("d_model")
+    assert (node.path, str(node.place), node.key_place.line) == ("model.d_model", "study.yaml:4:25", 4)
+    assert root.get("model").place.line == 2
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ("wid", "--variant wid: unknown variant 'wid'; the variants of this recipe: wide, dry, same, heads=1"),
+        ("wid", "Did you mean 'wide'?"),
+        ("heads", "'heads' is a list to choose from; say one of heads=1, heads=4, heads=16"),
+        ("heads=5", "5 is none of the values of 'heads'; say one of heads=1"),
+        ("heads=true", "none of the values"),
+        ("heads=", "an empty value"),
+        ("wide=3", "'wide' has no values to choose from; say --variant wide"),
+        ("kinds=other", "say one of kinds={type: latent, rank: 3}, kinds=linear, kinds={type: multi_head, bias: true}"),
+        ("", "unknown variant"),
+    ],
+)
+def test_wrong_choices(here, chosen, expected):
+    here(study=STUDY)
+    (line,) = faults_of("study.yaml", variants=[chosen])
+    assert expected in line
+
+
+def test_no_variants_at_all():
+    assert "the variants of this recipe: none" in faults_of({"a": 1}, variants=["x"])[0]
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("3", "variants.v: a variant is a mapping of dotted keys to values, this is the number 3"),
+        ("[a]", "this is a list"),
+        ("{model..x: 3}", "'model..x' is no dotted key"),
+        ("{'model.pattern[2]': 3}", "a list is replaced whole"),
+        ("{extends: x}", "'extends' cannot be laid over"),
+        ("{variants.v.x: 3}", "'variants' cannot be laid over"),
+        ("{model.x: []}", "at least one value"),
+        ("{model.norm: none, model.norm.eps: 3}", "options without a type cannot be laid over none"),
+    ],
+)
+def test_wrong_variants_are_told_whether_chosen_or_not(here, entry, expected):
+    here(mine=f"model: {{}}\nvariants: {{v: {entry}}}")
+    (line,) = faults_of("mine.yaml")
+    assert expected in line
+    assert line.startswith("mine.yaml:2:")
+
+
+def test_variants_must_be_a_mapping(here):
+    assert "variants is a mapping of names, this is a list" in faults_of({"variants": ["a"]})[0]
+
+
+def test_variants_are_inherited_by_name(here):
+    here(
+        base="m: {a: 0}\nvariants: {x: {m.a: 1, m.b: 1}, y: {m.a: 2}, z: {m.a: 3}}",
+        mine="extends: base.yaml\nvariants: {x: {m.a: 9}, z: none, n: {m.a: [4, 5]}}",
+    )
+    result = compose("mine.yaml", variants=["x"], shipped={})
+    assert result.root.plain() == {"m": {"a": 9}}  # an entry is replaced whole
+    assert list(result.variants.value) == ["x", "y", "n"]
+    assert choices(read_variants(result.variants.value, [])) == ["x", "y", "n=4", "n=5"]
+    assert composed("mine.yaml", variants=["y"]) == {"m": {"a": 2}}
+
+
+# ------------------------------------------------------------------------------------------------ --set, overrides
+
+
+def test_sets_in_order_after_variants_and_overrides(here):
+    here(study=STUDY)
+    how = {"variants": ["wide"], "overrides": {"model.d_model": 3}}
+    assert composed("study.yaml", **how)["model"]["d_model"] == 3
+    assert composed("study.yaml", **how, sets=["model.d_model=4", "model.d_model=5"])["model"]["d_model"] == 5
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("model.layer.attention.num_heads=4", {"type": "multi_head", "num_heads": 4}),
+        ("model.layer.attention={num_heads: 4}", {"type": "multi_head", "num_heads": 4}),
+        ("model.layer.attention=latent", {"type": "latent"}),
+        ("model.layer.attention=none", None),
+        ("model.layer.attention.out.path=a=b", {"type": "multi_head", "num_heads": 8, "out": {"path": "a=b"}}),
+    ],
+)
+def test_sets(said, expected):
+    base = {"model": {"layer": {"attention": {"type": "multi_head", "num_heads": 8}}}}
+    assert composed(base, sets=[said])["model"]["layer"]["attention"] == expected
+
+
+def test_set_into_a_word_and_a_new_section():
+    assert composed({"norm": "a"}, sets=["norm.eps=1", "x.y.z=2"]) == {
+        "norm": {"type": "a", "eps": 1},
+        "x": {"y": {"z": 2}},
+    }
+    assert composed({"train": {"keep": "best"}}, sets=["train.keep.mean=3"]) == {"train": {"keep": {"mean": 3}}}
+
+
+def test_places_of_sets_and_overrides(here):
+    here(mine="model:\n  layer: {norm: a}")
+    root = compose("mine.yaml", sets=["model.d_model= 3"], overrides={"model.layer.x": 1}, shipped={}).root
+    node = root.get("model").get("d_model")
+    assert (str(node.place), str(node.key_place)) == ("--set model.d_model= 3", "--set model.d_model= 3")
+    assert node.folder is None
+    assert str(root.get("model").get("layer").get("x").place) == "<overrides>"
+    # what is missing in a mapping is told where the file says it, not at the --set that only passes through
+    assert str(root.get("model").place) == "mine.yaml:2:3"
+    assert str(root.get("model").get("layer").place) == "mine.yaml:2:10"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("model.d_model", "--set model.d_model: write key=value"),
+        ("=3", "--set =3: '' is no dotted key"),
+        ("a..b=1", "'a..b' is no dotted key"),
+        (".a=1", "no dotted key"),
+        ("a.=1", "no dotted key"),
+        ("model.pattern[2]=3", "'model.pattern[2]': a list is replaced whole"),
+        ("extends=x", "'extends' cannot be laid over a recipe"),
+        ("variants.a.b=1", "'variants' cannot be laid over a recipe"),
+        ("a=yes", "--set a=yes: a: 'yes' is ambiguous"),
+        ("a=", "--set a=: a: an empty value"),
+        ("a=[1", "--set a=[1: a: this bracket is never closed"),
+        ("none.eps=1", "--set none.eps=1: none: options without a type cannot be laid over none"),
+        ("list.eps=1", "cannot be laid over a list"),
+    ],
+)
+def test_wrong_sets(said, expected):
+    (line,) = faults_of({"none": None, "list": [1]}, sets=[said])
+    assert expected in line
+
+
+def test_wrong_overrides():
+    lines = faults_of({"a": 1}, overrides={"a..b": 1, "a[0]": 2, 3: 4, "x": object(), "extends": "y"})
+    assert len(lines) == 5
+    assert all(line.startswith("<overrides>: ") for line in lines)
+    assert composed({"a": {"b": 1}}, overrides={"a": {"b": None}, "c": (1, 2)}) == {"a": {"b": None}, "c": [1, 2]}

@@ -1,0 +1,247 @@
+"""Counts without weights against real models, real forwards and formulas worked out by hand."""
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tfkit.components.feedforward.base import FeedForward
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.context import Context
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+from tfkit.models.build import build_model
+from tfkit.recipe.load import load_recipe
+from tfkit.reports.counts import Counts, count, count_parameters
+
+LAYER = {
+    "residual": "pre_norm",
+    "norm": "layer_norm",
+    "attention": {"type": "multi_head", "num_heads": 4, "num_kv_heads": 2, "dropout": 0.1},
+    "feedforward": {"type": "mlp", "d_ff": 48},
+    "dropout": 0.1,
+}
+MODEL = {
+    "type": "decoder",
+    "d_model": 32,
+    "vocab_size": 100,
+    "max_length": 64,
+    "num_layers": 3,
+    "embedding": "tokens",
+    "position": "learned",
+    "layer": LAYER,
+    "head": {"type": "language_model", "tied": True},
+}
+PAIRED = {
+    **{key: value for key, value in MODEL.items() if key != "num_layers"},
+    "type": "encoder_decoder",
+    "embedding": {"type": "tokens", "shared": True},
+    "encoder": {"num_layers": 2},
+    "decoder": {"num_layers": 3},
+}
+KINDS = {"layers": {"wide": {"feedforward": {"d_ff": 96}}, "plain": {}}}
+
+
+def blueprint(model: dict[str, Any]) -> Blueprint:
+    return load_recipe({"tfkit": 1, "model": model}).blueprint()
+
+
+def fused_on_cpu(model: dict[str, Any]) -> dict[str, Any]:
+    # on the CPU no fused attention drops weights, and none takes fewer key-value heads without copying them
+    layer = LAYER | {"attention": {"type": "multi_head", "num_heads": 4}}
+    return model | {"layer": layer}
+
+
+def row_of(counts: Counts, stack: str, name: str) -> Any:
+    return next(row for row in counts.rows if (row.stack, row.name) == (stack, name))
+
+
+MODELS = {
+    "tied": MODEL,
+    "untied": MODEL | {"head": "language_model"},
+    "encoder": MODEL | {"type": "encoder", "head": {"type": "masked_lm", "tied": True}},
+    "two_heads": MODEL | {"type": "encoder", "heads": {"class": {"type": "classifier", "num_classes": 3}}},
+    "no_head": MODEL | {"head": "none"},
+    "vectors": MODEL | {"embedding": "none", "position": "none", "head": "none"},
+    "memory": MODEL | {"memory": {"d_model": 20}},
+    "factorised": MODEL | {"embedding": {"type": "tokens", "d_embedding": 8}},
+    "frozen": MODEL | {"embedding": {"type": "tokens", "frozen": True}},
+    "post_norm": MODEL | {"layer": LAYER | {"residual": "post_norm"}},
+    "parallel": MODEL | {"layer": LAYER | {"residual": "parallel"}},
+    "shared_layers": MODEL | {"layer": LAYER | {"shared": True}},
+    "shared_feedforward": MODEL | {"layer": LAYER | {"feedforward": LAYER["feedforward"] | {"shared": True}}},  # type: ignore[operator]
+    "kinds": MODEL | KINDS | {"pattern": ["plain", "wide*2", "plain"], "num_layers": 7},
+    "shared_kinds": MODEL | {"layer": LAYER | {"shared": True}} | KINDS | {"pattern": ["wide*2", "plain*2", "wide"]},
+    "layer_bias": MODEL | {"position": "none", "layer": LAYER | {"position": "t5_bias"}},
+    "prefix": MODEL | {"mask": "prefix"},
+    "paired": PAIRED,
+    "two_tables": PAIRED | {"embedding": "tokens"},
+}
+MODELS["shared_kinds"] = {key: value for key, value in MODELS["shared_kinds"].items() if key != "num_layers"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_equal_those_of_the_built_model(name: str) -> None:
+    plan = blueprint(MODELS[name])
+    weights = list(build_model(plan).parameters())
+    counts = count(plan, 16)
+    assert counts.total.parameters == count_parameters(plan) == sum(weight.numel() for weight in weights)
+    assert counts.trainable == sum(weight.numel() for weight in weights if weight.requires_grad)
+    assert sum(row.cost.parameters for row in counts.rows) == counts.total.parameters
+
+
+@pytest.mark.parametrize("name", ["tied", "kinds", "shared_layers", "memory", "paired", "prefix"])
+def test_cache_equals_a_real_decode_state(name: str) -> None:
+    plan = blueprint(MODELS[name])
+    model = build_model(plan).eval()
+    state = model.new_state()
+    ids = torch.randint(100, (2, 12))
+    inputs = {"input_ids": ids}
+    if name == "paired":
+        inputs["decoder_input_ids"] = ids
+    if name == "memory":
+        inputs["encoder_hidden_states"] = torch.randn(2, 12, 20)
+    if name == "prefix":
+        inputs["prefix_length"] = torch.tensor([3, 4])
+    with torch.no_grad():
+        model(**inputs, state=state)
+    assert count(plan, 12, 2).total.cache_bytes == state.bytes() > 0
+
+
+def test_an_encoder_has_no_cache() -> None:
+    assert count(blueprint(MODELS["encoder"])).total.cache_bytes == 0
+
+
+def kept_by_a_real_forward(plan: Blueprint, ids: Tensor) -> int:
+    """Bytes that a forward on the CPU keeps for the backward pass, weights left out."""
+    model = build_model(plan).train()
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    paired = {"decoder_input_ids": ids.clone()} if plan.encoder is not None and plan.decoder is not None else {}
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = model(ids, **paired)
+    assert out.logits is not None
+    return sum(tensor.untyped_storage().nbytes() for address, tensor in kept.items() if address not in weights)
+
+
+@pytest.mark.parametrize("name", ["tied", "encoder", "post_norm", "shared_layers", "kinds", "paired"])
+def test_activations_equal_those_of_a_real_forward(name: str) -> None:
+    plan = blueprint(fused_on_cpu(MODELS[name]))
+    assert count(plan, 16, 2).total.activation_bytes == kept_by_a_real_forward(plan, torch.randint(100, (2, 16)))
+
+
+def test_flops_of_a_layer_equal_the_formula() -> None:
+    length, d_model, d_ff, kv_width = 16, 32, 48, 16
+    counts = count(blueprint(MODEL), length, batch=3)
+    layer = row_of(counts, "decoder", "layer")
+    projections = 2 * d_model * (2 * d_model + 2 * kv_width)
+    square = 2 * 2 * length * d_model
+    feedforward = 2 * 2 * d_model * d_ff
+    assert layer.cost.flops_per_token == 3 * (projections + square + feedforward)
+    assert {part.name: part.cost.flops_per_token for part in layer.parts if part.cost.flops_per_token} == {
+        "attention": projections + square,
+        "feedforward": feedforward,
+    }
+    assert row_of(counts, "", "head").cost.flops_per_token == 2 * d_model * 100
+    assert counts.total.flops_per_token == layer.cost.flops_per_token + 2 * d_model * 100
+
+
+def test_flops_of_a_pair_are_both_sides_by_the_tokens_of_one() -> None:
+    length, d_model = 16, 32
+    attention = 2 * d_model * (2 * d_model + 2 * 16) + 4 * length * d_model
+    feedforward = 4 * d_model * 48
+    total = count(blueprint(PAIRED), length).total.flops_per_token
+    assert total == 2 * (attention + feedforward) + 3 * (2 * attention + feedforward) + 2 * d_model * 100
+
+
+def test_soft_capped_scores_count_the_same_products() -> None:
+    capped = LAYER | {"attention": LAYER["attention"] | {"softcap": 30.0}}  # type: ignore[operator]
+    eager, fused = (count(blueprint(MODEL | {"layer": layer}), 16).total for layer in (capped, LAYER))
+    assert eager.flops_per_token == fused.flops_per_token
+    assert eager.activation_bytes > fused.activation_bytes  # the eager form keeps the square
+
+
+def test_what_is_made_once_is_counted_once() -> None:
+    masked = MODEL | {"layer": fused_on_cpu(MODEL)["layer"] | {"mask": {"type": "window", "size": 4}}}
+    few, many = (count(blueprint(masked | {"num_layers": depth}), 16) for depth in (2, 5))
+    once = row_of(few, "decoder", "once").cost
+    assert once == row_of(many, "decoder", "once").cost
+    assert 16 * 16 <= once.activation_bytes < 2 * 16 * 16  # the mask, a byte an element
+    layer = row_of(few, "decoder", "layer").cost.activation_bytes
+    assert many.total.activation_bytes - few.total.activation_bytes == layer // 2 * 3
+
+
+def test_costs_of_parts_add_up() -> None:
+    counts = count(blueprint(MODELS["kinds"]), 16, 2)
+    for row in counts.rows:
+        assert sum(part.cost.activation_bytes for part in row.parts) * row.times == row.cost.activation_bytes
+        assert sum(part.cost.cache_bytes for part in row.parts) * row.times == row.cost.cache_bytes
+
+
+def test_bfloat16_halves_what_is_in_the_models_type() -> None:
+    plan = blueprint(MODEL)
+    single, half = count(plan), count(plan, dtype=torch.bfloat16)
+    assert 2 * half.total.cache_bytes == single.total.cache_bytes
+    assert 2 * half.weight_bytes == single.weight_bytes
+    assert single.total.activation_bytes > half.total.activation_bytes
+
+
+def test_a_custom_part_counts_rightly() -> None:
+    @register("feedforward", "counted_twice")
+    class CountedTwice(FeedForward):
+        """x W W."""
+
+        def __init__(self, config: FeedForward.Config, shape: Shape) -> None:
+            super().__init__(config, shape)
+            self.square = torch.nn.Linear(shape.d_model, shape.d_model, bias=False)
+
+        def forward(self, x: Tensor, context: Context) -> Tensor:
+            out: Tensor = self.square(self.square(x))
+            return out
+
+    counts = count(blueprint(MODEL | {"layer": LAYER | {"feedforward": "counted_twice"}}), 16)
+    part = next(part for part in row_of(counts, "decoder", "layer").parts if part.name == "feedforward")
+    assert (part.cost.parameters, part.cost.flops_per_token) == (32 * 32, 2 * 2 * 32 * 32)
+
+
+def test_a_million_layers_of_petabytes_answer_at_once() -> None:
+    count(blueprint(MODEL))  # torch imports what it needs for `meta`
+    began = time.perf_counter()
+    huge = MODEL | {"d_model": 2**15, "num_layers": 1_000_000, "vocab_size": 10**6}
+    plan = blueprint(huge)
+    counts = count(plan)
+    assert counts.total.parameters == count_parameters(plan) > 10**15
+    assert time.perf_counter() - began < 3
+
+
+def test_sizes_beyond_64_bits_are_refused_in_a_sentence() -> None:
+    heads = {"type": "multi_head", "num_heads": 2**31, "head_dim": 2**28}
+    with pytest.raises(UsageError, match=r"would exceed 2\^63 bytes"):
+        count_parameters(blueprint(MODEL | {"d_model": 2**20, "layer": LAYER | {"attention": heads}}))
+    endless = blueprint({**MODEL, "max_length": "none", "position": "alibi"})
+    with pytest.raises(UsageError, match=r"would exceed 2\^63 bytes"):
+        count(endless, length=2**40)
+
+
+@pytest.mark.parametrize(("length", "batch"), [(0, 1), (8, 0), (-1, 1)])
+def test_impossible_calls_are_refused(length: int, batch: int) -> None:
+    with pytest.raises(UsageError, match="whole number from 1"):
+        count(blueprint(MODEL), length, batch)
+
+
+def test_a_length_beyond_max_length_is_refused() -> None:
+    with pytest.raises(UsageError, match="length 65 is beyond the decoder's max_length 64"):
+        count(blueprint(MODEL), 65)
+
+
+def test_the_default_length_is_max_length_or_512() -> None:
+    assert count(blueprint(MODEL)).length == 64
+    assert count(blueprint({**MODEL, "max_length": "none", "position": "sinusoidal"})).length == 512

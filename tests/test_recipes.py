@@ -1,0 +1,76 @@
+"""Every shipped recipe is whole: it begins with what it is, resolves, and the tasks train."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tfkit
+from tfkit.models import build_model
+
+ROOT = Path(__file__).parents[1] / "recipes"
+RECIPES = sorted(ROOT.glob("*/*.yaml"))
+TASKS = sorted((ROOT / "tasks").glob("*.yaml"))
+# so small that a test can train it, and still the recipe's own architecture and data
+SHORT = {"train.steps": 2, "train.samples": 1, "train.evaluate_every": 2, "train.checkpoint_every": 2}
+TEXTS = {
+    "en": "A man runs.\nTwo dogs play in the snow.\nA girl reads a book.\nThe red car is old.\n",
+    "de": "Ein Mann läuft.\nZwei Hunde spielen im Schnee.\nEin Mädchen liest ein Buch.\nDas rote Auto ist alt.\n",
+}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_says_what_it_is_and_what_to_type(path):
+    text = path.read_text(encoding="utf-8")
+    header = re.match(r"(#.*\n)+", text)
+    assert header is not None and len(header[0].splitlines()) >= 4
+    assert re.search(r"(19|20)\d\d", header[0]), "the header names the paper and its year"
+    assert re.search(rf"# Type: tfkit \w+ {path.stem}", header[0]) and "# Expect: " in header[0]
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_resolves_and_its_resolved_text_is_equal(path, tmp_path):
+    recipe = tfkit.load_recipe(path.stem)
+    again = tmp_path / "resolved.yaml"
+    again.write_text(recipe.resolved(), encoding="utf-8")
+    blueprint = recipe.blueprint()
+    assert tfkit.load_recipe(again).blueprint() == blueprint
+    parameters = sum(p.numel() for p in build_model(blueprint, device="meta").parameters())
+    said = re.search(r"([\d,]{7,}) parameters", path.read_text(encoding="utf-8"))
+    assert said is None or int(said[1].replace(",", "")) == parameters
+
+
+def test_a_shipped_name_is_unique():
+    assert len({path.stem for path in RECIPES}) == len(RECIPES)
+
+
+def overrides(name: str, folder: Path) -> dict[str, object]:
+    """Data of the test's own where a recipe asks for files, and sizes that train in seconds."""
+    for language, text in TEXTS.items():
+        (folder / f"text.{language}").write_text(text * 5, encoding="utf-8")
+    english, german = str(folder / "text.en"), str(folder / "text.de")
+    if name == "multi30k":
+        pair = {"type": "parallel_text", "source": english, "target": german}
+        return {**SHORT, "data.train": pair, "data.valid": pair, "data.test": pair, "data.tokenizer.vocab_size": 60}
+    if name == "tinyshakespeare":
+        return {**SHORT, "data.train.files": english, "data.valid.files": german}
+    if name.endswith("docstrings"):
+        return {**SHORT, "data.train.limit": 40, "data.valid.limit": 5, "data.tokenizer.vocab_size": 400}
+    sizes = {f"data.{split}.{part}": 60 for split in ("train", "valid", "test") for part in ("train", "valid", "test")}
+    return {**SHORT, **sizes, "data.tokenizer.vocab_size": 120, "generate.max_new_tokens": 5}
+
+
+@pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)
+def test_a_task_trains_evaluates_and_generates(path, tmp_path):
+    recipe = tfkit.load_recipe(path.stem, overrides=overrides(path.stem, tmp_path))
+    run = tfkit.train(recipe, out=tmp_path / "run", progress=False)
+    scores = run.evaluate(limit=4)
+    assert scores["loss"] > 0
+    if recipe.blueprint(run.tokenizer.vocab_size).decoder is not None:
+        assert len(run.generate(["two dogs", "a"], max_new_tokens=3)) == 2
+    moved = shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    assert tfkit.load_run(moved).evaluate(limit=4) == scores

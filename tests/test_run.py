@@ -1,0 +1,396 @@
+"""A run's folder: what is in it, when it is refused, resumed or replaced; generating and evaluating from it."""
+
+import io
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tfkit.core.errors import RunError, UsageError
+from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.run import Run, evaluate, load_run, train
+from tfkit.training.interrupt import Interrupted, Interrupts
+from tfkit.training.loop import Trainer
+
+PHRASES = {"type": "phrases", "train": 60, "valid": 8, "test": 12}
+TRANSLATION: dict[str, Any] = {
+    "tfkit": 1,
+    "model": {
+        "type": "encoder_decoder",
+        "d_model": 8,
+        "vocab_size": "tokenizer",
+        "embedding": {"type": "tokens", "shared": True, "dropout": 0.1},
+        "position": "sinusoidal",
+        "layer": {
+            "norm": "layer_norm",
+            "attention": {"type": "multi_head", "num_heads": 2},
+            "feedforward": {"type": "mlp", "d_ff": 16},
+            "dropout": 0.1,
+        },
+        "encoder": {"num_layers": 1},
+        "decoder": {"num_layers": 1},
+        "head": {"type": "language_model", "tied": True},
+        "init": "xavier",
+    },
+    "data": {
+        "tokenizer": "word",
+        "train": PHRASES,
+        "valid": {**PHRASES, "split": "valid"},
+        "test": {**PHRASES, "split": "test"},
+        "batch": {"tokens": 128},
+    },
+    "objective": "seq2seq",
+    "train": {"steps": 6, "device": "cpu", "samples": 2, "schedule": {"type": "constant", "lr": 0.01}},
+    "generate": {"max_new_tokens": 6},
+}
+FILES = {
+    *("recipe.yaml", "resolved.yaml", "tokenizer.json", "model.safetensors"),
+    *("checkpoints", "metrics.jsonl", "train.log", "environment.json"),
+}
+
+
+def recipe(**overrides: Any) -> Recipe:
+    return load_recipe(TRANSLATION, overrides={key.replace("__", "."): value for key, value in overrides.items()})
+
+
+def language(**overrides: Any) -> Recipe:
+    """A decoder on characters."""
+    data = {"tokenizer": "character", "train": {"type": "docstrings", "limit": 5}}
+    base = {**TRANSLATION, "data": {**data, "valid": data["train"]}, "objective": {"type": "causal_lm", "block": 16}}
+    model = {name: value for name, value in base["model"].items() if name not in ("encoder", "decoder")}
+    plain = {"type": "tokens"}
+    base["model"] = {
+        **model,
+        "type": "decoder",
+        "num_layers": 1,
+        "max_length": 16,
+        "position": "learned",
+        "embedding": plain,
+    }
+    return load_recipe(base, overrides=overrides)
+
+
+def silent(loaded: Any, out: Path | None, **options: Any) -> Run:
+    return train(loaded, out=out, progress=False, **options)
+
+
+def weights(run: Run | Path) -> bytes:
+    return ((run.folder if isinstance(run, Run) else run) / "model.safetensors").read_bytes()
+
+
+def losses(folder: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return silent(recipe(), tmp_path_factory.mktemp("runs") / "x")
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Run:
+    return silent(language(), tmp_path / "language")
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Send a signal to this process while step n is computed."""
+    step = Trainer._step
+
+    def at(number: int, which: int = signal.SIGINT) -> None:
+        def stopped(self: Trainer, *args: Any) -> Any:
+            if self.progress.step + 1 == number:
+                os.kill(os.getpid(), which)
+            return step(self, *args)
+
+        monkeypatch.setattr(Trainer, "_step", stopped)
+
+    yield at
+    monkeypatch.undo()
+
+
+def test_the_folder_holds_what_it_should(trained: Run) -> None:
+    assert {path.name for path in trained.folder.iterdir()} == FILES
+    lines = [json.loads(line) for line in (trained.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    for name in ("step", "tokens", "loss", "learning_rate", "tokens_per_second"):
+        assert all(line[name] > 0 for line in lines)
+    assert "valid.loss" in lines[-1]
+    environment = json.loads((trained.folder / "environment.json").read_text())
+    assert environment["torch"] == torch.__version__ and environment["seed"] == 0
+    assert {"tfkit", "python", "platform", "device", "threads", "started", "baseline"} <= environment.keys()
+    log = (trained.folder / "train.log").read_text()
+    for said in ("parameters", "60 examples", "tokens", "5-gram", "valid loss", "tfkit generate", "reference:"):
+        assert said in log
+    loaded = load_recipe(trained.folder / "resolved.yaml")
+    assert loaded.blueprint() == trained.recipe.blueprint(trained.tokenizer.vocab_size)
+
+
+def test_nothing_in_the_folder_is_pickled(trained: Run) -> None:
+    for path in trained.folder.rglob("*"):
+        assert path.is_dir() or path.suffix in (".yaml", ".json", ".jsonl", ".log", ".safetensors"), path
+
+
+def test_the_recipe_is_kept_as_written(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("# a comment\n" + (silent(recipe(), tmp_path / "first").folder / "recipe.yaml").read_text())
+    run = silent(str(file), tmp_path / "second")
+    assert (run.folder / "recipe.yaml").read_text() == file.read_text()
+    assert weights(run) == weights(tmp_path / "first")
+
+
+def test_a_run_can_be_moved_and_loaded(trained: Run, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for name in FILES - {"checkpoints"}:
+        (moved / name).write_bytes((trained.folder / name).read_bytes())
+    run = load_run(moved)
+    assert run.recipe.name == trained.recipe.name
+    sources = ["twenty-one", "the third new house"]
+    assert run.generate(sources) == trained.generate(sources)
+    assert not run.model.training
+    for name, tensor in run.model.state_dict().items():
+        assert torch.equal(tensor, trained.model.state_dict()[name])
+
+
+@pytest.mark.parametrize("name", ["resolved.yaml", "tokenizer.json", "model.safetensors"])
+def test_what_is_missing_is_named(trained: Run, tmp_path: Path, name: str) -> None:
+    for other in FILES - {"checkpoints", name}:
+        (tmp_path / other).write_bytes((trained.folder / other).read_bytes())
+    with pytest.raises(RunError, match=rf"{name}: is missing"):
+        load_run(tmp_path)
+    with pytest.raises(RunError, match="there is no such folder"):
+        load_run(tmp_path / "nowhere")
+
+
+def test_broken_weights_are_named(trained: Run, tmp_path: Path) -> None:
+    for name in FILES - {"checkpoints"}:
+        (tmp_path / name).write_bytes((trained.folder / name).read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(weights(trained)[:100])
+    with pytest.raises(RunError, match=r"model\.safetensors: is no whole safetensors file"):
+        _ = load_run(tmp_path).model
+
+
+def test_the_default_folder_takes_the_next_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaded = recipe(train__steps=1)
+    name = loaded.name
+    folders = [str(silent(loaded, None).folder) for _ in range(3)]
+    assert folders == [f"runs/{name}", f"runs/{name}-2", f"runs/{name}-3"]
+    again = silent(loaded, None, resume=True)  # the newest
+    assert str(again.folder) == f"runs/{name}-3"
+
+
+def test_a_folder_in_use_is_refused_and_left_alone(trained: Run, tmp_path: Path) -> None:
+    before = weights(trained)
+    with pytest.raises(RunError, match=r"holds a finished run of 6 steps; --force replaces it"):
+        silent(recipe(train__steps=1), trained.folder)
+    (tmp_path / "notes.txt").write_text("mine")
+    for options in ({}, {"force": True}, {"resume": True}):
+        with pytest.raises(RunError, match="is not empty and holds no run"):
+            silent(recipe(train__steps=1), tmp_path, **options)
+    with pytest.raises(RunError, match="is a file"):
+        silent(recipe(train__steps=1), tmp_path / "notes.txt")
+    with pytest.raises(UsageError, match="one of the two"):
+        silent(recipe(), tmp_path, resume=True, force=True)
+    assert weights(trained) == before and [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_force_replaces_the_run_and_nothing_else(tmp_path: Path) -> None:
+    run = silent(recipe(train__steps=2), tmp_path / "run")
+    run.evaluate(limit=2)
+    (run.folder / "notes.txt").write_text("mine")
+    again = silent(recipe(train__steps=1), run.folder, force=True)
+    assert len(losses(again.folder)) == 1
+    assert {path.name for path in run.folder.iterdir()} == FILES | {"notes.txt"}
+
+
+def test_a_wrong_recipe_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"train\.freeze"):
+        silent(recipe(train__freeze=["nothing"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_same_line_can_be_repeated(tmp_path: Path) -> None:
+    first = silent(recipe(), tmp_path / "run", resume=True)
+    before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*.safetensors")}
+    again = silent(recipe(), tmp_path / "run", resume=True)
+    assert {path: path.stat().st_mtime_ns for path in again.folder.rglob("*.safetensors")} == before
+    assert again.generate("one") == first.generate("one")
+
+
+def test_more_steps_continue_a_finished_run(trained: Run, tmp_path: Path) -> None:
+    silent(recipe(train__steps=3, train__keep="last"), tmp_path / "run")
+    run = silent(recipe(train__keep="last", train__evaluate_every=2), tmp_path / "run", resume=True)
+    assert losses(run.folder) == losses(trained.folder)
+    assert json.loads((run.folder / "environment.json").read_text())["finished"]["step"] == 6
+
+
+def test_another_recipe_cannot_resume(tmp_path: Path) -> None:
+    silent(recipe(train__steps=1), tmp_path)
+    changed = {"model__layer": {**TRANSLATION["model"]["layer"], "dropout": 0.2}}
+    with pytest.raises(RunError, match=r"model\.encoder\.layer\.dropout: 0\.1 in the run, 0\.2 in the recipe"):
+        silent(recipe(**changed), tmp_path, resume=True)
+    with pytest.raises(RunError, match=r"train\.seed: 0 in the run, 3 in the recipe"):
+        silent(recipe(train__seed=3), tmp_path, resume=True)
+    with pytest.raises(RunError, match=r"objective\.label_smoothing"):
+        silent(recipe(objective={"type": "seq2seq", "label_smoothing": 0.1}), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("keep", ["best", "last", {"mean": 2}])
+def test_an_interrupted_run_goes_on_to_the_same_bits(
+    tmp_path: Path, stop_at: Any, which: int, keep: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = recipe(train__keep=keep, train__checkpoint_every=2)
+    straight = silent(loaded, tmp_path / "straight")
+    stop_at(3, which)
+    with pytest.raises(Interrupted, match=r"stopped at step 3 of 6; to go on: tfkit train .* --out .*stopped --resume"):
+        silent(loaded, tmp_path / "stopped")
+    assert len(losses(tmp_path / "stopped")) == 3  # the step was finished
+    assert load_run(tmp_path / "stopped").generate("one")  # and the run can be used
+    with pytest.raises(RunError, match="stopped at step 3; --resume continues it"):
+        silent(loaded, tmp_path / "stopped")
+    monkeypatch.undo()
+    run = silent(loaded, tmp_path / "stopped", resume=True)
+    assert losses(run.folder) == losses(straight.folder)
+    assert run.model.state_dict().keys() == straight.model.state_dict().keys()
+    for name, tensor in run.model.state_dict().items():
+        torch.testing.assert_close(
+            tensor, straight.model.state_dict()[name], rtol=0, atol=0 if isinstance(keep, str) else 1
+        )
+
+
+def test_the_advice_after_an_interrupt_holds(tmp_path: Path, stop_at: Any) -> None:
+    """With --set the recipe's file alone would be another recipe."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps(TRANSLATION))
+    stop_at(2)
+    with pytest.raises(Interrupted, match=rf"tfkit train {file} --out"):
+        silent(load_recipe(str(file)), tmp_path / "a")
+    with pytest.raises(Interrupted, match=r"tfkit train \S*/b/resolved\.yaml --out"):
+        silent(load_recipe(str(file), sets=["model.d_model=16"]), tmp_path / "b")
+    run = silent(str(tmp_path / "b" / "resolved.yaml"), tmp_path / "b", resume=True)
+    assert len(losses(run.folder)) == 6
+
+
+def test_a_second_signal_stops_at_once() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.asked
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_another_thread_can_train(tmp_path: Path) -> None:
+    done: list[Run] = []
+    thread = threading.Thread(target=lambda: done.append(silent(recipe(train__steps=1), tmp_path / "run")))
+    thread.start()
+    thread.join()
+    assert len(done) == 1
+
+
+def test_training_leaves_the_callers_random_state_alone(tmp_path: Path) -> None:
+    torch.manual_seed(4)
+    expected = torch.rand(3)
+    torch.manual_seed(4)
+    silent(recipe(train__steps=1), tmp_path / "run")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_generation_keeps_the_order_and_takes_one_text_too(trained: Run) -> None:
+    texts = ["the third new house", "one", "twenty-one", "two new houses"]
+    together = trained.generate(texts, batch_size=2)
+    assert together == [trained.generate(text)[0] for text in texts]
+    assert trained.generate([]) == []
+    assert trained.generate("one", max_new_tokens=0) == [""]
+
+
+def test_translations_are_bounded_by_the_source(tmp_path: Path) -> None:
+    run = silent(recipe(train__steps=1, generate__max_new_tokens=50, generate__length_ratio=1.5), tmp_path / "run")
+    assert [run._limit(length, None) for length in (2, 20, 200)] == [13, 40, 50]
+    assert run._limit(2, 7) == 7
+
+
+def test_a_language_model_continues(writer: Run) -> None:
+    texts = writer.generate(["ab", "a", ""], max_new_tokens=5)
+    assert len(texts) == 3 and all(len(text) <= 5 for text in texts)
+    with pytest.raises(UsageError, match="reads at most 16"):
+        writer.generate("a" * 17)
+    scores = writer.evaluate("valid", limit=2)
+    assert scores.keys() == {"loss", "perplexity"}
+    with pytest.raises(UsageError, match="no split 'test'; it has train, valid"):
+        writer.evaluate("test")
+    assert writer.evaluate().keys() == {"loss", "perplexity"}  # valid, where there is no test
+
+
+def test_evaluation(trained: Run) -> None:
+    pytest.importorskip("sacrebleu")
+    scores = evaluate(trained, "valid")
+    assert scores.keys() == {"loss", "perplexity", "bleu", "exact_match"}
+    last = json.loads((trained.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert scores["loss"] == pytest.approx(last["valid.loss"], rel=1e-6)
+    assert evaluate(trained.folder, limit=3).keys() == scores.keys()
+    written = json.loads((trained.folder / "evaluation.json").read_text())
+    assert written["valid"] == {"examples": 8, **scores} and written["test"]["examples"] == 3
+    (trained.folder / "evaluation.json").unlink()
+
+
+def test_metrics_of_the_recipe_are_measured_at_the_end(tmp_path: Path) -> None:
+    run = silent(recipe(train__metrics=["exact_match"]), tmp_path / "run")
+    assert json.loads((run.folder / "evaluation.json").read_text())["test"].keys() == {
+        "examples",
+        "loss",
+        "exact_match",
+    }
+    assert "test: loss" in (run.folder / "train.log").read_text()
+
+
+def test_sources_too_long_to_be_read_count_as_failures(tmp_path: Path) -> None:
+    run = silent(recipe(train__steps=1, model__max_length=5, model__position="learned"), tmp_path / "run")
+    outputs, references = run._outputs(
+        [{"source": "one " * 9, "target": "x"}, {"source": "one", "target": "y"}], "bleu"
+    )
+    assert outputs[0] == "" and references == ["x", "y"]
+
+
+def test_samples_stand_beside_their_references(
+    trained: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    samples = trained.samples(2)
+    assert len(samples) == 2 and all(sample.source and sample.reference for sample in samples)
+    assert trained.samples(0) == []
+    train(recipe(), tmp_path / "run")
+    shown = capsys.readouterr().out
+    assert "reference" in shown and "next: tfkit generate" in shown and "\r" not in shown
+
+
+def test_relative_paths_in_a_recipe_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for side in ("en", "de"):
+        (tmp_path / "data" / side).write_text("one two\ntwo three\n" * 5)
+    pairs = {"type": "parallel_text", "source": "en", "target": "de"}
+    plain = {**TRANSLATION, "data": {"tokenizer": "word", "train": pairs, "test": pairs}}
+    (tmp_path / "data" / "mine.yaml").write_text(json.dumps(plain))
+    run = silent("data/mine.yaml", Path("out") / "run")
+    assert load_run("out/run").evaluate("test", limit=2)["loss"] > 0
+    monkeypatch.chdir(tmp_path / "data")
+    assert load_run("../out/run").evaluate("test", limit=2)["loss"] > 0
+    assert silent("mine.yaml", Path("../out/run"), resume=True).folder.samefile(tmp_path / run.folder)
+
+
+def test_progress_can_go_to_any_stream() -> None:
+    from tfkit.training.samples import Sample, cut, print_samples
+
+    stream = io.StringIO()
+    print_samples([Sample("a [b]", "c", "c")], stream)
+    assert "a [b]" in stream.getvalue()
+    assert len(cut("x" * 500)) == 160

@@ -1,0 +1,206 @@
+"""Weights, checkpoints and files: exact, whole or not at all, never pickled."""
+
+import json
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tfkit.core.errors import RunError
+from tfkit.training import random_state
+from tfkit.training.average import mean
+from tfkit.training.checkpoint import Checkpoints, Progress, read_progress, restore
+from tfkit.training.folder import RunFolder, read_json, whole, write_json, write_text
+from tfkit.training.weights import Weights, load_weights, read_tensors
+
+
+class Tied(nn.Module):
+    """Three names, two tensors; and a buffer."""
+
+    def __init__(self, width: int = 3) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, width)
+        self.hidden = nn.Linear(width, width)
+        self.output = nn.Linear(width, 5, bias=False)
+        self.output.weight = self.table.weight
+        self.register_buffer("count", torch.tensor(7))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.output(torch.tanh(self.hidden(self.table(ids))))
+        return out
+
+
+def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.randint(0, 5, (4,))).square().sum().backward()
+        optimizer.step()
+
+
+def test_tied_tensors_are_stored_once_and_load_back(tmp_path: Path) -> None:
+    model, file = Tied(), tmp_path / "model.safetensors"
+    Weights.of(model).save(file)
+    header_length = struct.unpack("<Q", file.read_bytes()[:8])[0]
+    header = json.loads(file.read_bytes()[8 : 8 + header_length])
+    assert set(header) - {"__metadata__"} == {"table.weight", "hidden.weight", "hidden.bias", "count"}
+    other = Tied()
+    load_weights(other, file)
+    assert other.output.weight is other.table.weight
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))
+    assert Weights.read(file).by_name().keys() == model.state_dict().keys()
+
+
+def test_a_file_from_elsewhere_may_leave_tied_names_out(tmp_path: Path) -> None:
+    model, file = Tied(), tmp_path / "model.safetensors"
+    weights = Weights.of(model)
+    Weights(weights.tensors, {}).save(file)
+    load_weights(Tied(), file)
+    without = {name: tensor for name, tensor in weights.tensors.items() if name != "table.weight"}
+    Weights(without | {"output.weight": model.output.weight}, {}).save(file)
+    with pytest.raises(RunError, match=r"table\.weight is missing"):
+        load_weights(Tied(), file)
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    Weights.of(Tied(4)).save(file)
+    with pytest.raises(RunError, match=r"model\.safetensors: .*table\.weight has shape \[5, 4\], expected \[5, 3\]"):
+        load_weights(Tied(3), file)
+    Weights({"other": torch.zeros(1)}, {}).save(file)
+    with pytest.raises(RunError, match=r"table\.weight is missing.* and 2 more"):
+        load_weights(Tied(), file)
+    with pytest.raises(RunError, match=r"none\.safetensors: there is no such file"):
+        read_tensors(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"\xff" * 40])
+def test_broken_files_are_errors_of_the_user(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(content)
+    with pytest.raises(RunError, match=r"model\.safetensors: is no whole safetensors file"):
+        read_tensors(file)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adafactor])
+def test_training_goes_on_exactly(tmp_path: Path, kind: Any) -> None:
+    options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    torch.manual_seed(0)
+    model = Tied()
+    optimizer = kind(model.parameters(), lr=0.01, **options)
+    steps(model, optimizer, 3)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    path = checkpoints.save(model, optimizer, Progress(step=3, tokens=12, epoch=1, batch=2, best=0.5))
+    steps(model, optimizer, 3)
+
+    torch.manual_seed(99)
+    other = Tied()
+    again = kind(other.parameters(), lr=0.5, **options)
+    progress = restore(path, other, again)
+    assert progress == Progress(step=3, tokens=12, epoch=1, batch=2, best=0.5) == read_progress(path)
+    steps(other, again, 3)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert sorted(file.name for file in path.iterdir()) == ["model.safetensors", "optimizer.safetensors", "state.json"]
+    json.loads((path / "state.json").read_text())
+
+
+def test_old_checkpoints_go(tmp_path: Path) -> None:
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    steps(model, optimizer, 1)
+    one, three = Checkpoints(tmp_path / "one"), Checkpoints(tmp_path / "three", keep=3)
+    (tmp_path / "one" / ".step-00000001.tmp").mkdir(parents=True)  # a save that was cut off
+    for step in range(1, 6):
+        for checkpoints in (one, three):
+            checkpoints.save(model, optimizer, Progress(step=step))
+    assert [path.name for path in one.folder.iterdir()] == ["step-00000005"]
+    assert [path.name for path in three.all()] == ["step-00000003", "step-00000004", "step-00000005"]
+    assert three.last() == three.folder / "step-00000005"
+    assert len(list(three.folder.glob("*/optimizer.safetensors"))) == 1
+
+
+def test_saving_the_same_step_again_changes_only_what_is_said(tmp_path: Path) -> None:
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(model, optimizer, Progress(step=2))
+    path = checkpoints.save(model, optimizer, Progress(step=2, finished="steps"))
+    assert read_progress(path).finished == "steps"
+
+
+def test_checkpoints_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    steps(model, optimizer, 1)
+    path = Checkpoints(tmp_path).save(model, optimizer, Progress(step=1))
+    with pytest.raises(RunError, match=r"optimizer\.safetensors: does not fit this optimizer"):
+        restore(path, Tied(), torch.optim.Adam([nn.Parameter(torch.zeros(1))]))
+    (path / "state.json").write_text('{"version": 7}')
+    with pytest.raises(RunError, match=r"state\.json: is no checkpoint of this version"):
+        restore(path, model, optimizer)
+    (path / "state.json").write_text("{")
+    with pytest.raises(RunError, match=r"state\.json: cannot be read"):
+        read_progress(path)
+
+
+def test_mean_is_summed_in_float64(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.safetensors" for number in range(3)]
+    values = [1e8, 1.0, -1e8]
+    for number, (file, value) in enumerate(zip(files, values, strict=True)):
+        Weights({"a": torch.tensor([value, 3.0]), "n": torch.tensor(number)}, {"b": "a"}).save(file)
+    result = mean(files)
+    assert torch.equal(result.tensors["a"], torch.tensor([1 / 3, 3.0]))
+    assert result.tensors["a"].dtype == torch.float32
+    assert result.tensors["n"] == 2 and result.tied == {"b": "a"}
+
+
+def test_random_states_come_back_as_plain_data() -> None:
+    random.gauss(0, 1), np.random.standard_normal()  # leaves a second number in both
+    state = json.loads(json.dumps(random_state.capture()))
+    draws = random.gauss(0, 1), np.random.standard_normal(), torch.rand(3)
+    random_state.restore(state)
+    again = random.gauss(0, 1), np.random.standard_normal(), torch.rand(3)
+    assert draws[:2] == again[:2] and torch.equal(draws[2], again[2])
+
+
+def test_a_seeded_block_leaves_the_callers_states_alone() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(2)
+    torch.manual_seed(1)
+    with random_state.seeded(5):
+        first = torch.rand(2), random.random(), np.random.random()
+    with random_state.seeded(5):
+        second = torch.rand(2), random.random(), np.random.random()
+    assert torch.equal(first[0], second[0]) and first[1:] == second[1:]
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "file.txt"
+    write_text(file, "before")
+    with pytest.raises(KeyError), whole(file) as beside:
+        beside.write_text("half")
+        raise KeyError
+    assert file.read_text() == "before"
+    assert [path.name for path in file.parent.iterdir()] == ["file.txt"]
+    (tmp_path / "blocked").write_text("a file")
+    with pytest.raises(RunError, match=r"blocked"):
+        write_json(tmp_path / "blocked" / "x.json", {})
+    with pytest.raises(RunError, match=r"x\.json: there is no such file"):
+        read_json(tmp_path / "x.json")
+
+
+def test_clearing_removes_nothing_of_others(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.is_free and not folder.holds_run
+    write_json(folder / "environment.json", {"tfkit": "1"})
+    write_text(folder / "checkpoints" / "step-00000001" / "state.json", "{}")
+    write_text(folder / "notes.txt", "mine")
+    assert folder.holds_run and not folder.is_free
+    folder.clear()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert not folder.holds_run

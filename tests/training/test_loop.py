@@ -1,0 +1,434 @@
+"""The training loop: exact resumption, accumulation, what is kept, when it stops."""
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tfkit.core.errors import RunError, UsageError
+from tfkit.models import build_model
+from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.training import device as device_module
+from tfkit.training.checkpoint import Checkpoints
+from tfkit.training.device import check_memory, choose_device
+from tfkit.training.feed import Feed
+from tfkit.training.folder import RunFolder
+from tfkit.training.initial import freeze, start_from
+from tfkit.training.loop import NotFinite, Trainer
+from tfkit.training.progress import Meter, Reporter, duration
+from tfkit.training.random_state import seeded
+from tfkit.training.setup import Task, prepare
+from tfkit.training.step import accumulate, scale_gradients
+from tfkit.training.validation import mean_loss
+from tfkit.training.weights import Weights
+
+WORDS = ["one two three four", "two three", "four five six one two", "three one", "six six five", "one five two"] * 4
+LAYER = {
+    "norm": "layer_norm",
+    "attention": {"type": "multi_head", "num_heads": 2, "dropout": 0.1},
+    "feedforward": {"type": "mlp", "d_ff": 16},
+    "dropout": 0.2,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "seq2seq": {
+        "model.type": "encoder_decoder",
+        "model.encoder": {"num_layers": 1},
+        "model.decoder": {"num_layers": 1},
+        "model.head": {"type": "language_model", "tied": True},
+        "model.embedding": {"type": "tokens", "shared": True, "dropout": 0.1},
+        "objective": {"type": "seq2seq", "label_smoothing": 0.1},
+    },
+    "causal_lm": {
+        "model.type": "decoder",
+        "model.num_layers": 2,
+        "model.head": {"type": "language_model", "tied": True},
+        "objective": {"type": "causal_lm", "join": False},
+    },
+    "masked_lm": {
+        "model.type": "encoder",
+        "model.num_layers": 2,
+        "model.head": {"type": "masked_lm"},
+        "objective": "masked_lm",
+        "data.tokenizer": {"type": "word", "special_tokens": {"mask": "<mask>"}},
+    },
+}
+
+
+def recipe(tmp_path: Path, kind: str = "seq2seq", **train: Any) -> Recipe:
+    corpora = {}
+    for split, lines in (("train", WORDS), ("valid", WORDS[:5])):
+        file = tmp_path / f"{split}.txt"
+        file.write_text("\n".join(lines) + "\n")
+        reverse = tmp_path / f"{split}.reverse.txt"
+        reverse.write_text("\n".join(" ".join(line.split()[::-1]) for line in lines) + "\n")
+        pairs = {"type": "parallel_text", "source": str(file), "target": str(reverse)}
+        corpora[split] = pairs if kind == "seq2seq" else {"type": "text", "files": [str(file)]}
+    base = {
+        "tfkit": 1,
+        "model": {
+            "d_model": 8,
+            "vocab_size": "tokenizer",
+            "max_length": 16,
+            "embedding": "tokens",
+            "position": "sinusoidal",
+            "layer": LAYER,
+            "init": "xavier",
+        },
+        "data": {"tokenizer": "word", **corpora, "batch": {"tokens": 24}},
+        "train": {"steps": 6, "device": "cpu", "schedule": {"type": "constant", "lr": 0.01}, **train},
+    }
+    return load_recipe(base, overrides=KINDS[kind])
+
+
+def make(tmp_path: Path, name: str, loaded: Recipe) -> Trainer:
+    """A trainer in a folder of its own; the caller seeds."""
+    folder = RunFolder(tmp_path / name)
+    folder.path.mkdir(exist_ok=True)
+    return Trainer(prepare(loaded, Reporter(False)), folder, Reporter(False))
+
+
+def train(tmp_path: Path, name: str, loaded: Recipe, resume: bool = False) -> Trainer:
+    with seeded(loaded.train.seed):
+        trainer = make(tmp_path, name, loaded)
+        last = trainer.checkpoints.last()
+        if resume:
+            assert last is not None
+            trainer.restore(last)
+        trainer.run()
+    return trainer
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first.keys() | second.keys())
+
+
+def lines(trainer: Trainer) -> list[dict[str, Any]]:
+    text = (trainer.folder / "metrics.jsonl").read_text()
+    return [
+        {key: value for key, value in json.loads(line).items() if key != "tokens_per_second"}
+        for line in text.splitlines()
+    ]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("stop", [3, 5])
+def test_resuming_is_exact(tmp_path: Path, kind: str, stop: int) -> None:
+    """Through dropout, random masks, accumulation, validation and the ends of epochs."""
+    # 8 steps of 2 batches pass the end of the first epoch
+    options: dict[str, Any] = {"accumulate": 2, "clip_norm": 1.0, "evaluate_every": 2}
+    straight = train(tmp_path, "straight", recipe(tmp_path, kind, steps=8, **options))
+    assert straight.progress.epoch >= 1
+    train(tmp_path, "parts", recipe(tmp_path, kind, steps=stop, **options))
+    parts = train(tmp_path, "parts", recipe(tmp_path, kind, steps=8, **options), resume=True)
+    assert same(weights(straight), weights(parts))
+    last = len([line for line in lines(straight) if line["step"] > stop])
+    assert lines(straight)[-last:] == lines(parts)[-last:]
+    assert [line["step"] for line in lines(parts)] == list(range(1, 9))
+
+
+def test_the_same_seed_gives_the_same_bits(tmp_path: Path) -> None:
+    first, second = (train(tmp_path, name, recipe(tmp_path)) for name in ("a", "b"))
+    assert same(weights(first), weights(second)) and lines(first) == lines(second)
+    other = train(tmp_path, "c", recipe(tmp_path, seed=1))
+    assert not same(weights(first), weights(other))
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    trainer = train(tmp_path, "run", recipe(tmp_path, "causal_lm", steps=60, evaluate_every=20))
+    losses = [line["valid.loss"] for line in lines(trainer) if "valid.loss" in line]
+    assert len(losses) == 3 and losses[-1] < losses[0] - 0.2
+
+
+def gradients(task: Task, feed: Feed, count: int, clip: float | None = None) -> tuple[float, float, list[torch.Tensor]]:
+    task.model.zero_grad()
+    task.model.eval()  # without dropout, so that halves can equal the whole
+    sums = accumulate(task.model, feed, iter(feed.order()), count, "float32")
+    parameters = list(task.model.parameters())
+    norm = scale_gradients(parameters, sums.factor, clip)
+    return sums.loss, norm, [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_accumulated_halves_equal_the_whole(tmp_path: Path, clip: float | None) -> None:
+    task = prepare(recipe(tmp_path), Reporter(False))
+    whole = [[*range(12)]]
+    halves = [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11]]  # of unlike numbers of targets
+
+    def feed(plan: list[list[int]]) -> Feed:
+        made = Feed(task.objective, task.train.items, load_batch(), 0, torch.device("cpu"))
+        made.plan = lambda epoch: plan  # type: ignore[method-assign,assignment]
+        return made
+
+    one, two = gradients(task, feed(whole), 1, clip), gradients(task, feed(halves), 2, clip)
+    assert one[0] == pytest.approx(two[0], rel=1e-6) and one[1] == pytest.approx(two[1], rel=1e-5)
+    for first, second in zip(one[2], two[2], strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+    if clip is not None:
+        assert one[1] > clip
+        assert float(torch.nn.utils.get_total_norm(one[2])) == pytest.approx(clip, rel=1e-5)
+
+
+def load_batch() -> Any:
+    from tfkit.recipe.sections import Batch
+
+    return Batch(size=100)
+
+
+def test_batches_are_pure_functions_of_their_place(tmp_path: Path) -> None:
+    feed = prepare(recipe(tmp_path, "masked_lm"), Reporter(False)).train
+    indices = feed.plan(1)[0]
+    first, second, other = feed.make(1, 0, indices), feed.make(1, 0, indices), feed.make(2, 0, indices)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["input_ids"], other["input_ids"])
+
+
+def test_packed_batches_train(tmp_path: Path) -> None:
+    loaded = recipe(tmp_path, "causal_lm")
+    packed = load_recipe(
+        {
+            **loaded.root.plain(),
+            "data": {**loaded.root.plain()["data"], "batch": {"tokens": 48, "pack": True, "length": 16}},
+        }
+    )
+    plain = prepare(loaded, Reporter(False))
+    task = prepare(packed, Reporter(False))
+    assert task.valid is not None and plain.valid is not None
+    assert mean_loss(task.model, task.valid) == pytest.approx(mean_loss(plain.model, plain.valid), rel=1e-5)
+    assert train(tmp_path, "run", packed).progress.step == 6
+
+
+def test_validation_is_in_plain_nats_and_leaves_the_mode(tmp_path: Path) -> None:
+    task = prepare(recipe(tmp_path), Reporter(False))
+    assert task.valid is not None
+    task.model.train()
+    first, second = (mean_loss(task.model, task.valid) for _ in range(2))
+    assert first == second and task.model.training
+    total, count = 0.0, 0
+    task.model.eval()
+    for item in task.valid.items:
+        source, target = (torch.from_numpy(item[side])[None].long() for side in ("source", "target"))
+        with torch.no_grad():
+            logits = task.model(input_ids=source, decoder_input_ids=target[:, :-1]).logits
+        total += float(torch.nn.functional.cross_entropy(logits[0], target[0, 1:], reduction="sum"))
+        count += target.shape[1] - 1
+    assert first == pytest.approx(total / count, rel=1e-5)
+
+
+def test_loss_that_is_no_number_stops_and_saves_nothing(tmp_path: Path) -> None:
+    loaded = recipe(tmp_path, steps=20, checkpoint_every=2, schedule={"type": "constant", "lr": 0.01})
+    with seeded(0):
+        trainer = make(tmp_path, "run", loaded)
+        step = trainer.optimizer.step
+
+        def poison(*_: Any) -> None:
+            step()
+            if trainer.progress.step == 4:  # the fifth step's update breaks the weights
+                with torch.no_grad():
+                    next(trainer.model.parameters()).fill_(math.nan)
+
+        trainer.optimizer.step = poison  # type: ignore[method-assign,assignment]
+        with pytest.raises(
+            NotFinite, match=r"step 6: the loss is nan.*lower learning rate.*clip_norm.*from step 4"
+        ) as error:
+            trainer.run()
+    assert "float32" not in str(error.value)
+    assert [path.name for path in trainer.checkpoints.all()] == ["step-00000004"]
+    assert not (trainer.folder / "model.safetensors").exists()
+    assert len(lines(trainer)) == 5
+
+
+def test_best_last_and_mean(tmp_path: Path) -> None:
+    losses = iter([3.0, 1.0, 2.0] * 3)
+    patched = pytest.MonkeyPatch()
+    patched.setattr("tfkit.training.loop.mean_loss", lambda *_: next(losses))
+    options: dict[str, Any] = {"evaluate_every": 2, "checkpoint_every": 2}
+    try:
+        best = train(tmp_path, "best", recipe(tmp_path, keep="best", **options))
+        last = train(tmp_path, "last", recipe(tmp_path, keep="last", **options))
+        mean = train(tmp_path, "mean", recipe(tmp_path, keep={"mean": 2}, **options))
+    finally:
+        patched.undo()
+    four = train(tmp_path, "four", recipe(tmp_path, steps=4, **options))
+    assert (best.progress.best, best.progress.best_step) == (1.0, 4)
+
+    def kept(trainer: Trainer) -> dict[str, torch.Tensor]:
+        return Weights.read(trainer.folder / "model.safetensors").by_name()
+
+    assert same(kept(best), weights(four)) and same(kept(last), weights(last))
+    for name, tensor in kept(mean).items():
+        torch.testing.assert_close(tensor, (weights(four)[name] + weights(last)[name]) / 2, rtol=0, atol=1e-7)
+    assert [path.name for path in mean.checkpoints.all()] == ["step-00000004", "step-00000006"]
+    assert [path.name for path in best.checkpoints.all()] == ["step-00000006"]
+
+
+def test_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([3.0, 2.0, 2.5, 2.0, 1.0, 1.0])
+    monkeypatch.setattr("tfkit.training.loop.mean_loss", lambda *_: next(losses))
+    trainer = train(tmp_path, "run", recipe(tmp_path, steps=50, evaluate_every=1, patience=2))
+    assert trainer.progress.step == 4 and trainer.progress.finished == "patience" and trainer.progress.best_step == 2
+    more = train(tmp_path, "run", recipe(tmp_path, steps=6, evaluate_every=1, patience=3), resume=True)
+    assert more.progress.step == 6 and more.progress.best == 1.0
+
+
+def test_resuming_with_another_keep(tmp_path: Path) -> None:
+    train(tmp_path, "run", recipe(tmp_path, steps=3, keep="last"))
+    trainer = train(tmp_path, "run", recipe(tmp_path, steps=6, keep="best", evaluate_every=6), resume=True)
+    assert trainer.progress.best_step == 6
+    assert same(Weights.read(trainer.folder / "model.safetensors").by_name(), weights(trainer))
+
+
+def test_frozen_parameters_stay(tmp_path: Path) -> None:
+    trainer = make(tmp_path, "run", recipe(tmp_path, freeze=["encoder.", "decoder.layers.0.feedforward"]))
+    before = weights(trainer)
+    trainer.run()
+    changed = {name for name, tensor in weights(trainer).items() if not torch.equal(tensor, before[name])}
+    assert changed and not any(name.startswith(("encoder.", "decoder.layers.0.feedforward")) for name in changed)
+    assert "head.output.weight" not in changed  # tied to the encoder's table
+
+
+def test_freezing_nothing_is_an_error(tmp_path: Path) -> None:
+    model = prepare(recipe(tmp_path), Reporter(False)).model
+    with pytest.raises(UsageError, match=r"begins with 'encoder\.layer\.0'.* Did you mean 'encoder\.layers\.0'"):
+        freeze(model, ["encoder.layer.0"])
+    with pytest.raises(UsageError, match=r"train\.freeze"):
+        prepare(recipe(tmp_path, freeze=["nothing"]), Reporter(False))
+    with pytest.raises(UsageError, match=r"every parameter is frozen"):
+        make(tmp_path, "run", recipe(tmp_path, freeze=["encoder", "decoder", "head"]))
+
+
+def test_starting_from_another_run(tmp_path: Path) -> None:
+    first = train(tmp_path, "first", recipe(tmp_path, keep="last"))
+    wider = load_recipe(
+        recipe(tmp_path, init_from=str(tmp_path / "first")).root.plain(), overrides={"model.layer.feedforward.d_ff": 24}
+    )
+    stream = io.StringIO()
+    task = prepare(wider, Reporter(True, stream))
+    kept, new = weights(first), task.model.state_dict()
+    assert torch.equal(new["encoder.layers.0.attention.query.weight"], kept["encoder.layers.0.attention.query.weight"])
+    assert torch.equal(new["head.output.weight"], kept["head.output.weight"])
+    said = stream.getvalue()
+    assert "6 new, 0 not used" in said
+    assert "encoder.layers.0.feedforward.up.weight (shape [24, 8], there [16, 8])" in said
+    with pytest.raises(RunError, match=r"is no run's folder"):
+        start_from(task.model, tmp_path / "nowhere", Reporter(False))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match=r"empty/model\.safetensors: there is no such file"):
+        start_from(task.model, tmp_path / "empty", Reporter(False))
+
+
+def test_pretrained_vectors(tmp_path: Path) -> None:
+    (tmp_path / "vectors.txt").write_text("one " + " ".join(["0.5"] * 8) + "\nunheard " + " ".join(["1"] * 8) + "\n")
+    embedding = {"type": "tokens", "vectors": str(tmp_path / "vectors.txt"), "frozen": True}
+    loaded = load_recipe(recipe(tmp_path, "masked_lm").root.plain(), overrides={"model.embedding": embedding})
+    stream = io.StringIO()
+    with seeded(0):
+        folder = RunFolder(tmp_path / "run")
+        folder.path.mkdir()
+        trainer = Trainer(prepare(loaded, Reporter(True, stream)), folder, Reporter(False))
+        trainer.run()
+    table = trainer.model.state_dict()["encoder.embedding.tokens.weight"]
+    assert table[trainer.task.tokenizer.encode("one")[0]].tolist() == [0.5] * 8
+    assert "1 of 11 tokens have a vector" in stream.getvalue()
+
+
+def test_a_model_too_large_is_refused_with_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module, "available_memory", lambda _: 2**30)
+    huge = load_recipe(
+        recipe(tmp_path).root.plain(), overrides={"model.d_model": 8192, "model.layer.feedforward.d_ff": 2**20}
+    )
+    with pytest.raises(UsageError, match=r"training [\d,]+ parameters needs [\d,.]+ GiB.*cpu has 1\.0 GiB free"):
+        prepare(huge, Reporter(False))
+    model = build_model(huge.blueprint(20), device="meta")
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    monkeypatch.setattr(device_module, "available_memory", lambda _: 2**40)
+    check_memory(model, torch.device("cpu"))
+
+
+def test_memory_of_this_machine_is_known() -> None:
+    free = device_module.available_memory(torch.device("cpu"))
+    assert free is None or 2**20 < free < 2**50
+
+
+def test_devices() -> None:
+    assert choose_device("cpu").type == "cpu"
+    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    with pytest.raises(UsageError, match="is no device"):
+        choose_device("gpu")
+    with pytest.raises(UsageError, match="there is no cuda:99"):
+        choose_device("cuda:99")
+
+
+def test_bfloat16_keeps_float32_parameters(tmp_path: Path) -> None:
+    trainer = train(tmp_path, "run", recipe(tmp_path, steps=2, precision="bfloat16"))
+    assert all(parameter.dtype == torch.float32 for parameter in trainer.model.parameters())
+    assert trainer.progress.step == 2
+
+
+def test_without_validation_the_last_weights_are_kept(tmp_path: Path) -> None:
+    plain = recipe(tmp_path).root.plain()
+    del plain["data"]["valid"]
+    trainer = train(tmp_path, "run", load_recipe(plain))
+    assert same(Weights.read(trainer.folder / "model.safetensors").by_name(), weights(trainer))
+
+
+def test_recipes_that_cannot_be_trained(tmp_path: Path) -> None:
+    plain = recipe(tmp_path).root.plain()
+    del plain["objective"]
+    with pytest.raises(UsageError, match="a recipe says its objective"):
+        prepare(load_recipe(plain), Reporter(False))
+    small = load_recipe(recipe(tmp_path).root.plain(), overrides={"model.vocab_size": 6})
+    with pytest.raises(UsageError, match=r"vocab_size is 6, and the tokenizer has"):
+        prepare(small, Reporter(False))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal_and_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 4))
+    monkeypatch.setattr("tfkit.training.progress.time.perf_counter", lambda: float(next(clock)))
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        reporter = Reporter(True, stream)
+        reporter.say("before the log is open")
+        reporter.open(tmp_path / f"{type(stream).__name__}.log")
+        meter = Meter(reporter, 0, 10)
+        for step in range(1, 11):
+            assert meter.step(step, 2.5, 100, 0.5) == 200.0
+        reporter.close()
+    assert "\rstep 5 of 10: loss 2.5000, 200 tokens/s, 20 s left" in terminal.getvalue()
+    shown = pipe.getvalue().splitlines()
+    assert shown[0] == "before the log is open"
+    assert [line.split(":")[0] for line in shown[1:]] == [f"step {step} of 10" for step in (1, 4, 7, 10)]
+    for name in ("Terminal", "StringIO"):
+        log = (tmp_path / f"{name}.log").read_text().splitlines()
+        assert [line.split(" ", 1)[1] for line in log] == shown
+        assert all(line[:2] == "20" and "T" in line.split()[0] for line in log)
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0.4, 59, 61, 3600, 7805)] == [
+        "0 s",
+        "59 s",
+        "1 min 01 s",
+        "1 h 00 min",
+        "2 h 10 min",
+    ]
+
+
+def test_checkpoints_hold_no_pickle(tmp_path: Path) -> None:
+    trainer = train(tmp_path, "run", recipe(tmp_path, steps=1))
+    last = Checkpoints(trainer.folder / "checkpoints").last()
+    assert last is not None
+    assert {file.suffix for file in last.iterdir()} == {".json", ".safetensors"}

@@ -1,0 +1,133 @@
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from tfkit.components.norm import LayerNorm
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import REGISTRY
+from tfkit.core.shape import Shape
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 4)
+        self.inner = nn.Linear(4, 4)
+        self.norm = LayerNorm.Config().build(Shape(d_model=4))
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.table.weight
+
+
+def make(kind, net, lr=0.1, /, **options):
+    return REGISTRY.get("optimizer", kind).Config.model_validate(options).build().make(net, lr)
+
+
+def names(net, group):
+    ids = {id(p) for p in group["params"]}
+    return {name for name, p in net.named_parameters() if id(p) in ids}
+
+
+@pytest.mark.parametrize(("name", "options"), [("adam", {}), ("adamw", {}), ("torch", {"name": "SGD"})])
+def test_contract(name, options):
+    kind = REGISTRY.get("optimizer", name)
+    config = kind.Config.model_validate(options)
+    assert kind.Config.model_validate({k: v for k, v in config.spelled().items() if k != "type"}) == config
+    assert all(field.description for field in kind.Config.model_fields.values())
+    net = Net()
+    optimizer = make(name, net, **options)
+    assert all(group["lr"] == 0.1 for group in optimizer.param_groups)
+    before = [p.detach().clone() for p in net.parameters()]
+    sum(p.square().sum() + p.sum() for p in net.parameters()).backward()
+    optimizer.step()
+    assert all((one != other).any() for one, other in zip(before, net.parameters(), strict=True))
+
+
+def test_norms_biases_and_vectors_do_not_decay():
+    net = Net()
+    decayed, spared = make("adamw", net).param_groups
+    assert names(net, decayed) == {"table.weight", "inner.weight"} and decayed["weight_decay"] == 0.01
+    assert names(net, spared) == {"inner.bias", "norm.weight", "norm.bias"} and spared["weight_decay"] == 0
+    (both,) = make("adamw", net, decay_norms_and_biases=True).param_groups
+    assert len(both["params"]) == 5 and both["weight_decay"] == 0.01
+
+
+def test_a_norms_matrix_does_not_decay_either():
+    net = Net()
+    net.norm.weight = nn.Parameter(torch.ones(2, 2))
+    assert "norm.weight" in names(net, make("adamw", net).param_groups[1])
+
+
+def test_frozen_parameters_are_left_out_and_tied_ones_stand_once():
+    net = Net()
+    net.inner.requires_grad_(False)
+    groups = make("adamw", net).param_groups
+    assert set().union(*(names(net, group) for group in groups)) == {"table.weight", "norm.weight", "norm.bias"}
+    assert sum(len(group["params"]) for group in groups) == 3
+    net.requires_grad_(False)
+    with pytest.raises(UsageError, match="every parameter is frozen"):
+        make("adam", net)
+
+
+def test_adam_is_the_papers():
+    (group,) = make("adam", Net()).param_groups
+    assert group["betas"] == (0.9, 0.98) and group["eps"] == 1e-9 and group["weight_decay"] == 0
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_fused_equals_the_formula(name):
+    torch.manual_seed(0)
+    weight, gradient = torch.randn(3, 3), torch.randn(3, 3)
+    net = nn.Linear(3, 3, bias=False)
+    net.weight.data = weight.clone()
+    optimizer = make(name, net, betas=[0.9, 0.98], eps=1e-9)
+    assert optimizer.param_groups[0]["fused"]
+    decay = 0.01 if name == "adamw" else 0.0
+    mean, square = torch.zeros(3, 3), torch.zeros(3, 3)
+    for step in range(1, 4):
+        net.weight.grad = gradient.clone()
+        optimizer.step()
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.98 * square + 0.02 * gradient**2
+        weight = weight * (1 - 0.1 * decay)
+        weight = weight - 0.1 * (mean / (1 - 0.9**step)) / ((square / (1 - 0.98**step)).sqrt() + 1e-9)
+    torch.testing.assert_close(net.weight.data, weight)
+
+
+def test_any_of_torch():
+    net = Net()
+    decayed, spared = make("torch", net, name="SGD", options={"momentum": 0.9, "weight_decay": 0.1}).param_groups
+    assert decayed["momentum"] == 0.9 and decayed["weight_decay"] == 0.1 and spared["weight_decay"] == 0
+    assert make("torch", net, name="RAdam", options={"betas": [0.8, 0.9]}).param_groups[0]["betas"] == (0.8, 0.9)
+    assert isinstance(make("torch", net, name="Adafactor"), torch.optim.Adafactor)
+    assert not make("torch", net, name="Adam", options={"foreach": True}).param_groups[0]["fused"]
+
+
+def test_on_meta_it_is_not_fused():
+    assert not make("adamw", Net().to("meta")).param_groups[0]["fused"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "SDG"}, "no optimizer 'SDG'. Did you mean 'SGD'"),
+        ({"name": "Optimizer"}, "no optimizer 'Optimizer'"),
+        ({"name": "lr_scheduler"}, "no optimizer 'lr_scheduler'"),
+        ({"name": "LBFGS"}, "LBFGS cannot be used here: it evaluates the loss several times"),
+        ({"name": "SparseAdam"}, "SparseAdam cannot be used here: it wants sparse gradients"),
+        ({"name": "SGD", "options": {"momentun": 0.9}}, "SGD has no option 'momentun'. Did you mean 'momentum'"),
+        ({"name": "SGD", "options": {"zzz": 1}}, "SGD has no option 'zzz'. There are: momentum"),
+        ({"name": "SGD", "options": {"lr": 0.9}}, "the learning rate belongs to the schedule"),
+        ({"name": "SGD", "options": {"params": []}}, "SGD has no option 'params'"),
+        ({"name": "SGD", "options": {"momentum": -1}}, "SGD refuses its options: Invalid momentum"),
+        ({"name": "Adam", "options": {"betas": 3}}, "Adam refuses its options"),
+    ],
+)
+def test_what_torch_refuses(options, message):
+    with pytest.raises(ValidationError, match=message):
+        REGISTRY.get("optimizer", "torch").Config.model_validate(options)
+
+
+@pytest.mark.parametrize("options", [{"betas": [0.9]}, {"betas": [0.9, 1.0]}, {"eps": 0}, {"eps": "1e-8"}, {"lr": 0.1}])
+def test_what_adam_refuses(options):
+    with pytest.raises(ValidationError):
+        REGISTRY.get("optimizer", "adamw").Config.model_validate(options)

@@ -1,0 +1,61 @@
+"""tfkit: Transformers from recipes.
+
+    recipe = tfkit.load_recipe("bert-base")
+    model = tfkit.build(recipe)
+    run = tfkit.train(recipe, out="runs/x")
+
+Names are imported when they are first used, so that `import tfkit` costs nothing; `__init__.pyi` tells type checkers
+where they live.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Component",
+    "Config",
+    "Context",
+    "DataError",
+    "Recipe",
+    "RecipeError",
+    "Run",
+    "RunError",
+    "Shape",
+    "Slot",
+    "TfkitError",
+    "UsageError",
+    "__version__",
+    "build",
+    "evaluate",
+    "load_recipe",
+    "load_run",
+    "parts",
+    "register",
+    "train",
+]
+
+_ROOMS = {
+    "tfkit.api": ("build", "parts"),
+    "tfkit.core.component": ("Component", "Config", "Slot"),
+    "tfkit.core.context": ("Context",),
+    "tfkit.core.errors": ("DataError", "RecipeError", "RunError", "TfkitError", "UsageError"),
+    "tfkit.core.registry": ("register",),
+    "tfkit.core.shape": ("Shape",),
+    "tfkit.recipe.load": ("Recipe", "load_recipe"),
+    "tfkit.run": ("Run", "evaluate", "load_run", "train"),
+}
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Import `name` from where it lives, once (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tfkit' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,43 @@
+"""What a user in Python asks for that no room answers by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import CATALOGUES, REGISTRY, nearest
+from tfkit.models.base import Model
+from tfkit.models.build import build_model
+from tfkit.recipe.load import Recipe, load_recipe
+
+Source = str | Path | Mapping[str, Any] | Recipe
+
+
+def build(
+    recipe: Source, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, seed: int | None = 0
+) -> Model:
+    """The model of a recipe (a shipped name, a path, a mapping, or one that is loaded), initialised with `seed`.
+
+    On the device "meta" nothing is allocated. Raises RecipeError, and UsageError where the vocabulary is known only
+    after a tokenizer is trained.
+    """
+    loaded = load_recipe(recipe)
+    if loaded.unknown_vocab:
+        raise UsageError(
+            f"the recipe '{loaded.name}' takes its vocab_size from a tokenizer that is not trained yet: train it and "
+            'take run.model, or give a number, as in load_recipe(..., overrides={"model.vocab_size": 8000})'
+        )
+    return build_model(loaded.blueprint(), device, dtype, seed)
+
+
+def parts(slot: str) -> list[str]:
+    """The names registered in `slot`, sorted: `parts("attention")`. Raises UsageError for an unknown slot."""
+    if slot not in CATALOGUES:
+        hint = nearest(slot, list(CATALOGUES))
+        more = f"Did you mean '{hint}'?" if hint else f"The slots are {', '.join(CATALOGUES)}."
+        raise UsageError(f"unknown slot '{slot}'. {more}")
+    return REGISTRY.names(slot)

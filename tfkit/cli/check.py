@@ -1,0 +1,48 @@
+"""`tfkit check`: are these recipes right?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tfkit.cli.options import Reading, reads_recipe, vocabulary_note
+
+if TYPE_CHECKING:
+    from tfkit.recipe.load import Recipe
+
+NOTEWORTHY = 64 * 2**30  # bytes of weights from which on their size is worth a word
+
+
+@click.command("check")
+@click.argument("files", nargs=-1, required=True, metavar="RECIPE...")
+@reads_recipe
+@click.pass_context
+def command(ctx: click.Context, files: tuple[str, ...], reading: Reading) -> None:
+    """Say of each RECIPE (a shipped name or a path) that it is right and how large, or all that is wrong in it."""
+    from tfkit.cli.main import WRONG, complain
+    from tfkit.core.errors import RecipeError, TfkitError, UsageError
+
+    wrong = False
+    for file in files:
+        try:
+            click.echo(f"{file}: ok ({_summary(reading.recipe(file))})")
+        except TfkitError as error:
+            complain(error if isinstance(error, RecipeError) else UsageError(f"{file}: {error}"))
+            wrong = True
+    if wrong:
+        ctx.exit(WRONG)
+
+
+def _summary(recipe: Recipe) -> str:
+    from tfkit.reports.counts import count_parameters
+
+    blueprint = recipe.blueprint()
+    parameters = count_parameters(blueprint)
+    text = f"{blueprint.type.part.part_name}, {parameters:,} parameters"
+    if 4 * parameters >= NOTEWORTHY:
+        from tfkit.reports.table import size
+
+        text += f", {size(4 * parameters)} of weights in float32"
+    note = vocabulary_note(recipe)
+    return text if note is None else f"{text}; {note}"

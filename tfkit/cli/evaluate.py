@@ -1,0 +1,19 @@
+"""`tfkit evaluate`: the metrics of a run."""
+
+from __future__ import annotations
+
+import click
+
+from tfkit.cli.options import Reading, Whole, reads_run
+
+
+@click.command("evaluate")
+@click.argument("run")
+@click.option("--split", help="The data to measure on: test, valid or train.  [default: test, else valid]")
+@click.option("--limit", type=Whole(), help="Measure on the first N examples only.", metavar="N")
+@click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ...")
+@reads_run
+def command(run: str, split: str | None, limit: int | None, device: str, reading: Reading) -> None:
+    """Print the metrics of RUN (a run's folder), one a line, and write them to its evaluation.json."""
+    for name, value in reading.run(run, device).evaluate(split=split, limit=limit).items():
+        click.echo(f"{name}: {value:.6g}")

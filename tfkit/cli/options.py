@@ -1,0 +1,110 @@
+"""Options that several commands have, each said once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from tfkit.recipe.load import Recipe
+    from tfkit.run import Run
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Whole(click.ParamType):  # type: ignore[type-arg]
+    """A whole number from `least`; the message says so."""
+
+    name = "n"
+
+    def __init__(self, least: int = 1) -> None:
+        self.least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """`value` as a number; click prints what is wrong with it."""
+        try:
+            number = int(str(value).replace("_", "").replace(",", ""))
+        except ValueError:
+            number = self.least - 1
+        if number < self.least:
+            self.fail(f"expected a whole number from {self.least}, got {str(value)!r}", param, ctx)
+        return number
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the command line wants recipes and runs to be read."""
+
+    sets: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    trust: bool = False
+
+    def recipe(self, source: str) -> Recipe:
+        """The recipe of that name or path; raises RecipeError with every fault."""
+        from tfkit.recipe.load import load_recipe
+
+        return load_recipe(source, variant=self.variants, trust=self.trust, sets=self.sets, imports=self.imports)
+
+    def run(self, folder: str, device: str) -> Run:
+        """The run in that folder; raises RunError."""
+        from tfkit.recipe.imports import import_parts
+        from tfkit.run import load_run
+
+        for name in self.imports:
+            import_parts(name)
+        return load_run(Path(folder), trust=self.trust, device=device)
+
+
+TRUST = click.option("--trust", is_flag=True, help="Import what the recipe's own `imports:` names: that runs its code.")
+IMPORTS = click.option(
+    "--import", "imports", multiple=True, metavar="FILE_OR_MODULE", help="Import parts of your own first; repeatable."
+)
+SETS = click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a value, as in model.num_layers=4; repeatable."
+)
+VARIANTS = click.option(
+    "--variant", "variants", multiple=True, metavar="NAME", help="Lay a variant of the recipe over it; repeatable."
+)
+
+
+def reads_recipe(function: Function) -> Function:
+    """Give a command --set, --variant, --import and --trust; it gets them as `reading`."""
+    return _reading(function, SETS, VARIANTS, IMPORTS, TRUST)
+
+
+def reads_run(function: Function) -> Function:
+    """Give a command --import and --trust; it gets them as `reading`."""
+    return _reading(function, IMPORTS, TRUST)
+
+
+def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
+    @functools.wraps(function)
+    def with_reading(
+        *args: Any,
+        sets: tuple[str, ...] = (),
+        variants: tuple[str, ...] = (),
+        imports: tuple[str, ...] = (),
+        trust: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        return function(*args, reading=Reading(sets, variants, imports, trust), **kwargs)
+
+    decorated: Any = with_reading
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def vocabulary_note(recipe: Recipe) -> str | None:
+    """What to say of a vocabulary whose size is not known yet, or None."""
+    if not recipe.unknown_vocab:
+        return None
+    bound = recipe.vocabulary_bound
+    counted = "1" if bound is None else f"{bound:,}, the most it can have"
+    return f"vocabulary known after the tokenizer is trained: counted with {counted}"

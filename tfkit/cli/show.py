@@ -1,0 +1,49 @@
+"""`tfkit show`: an architecture as a table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tfkit.cli.options import Reading, Whole, reads_recipe, vocabulary_note
+
+DTYPES = ("float32", "bfloat16")
+
+
+@click.command("show")
+@click.argument("recipe", metavar="RECIPE_OR_RUN")
+@click.option("--length", type=Whole(), help="Tokens of the sequence that is counted.  [default: max_length, else 512]")
+@click.option("--batch", type=Whole(), default=1, show_default=True, help="Sequences at once.")
+@click.option(
+    "--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Of weights and activations."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the same as data, with exact figures.")
+@reads_recipe
+def command(recipe: str, length: int | None, batch: int, dtype: str, as_json: bool, reading: Reading) -> None:
+    """Show the architecture of a recipe (a shipped name or a path) or of a run's folder.
+
+    Every part is shown with its options, the shapes of its weights, and what it costs.
+    """
+    import torch
+
+    from tfkit.reports.counts import count
+    from tfkit.reports.show import as_data
+
+    folder = Path(recipe)
+    loaded = reading.recipe(str(folder / "resolved.yaml") if folder.is_dir() else recipe)
+    blueprint = loaded.blueprint()
+    if folder.is_dir():
+        blueprint = replace(blueprint, name=folder.resolve().name)
+    counts = count(blueprint, length, batch, getattr(torch, dtype))
+    data = as_data(blueprint, counts, vocabulary_note(loaded))
+    if as_json:
+        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    from tfkit.reports.table import render
+
+    render(data, Console())

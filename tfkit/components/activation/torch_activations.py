@@ -1,0 +1,157 @@
+"""The activations that torch has as functions of one tensor: a table, and the parts made from it.
+
+A row is the part's name, torch's function, the formula, and the options in torch's own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.components.activation.base import Activation
+from tfkit.core import component
+from tfkit.core.options import NonNegativeFloat, PositiveFloat
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+
+NonPositiveFloat = Annotated[float, Field(le=0)]
+
+
+class Option(NamedTuple):
+    """An option of a torch function: its type, its default (`...`: it must be given) and what it means."""
+
+    annotation: Any
+    default: Any
+    meaning: str
+
+
+class Row(NamedTuple):
+    """One activation of the table."""
+
+    name: str
+    function: Callable[..., Tensor]
+    formula: str
+    options: dict[str, Option] = {}
+
+
+TABLE = (
+    Row("identity", torch.positive, "x: none, as in the bilinear GLU (Shazeer 2020, arXiv 2002.05202)"),
+    Row("relu", torch.relu, "max(0, x)"),
+    Row("relu6", F.relu6, "min(max(0, x), 6) (Howard et al. 2017, arXiv 1704.04861)"),
+    Row("gelu", F.gelu, "x * Phi(x), Phi the normal distribution (Hendrycks and Gimpel 2016, arXiv 1606.08415)"),
+    Row(
+        "gelu_tanh",
+        partial(F.gelu, approximate="tanh"),
+        "0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))), GELU by a tanh as in GPT-2 (arXiv 1606.08415)",
+    ),
+    Row("silu", F.silu, "x * sigmoid(x), also called swish (Ramachandran et al. 2017, arXiv 1710.05941)"),
+    Row("mish", F.mish, "x * tanh(softplus(x)) (Misra 2019, arXiv 1908.08681)"),
+    Row(
+        "elu",
+        F.elu,
+        "x above 0, alpha * (exp(x) - 1) below (Clevert et al. 2015, arXiv 1511.07289)",
+        {"alpha": Option(PositiveFloat, 1.0, "what -x saturates at")},
+    ),
+    Row("selu", F.selu, "scale * elu(x, alpha), both constants fixed (Klambauer et al. 2017, arXiv 1706.02515)"),
+    Row(
+        "celu",
+        F.celu,
+        "max(0, x) + min(0, alpha * (exp(x / alpha) - 1)) (Barron 2017, arXiv 1704.07483)",
+        {"alpha": Option(PositiveFloat, 1.0, "what -x saturates at, and its scale")},
+    ),
+    Row(
+        "leaky_relu",
+        F.leaky_relu,
+        "max(0, x) + negative_slope * min(0, x) (Maas et al. 2013)",
+        {"negative_slope": Option(float, 0.01, "slope for negative x")},
+    ),
+    Row(
+        "threshold",
+        F.threshold,
+        "x above the threshold, else the value",
+        {
+            "threshold": Option(float, ..., "where x begins to pass"),
+            "value": Option(float, ..., "what stands in for x at the threshold and below it"),
+        },
+    ),
+    Row("sigmoid", torch.sigmoid, "1 / (1 + exp(-x))"),
+    Row("logsigmoid", F.logsigmoid, "log(sigmoid(x))"),
+    Row("tanh", torch.tanh, "tanh(x)"),
+    Row("tanhshrink", F.tanhshrink, "x - tanh(x)"),
+    Row("softsign", F.softsign, "x / (1 + |x|)"),
+    Row(
+        "softplus",
+        F.softplus,
+        "log(1 + exp(beta x)) / beta, x itself where beta x is above the threshold",
+        {
+            "beta": Option(PositiveFloat, 1.0, "sharpness"),
+            "threshold": Option(float, 20.0, "where it becomes x itself, so that exp does not overflow"),
+        },
+    ),
+    Row(
+        "softshrink",
+        F.softshrink,
+        "sign(x) * max(0, |x| - lambd)",
+        {"lambd": Option(NonNegativeFloat, 0.5, "how far x is drawn to 0")},
+    ),
+    Row(
+        "hardshrink",
+        F.hardshrink,
+        "x where |x| is above lambd, else 0",
+        {"lambd": Option(NonNegativeFloat, 0.5, "what is taken for 0")},
+    ),
+    Row("hardsigmoid", F.hardsigmoid, "min(max(0, x + 3), 6) / 6"),
+    Row("hardswish", F.hardswish, "x * hardsigmoid(x) (Howard et al. 2019, arXiv 1905.02244)"),
+    Row(
+        "hardtanh",
+        F.hardtanh,
+        "min(max(min_val, x), max_val)",
+        {
+            "min_val": Option(NonPositiveFloat, -1.0, "least value, at most 0"),
+            "max_val": Option(NonNegativeFloat, 1.0, "greatest value, at least 0"),
+        },
+    ),
+)
+
+
+class TorchActivation(Activation):
+    """Calls torch's function with the options of its Config."""
+
+    function: Callable[..., Tensor]
+
+    def __init__(self, config: component.Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.options = {name: getattr(config, name) for name in type(config).model_fields}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self).function(x, **self.options)
+
+
+def make(row: Row) -> type[TorchActivation]:
+    """The part of a row, registered: a class of this module, so that it can be pickled like any other."""
+    name = "".join(word.capitalize() for word in row.name.split("_"))
+    options = {
+        "__module__": __name__,
+        "__qualname__": f"{name}.Config",
+        "__doc__": f"Options of {row.name}.",
+        "__annotations__": {option: about.annotation for option, about in row.options.items()},
+        **{option: Field(about.default, description=about.meaning) for option, about in row.options.items()},
+    }
+    namespace = {
+        "__module__": __name__,
+        "__qualname__": name,
+        "__doc__": f"{row.formula}.",
+        "Config": type("Config", (component.Config,), options),
+        "function": staticmethod(row.function),
+    }
+    return register("activation", row.name)(type(name, (TorchActivation,), namespace))
+
+
+TORCH_ACTIVATIONS = {row.name: make(row) for row in TABLE}
+globals().update({part.__name__: part for part in TORCH_ACTIVATIONS.values()})

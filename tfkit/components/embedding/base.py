@@ -1,0 +1,31 @@
+"""Base of the embeddings: ids to vectors."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from tfkit.core import component
+from tfkit.core.component import Component
+from tfkit.core.context import Inputs, Placement
+from tfkit.core.shape import Shape
+
+
+class Embedding(Component, nn.Module):
+    """Turns token ids, or vectors in their stead, into what the first layer reads."""
+
+    class Config(component.Config):
+        def width(self, shape: Shape) -> int:
+            """The width of the table, in which positions are added."""
+            return shape.d_model
+
+    tokens: nn.Embedding  # [vocab_size width], what a head may be tied to
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__()
+        self.config = config
+        self.shape = shape
+        self.width = config.width(shape)
+
+    def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
+        """`inputs.input_ids` [batch time], or `vectors` [batch time width] instead -> [batch time d_model]."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward")

@@ -1,0 +1,96 @@
+"""Token embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.embedding.base import Embedding
+from tfkit.core.component import Problem
+from tfkit.core.context import Inputs, Placement
+from tfkit.core.errors import UsageError
+from tfkit.core.options import Dropout as DropoutRate
+from tfkit.core.options import NonNegativeInt, Norm, RecipePath, Scale, Width, scale_factor
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+from tfkit.functional.dropout import Dropout
+
+
+@register("embedding", "tokens")
+class Tokens(Embedding):
+    """dropout(norm(scale * tokens[id] + segments[type] + position)) (Vaswani et al. 2017, arXiv 1706.03762).
+
+    With `d_embedding` all of it is done in that width and then projected (Lan et al. 2019, ALBERT, arXiv 1909.11942).
+    """
+
+    class Config(Embedding.Config):
+        scale: Scale = Field(None, description="factor on the token's vector, before anything is added")
+        segments: NonNegativeInt = Field(0, description="rows of the token type table; 0: none (BERT: 2)")
+        norm: Norm | None = Field(None, description="norm of the sum")
+        dropout: DropoutRate = Field(0.0, description="dropout of the sum, after the norm")
+        d_embedding: Width | None = Field(None, description="width of the tables, projected to d_model; none: d_model")
+        norm_after_projection: bool = Field(False, description="norm and dropout come after the projection (DeBERTa)")
+        shared: bool = Field(False, description="one token table for encoder and decoder")
+        vectors: RecipePath | None = Field(None, description="pretrained vectors: a word2vec or GloVe text file")
+        frozen: bool = Field(False, description="the token table is not trained")
+
+        def width(self, shape: Shape) -> int:
+            return self.d_embedding or shape.d_model
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if shape.vocab_size is None:
+                yield Problem("", "tokens needs a vocab_size in the model: a number, or `tokenizer`")
+            if self.norm_after_projection and self.d_embedding is None:
+                yield Problem("norm_after_projection", "there is no projection without d_embedding")
+            elif self.norm_after_projection and self.norm is None:
+                yield Problem("norm_after_projection", "there is no norm")
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        if shape.vocab_size is None:
+            raise UsageError("the embedding 'tokens' needs a vocab_size in its shape")
+        self.scale = scale_factor(config.scale, shape.d_model)
+        self.tokens = nn.Embedding(shape.vocab_size, self.width)
+        self.tokens.weight.requires_grad_(not config.frozen)
+        self.segments = nn.Embedding(config.segments, self.width) if config.segments else None
+        normed = shape if config.norm_after_projection else replace(shape, d_model=self.width)
+        self.norm = nn.Identity() if config.norm is None else config.norm.build(normed)
+        self.projection = nn.Identity() if config.d_embedding is None else nn.Linear(self.width, shape.d_model)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
+        x = self._look_up(inputs, vectors) * self.scale
+        segment, position = self._segment(inputs), placement.embed()
+        x = x if segment is None else x + segment
+        x = x if position is None else x + position.to(x.dtype)
+        out: Tensor
+        if self.config.norm_after_projection:
+            out = self.dropout(self.norm(self.projection(x)))
+        else:
+            out = self.projection(self.dropout(self.norm(x)))
+        return out
+
+    def _look_up(self, inputs: Inputs, vectors: Tensor | None) -> Tensor:
+        """The rows of the token table, [batch time width]; `vectors` stand in their place."""
+        if (inputs.input_ids is None) == (vectors is None):
+            raise UsageError("give either input_ids or vectors" + (", not both" if vectors is not None else ""))
+        rows: Tensor = self.tokens(inputs.input_ids) if vectors is None else vectors
+        if rows.shape[-1] != self.width:
+            raise UsageError(f"vectors of width {self.width} are looked for, got {rows.shape[-1]}")
+        return rows
+
+    def _segment(self, inputs: Inputs) -> Tensor | None:
+        """What the token type adds, [batch time width] or [width]; row 0 when the call gives no types."""
+        if self.segments is None:
+            if inputs.token_type_ids is not None:
+                raise UsageError("token_type_ids were given, but the embedding has no segments")
+            return None
+        if inputs.token_type_ids is None:
+            return self.segments.weight[0]
+        out: Tensor = self.segments(inputs.token_type_ids)
+        return out

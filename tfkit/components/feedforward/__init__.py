@@ -1,0 +1,13 @@
+"""Feed-forward sublayers.
+
+| type | choose it when |
+|---|---|
+| mlp | the original, BERT, GPT-2, T5: two projections |
+| glu | Llama, Gemma, T5 1.1, ModernBERT: better at the same size; take 2/3 of the mlp's d_ff for its parameters |
+"""
+
+from tfkit.components.feedforward.base import FeedForward
+from tfkit.components.feedforward.glu import GatedLinearUnit
+from tfkit.components.feedforward.mlp import MLP
+
+__all__ = ["MLP", "FeedForward", "GatedLinearUnit"]

@@ -1,0 +1,28 @@
+"""Base of the mask rules: who may look at whom, by places in the sequence."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from tfkit.core.component import Component, Config
+from tfkit.core.context import Inputs
+from tfkit.core.shape import Shape
+
+
+class Mask(Component):
+    """A rule. Limits are ANDed; openings are ORed to them; padding and packed segments hold over all."""
+
+    opens: ClassVar[bool] = False  # an opening rather than a limit
+    hides_future: ClassVar[bool] = False  # a limit that leaves only the past and the present
+    triangle: ClassVar[bool] = False  # exactly the causal triangle: kernels have a fast path for it
+    needs: ClassVar[str | None] = None  # the call input that the rule reads
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        self.config = config
+        self.shape = shape
+
+    def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
+        """True = may look; `query` is [batch|1 query 1], `key` [batch|1 1 key]; gives [batch|1 query key]."""
+        raise NotImplementedError(f"{type(self).__name__} has no rule")

@@ -1,0 +1,40 @@
+"""Layer normalisation."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.norm.base import Norm, wide
+from tfkit.core import component
+from tfkit.core.options import PositiveFloat
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+
+
+@register("norm", "layer_norm")
+class LayerNorm(Norm):
+    """y = (weight_offset + weight) * (x - mean(x)) / sqrt(var(x) + eps) + bias (Ba et al. 2016, arXiv 1607.06450)."""
+
+    class Config(component.Config):
+        eps: PositiveFloat = Field(1e-5, description="added to the variance")
+        bias: bool = Field(True, description="a learned bias")
+        affine: bool = Field(True, description="a learned weight, and the bias; false: neither")
+        weight_offset: float = Field(0.0, description="what the weight counts from: 1 makes a weight of 0 neutral")
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.weight = nn.Parameter(torch.full((shape.d_model,), 1.0 - config.weight_offset)) if config.affine else None
+        self.bias = nn.Parameter(torch.zeros(shape.d_model)) if config.affine and config.bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None or not self.config.weight_offset:
+            return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.config.eps)
+        # a half-precision 1 + weight would round the weight away
+        weight = self.config.weight_offset + wide(self.weight)
+        bias = None if self.bias is None else wide(self.bias)
+        return F.layer_norm(wide(x), x.shape[-1:], weight, bias, self.config.eps).to(x.dtype)

@@ -1,0 +1,47 @@
+"""Base of the position parts: four hooks that do nothing by default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from tfkit.core.component import Component, Config
+from tfkit.core.shape import Shape
+
+
+class Position(Component, nn.Module):
+    """Says where a token stands. A part overrides one of the hooks; which ones it does is how it is known.
+
+    Positions are [batch|1 time] integers. Said in the stack it is one part for the stack, said in a layer that layer's.
+    """
+
+    # count real tokens only, from 0; padding stands at -1 (RoBERTa), where a call gives no positions itself
+    skips_padding: bool = False
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__()
+        self.config = config
+        self.shape = shape
+
+    def embed(self, positions: Tensor) -> Tensor | None:
+        """What is added to the token embeddings, [batch|1 time d_model]."""
+        return None
+
+    def rotation(self, positions: Tensor, dim: int) -> Any | None:
+        """A callable that turns queries and keys [batch heads time dim]."""
+        return None
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor | None:
+        """What is added to the scores, [batch|1 heads query key]."""
+        return None
+
+    def temperature(self, positions: Tensor) -> Tensor | None:
+        """A factor on the scores of each query, [batch|1 query]."""
+        return None
+
+    @classmethod
+    def hooks(cls) -> frozenset[str]:
+        """The hooks this part overrides, among embed, rotation, bias and temperature."""
+        names = ("embed", "rotation", "bias", "temperature")
+        return frozenset(name for name in names if getattr(cls, name) is not getattr(Position, name))

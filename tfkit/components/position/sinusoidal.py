@@ -1,0 +1,57 @@
+"""Sinusoidal position encodings, added to the token embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from einops import rearrange
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.components.position.base import Position
+from tfkit.core import component
+from tfkit.core.component import Problem
+from tfkit.core.options import PositiveFloat
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+
+
+@register("position", "sinusoidal")
+class Sinusoidal(Position):
+    """PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(same) (Vaswani et al. 2017, arXiv 1706.03762)."""
+
+    class Config(component.Config):
+        base: PositiveFloat = Field(10000.0, description="ratio between the longest and the shortest wavelength")
+        layout: Literal["interleaved", "halves"] = Field(
+            "interleaved",
+            description="interleaved: sin, cos, sin, ... as in the paper; halves: all sines, then all cosines",
+        )
+        spacing: Literal["d_model", "endpoints"] = Field(
+            "d_model",
+            description="exponents: d_model: 2i/d_model, as in the paper; endpoints: from 0 to 1 inclusive (fairseq)",
+        )
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if shape.d_model % 2:
+                yield Problem("", f"sinusoids come in pairs of sine and cosine; the width {shape.d_model} is odd")
+            elif self.spacing == "endpoints" and shape.d_model < 4:
+                yield Problem("spacing", "endpoints needs a width of at least 4")
+
+    config: Config
+
+    def embed(self, positions: Tensor) -> Tensor:
+        angles = positions[..., None].double() * self._frequencies(positions.device)
+        pair = torch.stack((angles.sin(), angles.cos()), dim=-1).float()
+        if self.config.layout == "interleaved":
+            return rearrange(pair, "batch time pair two -> batch time (pair two)")
+        return rearrange(pair, "batch time pair two -> batch time (two pair)")
+
+    def _frequencies(self, device: torch.device) -> Tensor:
+        """Angular frequency of each pair, [d_model / 2], in float64 so that far positions stay exact."""
+        pairs = self.shape.d_model // 2
+        steps = pairs if self.config.spacing == "d_model" else pairs - 1
+        exponents = torch.arange(pairs, dtype=torch.float64, device=device) / steps
+        return torch.exp(-math.log(self.config.base) * exponents)

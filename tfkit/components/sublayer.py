@@ -1,0 +1,38 @@
+"""What attention and feed-forward have in common: a sublayer maps [batch time d_model] to the same."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.core import component
+from tfkit.core.component import Component
+from tfkit.core.context import Context
+from tfkit.core.shape import Shape
+
+
+class Sublayer(Component, nn.Module):
+    """A branch of the residual stream."""
+
+    class Config(component.Config):
+        shared: bool = Field(False, description="one set of weights for all layers of a pattern entry")
+
+    # linear layers whose output enters the residual stream, by name; an init may scale them by depth
+    residual_outputs: ClassVar[tuple[str, ...]] = ()
+    # linear layers whose initial weights a layout's `init_gain` scales, by name (DeepNorm: all but query and key)
+    gained: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: component.Config, shape: Shape) -> None:
+        super().__init__()
+        self.config = config
+        self.shape = shape
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """[batch time d_model] -> [batch time d_model]."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
+
+    def new_state(self) -> Any | None:
+        """An empty decode state of this sublayer, or None when it needs none to decode one token at a time."""
+        return None

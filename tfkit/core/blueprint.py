@@ -1,0 +1,133 @@
+"""The Blueprint: an architecture fully spelled out, frozen, one description for all equal layers.
+
+Whatever looks at an architecture (show, counts, build, maps to other formats) looks at this, never at a recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tfkit.core.component import Config
+from tfkit.core.shape import Shape, Side
+
+
+@dataclass(frozen=True)
+class SublayerPlan:
+    """One sublayer: its name in the layer (`attention`, `feedforward_2`), its part, and a norm of its own or None."""
+
+    name: str
+    config: Config
+    norm: Config | None
+    memory: bool = False  # attends to the memory
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """One layer, or all that equal it. `position` is None where the stack's own position serves the layer."""
+
+    residual: Config
+    sublayers: tuple[SublayerPlan, ...]
+    norm: Config | None
+    dropout: float
+    mask: tuple[Config, ...]
+    causal: bool
+    position: tuple[Config, ...] | None = None
+    num_heads: int | None = None  # of its self-attentions, where they agree
+    shared: bool = False  # one set of weights for all layers of its pattern entry
+
+    def shares(self) -> bool:
+        """Whether any weights of this layer serve other layers too."""
+        return self.shared or any(getattr(sublayer.config, "shared", False) for sublayer in self.sublayers)
+
+
+@dataclass(frozen=True)
+class StackPlan:
+    """One stack. `order[i]` is the index in `layers` of layer i.
+
+    `entries[i]` numbers the pattern entry that layer i comes from, -1 where nothing of it is shared: layers of one
+    entry share what they declare `shared`.
+    """
+
+    side: Side
+    d_model: int
+    vocab_size: int | None
+    max_length: int | None
+    embedding: Config | None
+    position: tuple[Config, ...]
+    layers: tuple[LayerPlan, ...]
+    order: tuple[int, ...]
+    entries: tuple[int, ...]
+    final_norm: Config | None
+    final_dropout: float
+    mask: tuple[Config, ...] = ()
+    memory_width: int | None = None
+    other_depth: int = 0
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.order)
+
+    def shape(self, layer: int = 0, plan: LayerPlan | None = None) -> Shape:
+        """The Shape that parts of the given layer are built with."""
+        return Shape(
+            d_model=self.d_model,
+            vocab_size=self.vocab_size,
+            max_length=self.max_length,
+            side=self.side,
+            causal=plan.causal if plan else self.causal,
+            layer=layer,
+            depth=self.num_layers,
+            other_depth=self.other_depth,
+            num_heads=plan.num_heads if plan else self.num_heads,
+        )
+
+    @property
+    def causal(self) -> bool:
+        """Whether no layer sees the future."""
+        return bool(self.layers) and all(plan.causal for plan in self.layers)
+
+    @property
+    def num_heads(self) -> int | None:
+        """Heads of the self-attentions that the stack's position serves, where they agree."""
+        counts = {plan.num_heads for plan in self.layers if plan.position is None}
+        return counts.pop() if len(counts) == 1 else None
+
+    def source_shape(self, shape: Shape, sublayer: SublayerPlan) -> Shape:
+        """The Shape of one sublayer: a cross-attention knows the width of the memory."""
+        return replace(shape, memory_width=self.memory_width) if sublayer.memory else shape
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A whole model: its topology, its stacks, its heads and how it is initialised."""
+
+    type: Config
+    encoder: StackPlan | None
+    decoder: StackPlan | None
+    head: Config | None
+    heads: tuple[tuple[str, Config], ...]
+    init: Config
+    shared_embedding: bool = False
+    special_ids: tuple[tuple[str, int], ...] = ()
+    name: str = field(default="model", compare=False)
+
+    def stacks(self) -> Iterator[StackPlan]:
+        """The stacks in the order of computation."""
+        yield from (stack for stack in (self.encoder, self.decoder) if stack is not None)
+
+    @property
+    def last(self) -> StackPlan:
+        """The stack that heads read."""
+        stack = self.decoder or self.encoder
+        if stack is None:
+            raise ValueError("a blueprint has at least one stack")
+        return stack
+
+    def read_by(self, head: Config) -> StackPlan:
+        """The stack that `head` reads."""
+        side = getattr(head, "reads", None)
+        stack = self.last if side is None else getattr(self, side)
+        if stack is None:
+            raise ValueError(f"a head reads the {side}, which this model does not have")
+        return stack

@@ -1,0 +1,178 @@
+"""What a part is: a class with a nested `Config`, registered under a name in a slot.
+
+    @register("feedforward", "mine")
+    class Mine(FeedForward):
+        class Config(FeedForward.Config):
+            d_ff: Width
+
+        def __init__(self, config: Config, shape: Shape) -> None: ...
+        def forward(self, x: Tensor, context: Context) -> Tensor: ...
+
+`Config` holds what this idea adds; `Shape` what the model agrees on, so that no width is written twice. A recipe field
+is typed by its slot: `Annotated[Config, Slot("feedforward")]` asks the registry while the recipe is validated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from tfkit.core.registry import REGISTRY, UnknownPart
+
+# What a part can do, as data: the rule table of the recipe room reads it.
+Capability = str
+CAPABILITIES: tuple[Capability, ...] = (
+    "causal",  # may stand in a stack that must not see the future
+    "bidirectional",  # may stand in a stack that sees both ways
+    "cross_attention",  # may attend to a memory
+    "cache",  # decodes one token at a time from a state
+    "padding",  # leaves padding out
+    "packing",  # keeps the segments of a packed batch apart
+    "weights",  # can return its attention weights
+    "compile",  # has no graph break
+    "export",  # can be exported
+)
+
+
+class Problem(NamedTuple):
+    """What `Config.check` finds: the option at fault (dotted within the part), and what is wrong with it."""
+
+    option: str
+    message: str
+    suggestion: str | None = None
+
+
+class Config(BaseModel):
+    """Options of a part: strict (`true` is no number), closed (an unknown option is an error) and frozen."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    part: ClassVar[type[Component]]
+
+    def build(self, *arguments: Any) -> Any:
+        """The part itself, made from these options and what its slot hands over (a Shape, for a layer's parts)."""
+        part: Any = self.part
+        return part(self, *arguments)
+
+    def check(self, shape: Any) -> Iterator[Problem]:
+        """What cannot fit `shape`, found while the recipe is validated; nothing is allocated."""
+        yield from ()
+
+    def spelled(self) -> dict[str, Any]:
+        """The part as a recipe spells it out: its type and every option."""
+        return {"type": self.part.part_name, **{name: spell(getattr(self, name)) for name in type(self).model_fields}}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Give each Config a title of its own, so that JSON Schemas do not collide."""
+        super().__pydantic_init_subclass__(**kwargs)
+        cls.model_config["title"] = cls.__qualname__
+
+
+def spell(value: Any) -> Any:
+    """A validated value as plain data of the recipe language."""
+    if isinstance(value, Config):
+        return value.spelled()
+    if isinstance(value, BaseModel):
+        return {name: spell(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {key: spell(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [spell(entry) for entry in value]
+    return value
+
+
+class Component:
+    """Base of every part. `part_slot` and `part_name` are set when it is registered."""
+
+    Config: ClassVar[type[Config]] = Config
+    part_slot: ClassVar[str] = ""
+    part_name: ClassVar[str] = ""
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    # parameters (by name within the part) that cannot change the output, such as a key bias under softmax
+    inert: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give a part without options of its own a Config of its own, so that `config.part` is never ambiguous."""
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__.get("Config")
+        if own is None:
+            parent = cls.Config
+            namespace = {
+                "__module__": cls.__module__,
+                "__qualname__": f"{cls.__qualname__}.Config",
+                "__doc__": parent.__doc__,
+            }
+            cls.Config = type("Config", (parent,), namespace)
+        elif not (isinstance(own, type) and issubclass(own, Config)):
+            raise TypeError(f"{cls.__qualname__}.Config must be a subclass of tfkit.Config, got {own!r}")
+        cls.Config.part = cls
+
+    @classmethod
+    def adopt(cls, slot: str, name: str) -> None:
+        """Take the slot and the name it is registered under."""
+        cls.part_slot, cls.part_name = slot, name
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Marks a field as a part of `slot`: `Annotated[Config, Slot("attention")]`.
+
+    Accepts a name, a mapping with `type`, or a Config of that slot. An error inside the part keeps the path of the
+    recipe, because a ValidationError raised in a validator is merged with the location around it.
+    """
+
+    slot: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.validate, serialization=core_schema.plain_serializer_function_ser_schema(spell)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"x-slot": self.slot}
+
+    def validate(self, value: Any) -> Config:
+        """The Config of the part that `value` names; raises ValidationError, ValueError."""
+        if isinstance(value, Config):
+            if value.part.part_slot != self.slot:
+                raise ValueError(f"'{value.part.part_name}' is {_a(value.part.part_slot)}, expected {_a(self.slot)}")
+            return value
+        if isinstance(value, str):
+            return self._config(value, {}, loc=())
+        if isinstance(value, Mapping):
+            options = dict(value)
+            name = options.pop("type", None)
+            if not isinstance(name, str):
+                known = ", ".join(REGISTRY.names(self.slot))
+                message = f"says no type; the {self.slot} types are {known}" if name is None else "is no name"
+                raise _located(("type",) * (name is not None), PydanticCustomError("part_type", message), value)
+            return self._config(name, options, loc=("type",))
+        got = "none" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+        raise ValueError(f"expected the name of {_a(self.slot)}, or a mapping with its type, got {got}")
+
+    def _config(self, name: str, options: dict[str, Any], loc: tuple[str, ...]) -> Config:
+        try:
+            part = REGISTRY.get(self.slot, name)
+        except UnknownPart as error:
+            context = {"slot": self.slot, "name": name, "suggestion": error.suggestion, "known": ", ".join(error.known)}
+            message = "unknown {slot} '{name}'"
+            if not error.suggestion:
+                message += " (there are: {known})" if error.known else " (none is registered; register one of your own)"
+            raise _located(loc, PydanticCustomError("unknown_part", message, context), name) from None
+        return part.Config.model_validate(options)
+
+
+def _a(slot: str) -> str:
+    return f"an {slot}" if slot[0] in "aeiou" else f"a {slot}"
+
+
+def _located(loc: tuple[str, ...], error: PydanticCustomError, value: Any) -> ValidationError:
+    return ValidationError.from_exception_data("part", [{"type": error, "loc": loc, "input": value}])
+
+
+__all__ = ["CAPABILITIES", "Capability", "Component", "Config", "Problem", "Slot", "spell"]

@@ -1,0 +1,216 @@
+"""What one call of the model means to the layers: a frozen bundle handed down to every sublayer.
+
+Nothing else is passed down, and no flag tells a module what kind of call this is: training, prefill, one-token decoding
+and packing differ only in what the context holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What came with the call besides the ids; a mask rule or a part asks for it by name."""
+
+    input_ids: Tensor | None = None  # [batch time]
+    token_type_ids: Tensor | None = None  # [batch time]
+    global_attention_mask: Tensor | None = None  # [batch time], 1 = sees all and is seen by all
+    prefix_length: Tensor | None = None  # [batch], the number of tokens that all may see
+
+
+class Rule(Protocol):
+    """A mask rule: True = may look. `query` is [batch|1 query 1], `key` [batch|1 1 key]: places in the sequence."""
+
+    opens: bool
+
+    def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Span:
+    """Which places of the sequence ask, and which are looked at: queries past..past+queries of keys 0..keys."""
+
+    queries: int
+    keys: int
+    past: int
+    device: torch.device
+
+    def query(self) -> Tensor:
+        """Places of the queries, [1 query 1]."""
+        return torch.arange(self.past, self.past + self.queries, device=self.device)[None, :, None]
+
+    def key(self) -> Tensor:
+        """Places of the keys, [1 1 key]."""
+        return torch.arange(self.keys, device=self.device)[None, None, :]
+
+
+@dataclass
+class Visibility:
+    """Who may look at whom: rules over places in the sequence, made a tensor only when a kernel asks, and kept.
+
+    visible = padding and segments and (all limits, or any opening).
+    """
+
+    rules: Sequence[Rule]
+    span: Span
+    inputs: Inputs = field(default_factory=Inputs)
+    real: Tensor | None = None  # [batch key], True = a real token
+    segments: tuple[Tensor, Tensor] | None = None  # of queries [batch query] and of keys [batch key]; equal = together
+    _dense: Tensor | None = field(default=None, init=False)
+    _seen: tuple[Tensor | None, Tensor | None] | None = field(default=None, init=False)
+
+    @property
+    def is_causal(self) -> bool:
+        """Exactly the causal triangle over the whole sequence, and nothing besides: kernels have a fast path for it."""
+        plain = self.real is None and self.segments is None and self.span.past == 0
+        return plain and len(self.rules) == 1 and getattr(self.rules[0], "triangle", False)
+
+    @property
+    def is_full(self) -> bool:
+        """Everything is visible: no rule hides anything from these queries."""
+        if self.real is not None or self.segments is not None:
+            return False
+        last_only = self.span.queries == 1 and self.span.past == self.span.keys - 1
+        return all(last_only and getattr(rule, "triangle", False) for rule in self.rules)
+
+    def dense(self) -> Tensor | None:
+        """True = may look, [batch|1 query|1 key]; None = everything is visible."""
+        if self._dense is None and not self.is_full:
+            self._dense = self._make()
+        return self._dense
+
+    def seen(self) -> tuple[Tensor | None, Tensor | None]:
+        """The dense mask with rows that see nothing opened, and [batch|1 query|1 1] which rows see something.
+
+        A kernel's softmax over nothing is not a number; a row that may see nothing yields zeros instead. The second is
+        None where no row can be blind.
+        """
+        if self._seen is None:
+            dense = self.dense()
+            triangle = all(getattr(rule, "triangle", False) for rule in self.rules)
+            if dense is None or (triangle and self.real is None and self.segments is None):
+                self._seen = dense, None  # a token always sees itself
+            else:
+                sees = dense.any(dim=-1, keepdim=True)
+                self._seen = dense | ~sees, sees
+        return self._seen
+
+    def _make(self) -> Tensor:
+        query, key = self.span.query(), self.span.key()
+        limits = [rule.visible(query, key, self.inputs) for rule in self.rules if not rule.opens]
+        openings = [rule.visible(query, key, self.inputs) for rule in self.rules if rule.opens]
+        visible = _every(limits)
+        if visible is not None:
+            for opening in openings:
+                visible = visible | opening
+        together = [] if visible is None else [visible]
+        if self.real is not None:
+            together.append(self.real[:, None, :])
+        if self.segments is not None:
+            together.append(self.segments[0][:, :, None] == self.segments[1][:, None, :])
+        dense = _every(together)
+        # every rule may have been an opening: those open what is open already
+        return torch.ones(1, 1, self.span.keys, dtype=torch.bool, device=self.span.device) if dense is None else dense
+
+
+def _every(masks: Sequence[Tensor]) -> Tensor | None:
+    result = None
+    for mask in masks:
+        result = mask if result is None else result & mask
+    return result
+
+
+class Positioned(Protocol):
+    """A position part: four hooks, each doing nothing unless the part says otherwise."""
+
+    def embed(self, positions: Tensor) -> Tensor | None: ...
+    def rotation(self, positions: Tensor, dim: int) -> Any | None: ...
+    def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor | None: ...
+    def temperature(self, positions: Tensor) -> Tensor | None: ...
+
+
+class Placement:
+    """What the position parts of a layer say about this call's positions, each thing made once and kept."""
+
+    def __init__(self, parts: Sequence[Positioned], query: Tensor, key: Tensor) -> None:
+        self.parts = parts
+        self.query = query  # [batch|1 query], counted from 0 unless the call says otherwise
+        self.key = key  # [batch|1 key]
+        self._rotations: dict[int, Any] = {}
+        self._biases: dict[int, Tensor | None] = {}
+
+    def embed(self) -> Tensor | None:
+        """What is added to the token embeddings, [batch|1 query width], or None."""
+        return _total([part.embed(self.query) for part in self.parts])
+
+    def rotation(self, dim: int) -> Any | None:
+        """A callable that turns queries and new keys [batch heads query dim], or None where nothing rotates."""
+        if dim not in self._rotations:
+            query = self.query
+            turns = [part.rotation(query, dim) for part in self.parts]
+            found = [turn for turn in turns if turn is not None]
+            self._rotations[dim] = found[0] if found else None
+        return self._rotations[dim]
+
+    def bias(self, num_heads: int) -> Tensor | None:
+        """What is added to the attention scores, [batch|1 heads query key], or None."""
+        if num_heads not in self._biases:
+            self._biases[num_heads] = _total([part.bias(self.query, self.key, num_heads) for part in self.parts])
+        return self._biases[num_heads]
+
+    def temperature(self) -> Tensor | None:
+        """A factor on the scores of each query, [batch|1 query], or None."""
+        product = None
+        for part in self.parts:
+            factor = part.temperature(self.query)
+            if factor is not None:
+                product = factor if product is None else product * factor
+        return product
+
+
+def _total(terms: Sequence[Tensor | None]) -> Tensor | None:
+    result = None
+    for term in terms:
+        if term is not None:
+            result = term if result is None else result + term
+    return result
+
+
+class Collector:
+    """Takes what sublayers hand out besides x: auxiliary losses, and observations that a caller asked for."""
+
+    def __init__(self, watch: frozenset[str] = frozenset()) -> None:
+        self.watch = watch
+        self.losses: list[Tensor] = []
+        self.observed: dict[str, list[Tensor]] = {}
+
+    def watches(self, name: str) -> bool:
+        """Whether the caller asked to observe `name`."""
+        return name in self.watch
+
+    def observe(self, name: str, value: Tensor) -> None:
+        """Keep `value` under `name`, in the order of the calls."""
+        self.observed.setdefault(name, []).append(value)
+
+    def add_loss(self, loss: Tensor) -> None:
+        """Add an auxiliary loss, such as a router's."""
+        self.losses.append(loss)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Per-call facts of one sublayer. In a nested `memory` context, `source` holds the states to attend to."""
+
+    mask: Visibility
+    position: Placement
+    state: Any | None = None  # this sublayer's decode state, or None
+    source: Tensor | None = None  # [batch key memory_width]; None = a sublayer looks at its own input
+    memory: Context | None = None  # for cross-attention: its own source, visibility and placement
+    inputs: Inputs = field(default_factory=Inputs)
+    collector: Collector = field(default_factory=Collector)

@@ -1,0 +1,82 @@
+"""Every error that tfkit raises for its users.
+
+TfkitError
+├── RecipeError      a recipe (or a part's options) is wrong: all faults at once, each with its place
+├── DataError        a file of data, a tokenizer or a checkpoint cannot be used as it is
+├── RunError         a run's folder cannot be created, resumed or loaded
+└── UsageError       a call or a command line asks for something impossible
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class TfkitError(Exception):
+    """Base of all errors that are the user's to mend; the command line prints them without a traceback."""
+
+
+class DataError(TfkitError):
+    """Data, a tokenizer or weights that cannot be used; the message names the file and the line."""
+
+
+class RunError(TfkitError):
+    """A run's folder that cannot be created, resumed or loaded; nothing in it has been changed."""
+
+
+class UsageError(TfkitError):
+    """A call or a command line that asks for something impossible."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value was written: a file with its line and column (from 1), or `--set key=value`, or `<mapping>`."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong in a recipe.
+
+    `path` is dotted, as it is written in a recipe (`model.layer.attention.type`); `suggestion` is the nearest right
+    word, or None.
+    """
+
+    place: Place
+    path: str
+    message: str
+    suggestion: str | None = None
+
+    @property
+    def file(self) -> str:
+        return self.place.file
+
+    @property
+    def line(self) -> int:
+        return self.place.line
+
+    @property
+    def column(self) -> int:
+        return self.place.column
+
+    def __str__(self) -> str:
+        head = f"{self.place}: {self.path}: " if self.path else f"{self.place}: "
+        tail = f" Did you mean '{self.suggestion}'?" if self.suggestion else ""
+        message = self.message if not tail or self.message.endswith((".", "?", "!")) else f"{self.message}."
+        return head + message + tail
+
+
+class RecipeError(TfkitError):
+    """A recipe is wrong. `.faults` holds every fault, sorted by place; `str()` prints one a line."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        unique = dict.fromkeys(faults)
+        self.faults = sorted(unique, key=lambda fault: (fault.file, fault.line, fault.column, fault.path))
+        super().__init__("\n".join(str(fault) for fault in self.faults))

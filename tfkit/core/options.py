@@ -1,0 +1,63 @@
+"""The types that options are written with; each refuses what a recipe cannot mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from tfkit.core.component import Config, Slot
+
+# The bounds keep every size that a recipe can ask for within what 64-bit arithmetic can count.
+Width = Annotated[int, Field(ge=1, le=2**28)]
+PositiveInt = Annotated[int, Field(ge=1, le=2**31)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=2**31)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+
+# R19: no arithmetic, only the two roots that papers use.
+Scale = float | Literal["sqrt_d_model", "1/sqrt_d_model"] | None
+
+
+def scale_factor(scale: float | str | None, d_model: int) -> float:
+    """The number that a `Scale` option stands for."""
+    if scale is None:
+        return 1.0
+    if isinstance(scale, str):
+        return math.sqrt(d_model) if scale == "sqrt_d_model" else 1 / math.sqrt(d_model)
+    return float(scale)
+
+
+def _listed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+# R18: `bias: true | false | [projection names]`
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Bias = bool | Names
+
+
+def has_bias(bias: bool | tuple[str, ...], projection: str) -> bool:
+    """Whether that projection has a bias."""
+    return bias if isinstance(bias, bool) else projection in bias
+
+
+def check_bias(bias: bool | tuple[str, ...], projections: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """What a `Bias` option names that is no projection of its part."""
+    for name in () if isinstance(bias, bool) else bias:
+        if name not in projections:
+            yield "bias", f"'{name}' is no projection here; there are: {', '.join(projections)}"
+
+
+Activation = Annotated[Config, Slot("activation")]
+Norm = Annotated[Config, Slot("norm")]
+
+
+class PathMark:
+    """Marks an option as a path: in a recipe it is relative to the recipe's file."""
+
+
+RecipePath = Annotated[str, PathMark()]

@@ -1,0 +1,1 @@
+"""Data: tokenizers, corpora, and the planning of batches. Nothing here needs torch."""

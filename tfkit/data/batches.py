@@ -1,0 +1,204 @@
+"""Which examples stand together in a batch, and in what order.
+
+Everything is a pure function of (lengths, settings, seed, epoch), so that a run resumes exactly from two numbers and
+every process of a distributed run computes the same plan. No state of a random generator is kept anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfkit.core.errors import DataError, UsageError
+from tfkit.recipe.sections import Batch as BatchOptions
+
+Indices = NDArray[np.int64]
+Batch = TypeVar("Batch")
+
+_POOL = 64  # batches that are sorted by length together: large enough to pad little, small enough to mix
+_PACK_POOL = 8192  # examples that are packed together
+
+
+def fitting(lengths: NDArray[Any], longest: int) -> Indices:
+    """The indices of the examples no side of which is longer than `longest`; the others are for the caller to count.
+
+    lengths: [examples] or [examples sides].
+    """
+    return np.flatnonzero(_widths(lengths) <= longest)
+
+
+def plan(lengths: NDArray[Any], config: BatchOptions, seed: int, epoch: int) -> list[Indices]:
+    """The batches of one epoch, each the indices of its examples; every example stands in exactly one.
+
+    lengths: [examples] or [examples sides]. Raises DataError for no examples and for one that is too long.
+    """
+    widths = _widths(lengths)
+    _check(widths, config, min(config.tokens or 2**62, config.length or 2**62))
+    order = _shuffled(len(widths), seed, epoch, 0)
+    if config.by_length:
+        order = _near_in_length(order, np.asarray(lengths).reshape(len(widths), -1), config)
+    batches = _cut(order, widths, config)
+    if not config.by_length:
+        return batches
+    return [batches[index] for index in _shuffled(len(batches), seed, epoch, 1)]
+
+
+def plan_packed(
+    lengths: NDArray[Any], config: BatchOptions, seed: int, epoch: int, length: int | None = None
+) -> list[list[list[int]]]:
+    """The batches of one epoch as lists of rows, each the indices of the examples that share the row.
+
+    A row holds at most `length` tokens (default `config.length`) on every side. Raises as `plan`, and UsageError when
+    nobody says the length.
+    """
+    room = length or config.length
+    if room is None:
+        raise UsageError("pack needs the length of a row: say data.batch.length, or the model's max_length")
+    widths = _widths(lengths)
+    _check(widths, config, room)
+    rows_at_once = config.size or (config.tokens or 0) // room
+    if not rows_at_once:
+        raise UsageError(f"a packed row of length {room} does not fit into a batch of {config.tokens} tokens")
+    order = _shuffled(len(widths), seed, epoch, 0)
+    rows: list[list[int]] = []
+    for start in range(0, len(order), _PACK_POOL):
+        rows += _pack(order[start : start + _PACK_POOL], widths, room)
+    rows = [rows[index] for index in _shuffled(len(rows), seed, epoch, 1)]
+    return [rows[start : start + rows_at_once] for start in range(0, len(rows), rows_at_once)]
+
+
+class BatchOrder(Generic[Batch]):
+    """The batches of all epochs, for ever; `state` = (epoch, batch) of the next one is all that resuming needs.
+
+    `planner` gives the batches of an epoch: `BatchOrder(lambda epoch: plan(lengths, config, seed, epoch))`.
+    """
+
+    def __init__(self, planner: Callable[[int], Sequence[Batch]], epoch: int = 0, batch: int = 0) -> None:
+        if epoch < 0 or batch < 0:
+            raise UsageError(f"a place in the data is not negative, got epoch {epoch}, batch {batch}")
+        self.planner = planner
+        self._epoch, self._batch = epoch, batch
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """The epoch and the batch that come next."""
+        return self._epoch, self._batch
+
+    def __iter__(self) -> Iterator[tuple[int, int, Batch]]:
+        """Yield (epoch, batch, examples) from `state` on; `state` is the next one's as soon as one is handed out."""
+        while True:
+            epoch = self._epoch
+            batches = self.planner(epoch)
+            if self._batch > len(batches) or not batches:
+                raise DataError(
+                    f"batch {self._batch} of epoch {epoch} was to come next, but this data makes {len(batches)} "
+                    "batches: the data or its settings are not the ones this run began with"
+                )
+            for index in range(self._batch, len(batches)):
+                last = index + 1 == len(batches)
+                self._epoch, self._batch = (epoch + 1, 0) if last else (epoch, index + 1)
+                yield epoch, index, batches[index]
+            if self._epoch == epoch:  # resumed exactly behind the last batch
+                self._epoch, self._batch = epoch + 1, 0
+
+
+def pad(rows: Sequence[Sequence[int]], value: int) -> Indices:
+    """The rows with `value` behind the shorter ones: [rows longest]."""
+    padded = np.full((len(rows), max(map(len, rows), default=0)), value, dtype=np.int64)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
+    return padded
+
+
+def padding_share(batches: Sequence[Indices], lengths: NDArray[Any]) -> float:
+    """The share of padding among all tokens of the batches, every side of an example counted."""
+    sides = np.asarray(lengths).reshape(len(lengths), -1)
+    real = sum(int(sides[batch].sum()) for batch in batches)
+    padded = sum(len(batch) * int(sides[batch].max(axis=0).sum()) for batch in batches)
+    return 1 - real / padded if padded else 0.0
+
+
+def _widths(lengths: NDArray[Any]) -> Indices:
+    """The longest side of each example."""
+    array = np.asarray(lengths)
+    if array.ndim not in (1, 2) or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise UsageError(
+            f"lengths are whole numbers, [examples] or [examples sides]; got {array.dtype} of shape {array.shape}"
+        )
+    return (array if array.ndim == 1 else array.max(axis=1)).astype(np.int64)
+
+
+def _check(widths: Indices, config: BatchOptions, longest: int) -> None:
+    if not len(widths):
+        raise DataError("there is no example to make batches of")
+    too_long = np.flatnonzero(widths > longest)
+    if len(too_long):
+        first = int(too_long[0])
+        more = f" (and {len(too_long) - 1} more are too long)" if len(too_long) > 1 else ""
+        bound = f"batch.length: {longest}" if longest != config.tokens else f"batch.tokens: {longest}"
+        raise DataError(
+            f"example {first} has {widths[first]} tokens, more than {bound}{more}; cut it, leave it out, or allow more"
+        )
+
+
+def _shuffled(count: int, seed: int, epoch: int, purpose: int) -> Indices:
+    """0 to count-1 in an order of its own for each seed, epoch and purpose.
+
+    Sorting raw 64-bit draws gives the same order in every version of numpy, which promises the raw stream of a bit
+    generator but not what `permutation` makes of it.
+    """
+    draws = np.random.PCG64([seed, epoch, purpose]).random_raw(count)
+    return np.argsort(draws, kind="stable").astype(np.int64)
+
+
+def _near_in_length(order: Indices, sides: NDArray[Any], config: BatchOptions) -> Indices:
+    """`order` sorted by length within pools, up and down in turn, so that a batch across two pools fits as well."""
+    widths = sides.max(axis=1)
+    rows = config.size or max(1, (config.tokens or 0) // max(1, int(widths.mean())))
+    pool = rows * _POOL
+    pieces = []
+    for number, start in enumerate(range(0, len(order), pool)):
+        piece = order[start : start + pool]
+        keys = sides[piece]
+        piece = piece[np.lexsort((*keys.T, widths[piece]))]
+        pieces.append(piece if number % 2 == 0 else piece[::-1])
+    return np.concatenate(pieces)
+
+
+def _cut(order: Indices, widths: Indices, config: BatchOptions) -> list[Indices]:
+    """`order` cut into batches as large as the budget allows."""
+    if config.size is not None:
+        return [order[start : start + config.size] for start in range(0, len(order), config.size)]
+    budget = config.tokens or 0
+    starts, longest = [0], 0
+    for place, width in enumerate(widths[order].tolist()):
+        longest = max(longest, width)
+        if longest * (place + 1 - starts[-1]) > budget:
+            starts.append(place)
+            longest = width
+    return np.split(order, starts[1:])
+
+
+def _pack(examples: Indices, widths: Indices, room: int) -> list[list[int]]:
+    """Rows of at most `room` tokens: the longest example first, each into the fullest row that still takes it."""
+    rows: list[list[int]] = []
+    by_space: dict[int, list[list[int]]] = {}
+    spaces = 0  # bit n is set where a row has n tokens of space left
+    for index in examples[np.argsort(-widths[examples], kind="stable")].tolist():
+        width = int(widths[index])
+        fitting_spaces = spaces >> width
+        if fitting_spaces:
+            space = width + (fitting_spaces & -fitting_spaces).bit_length() - 1
+            row = by_space[space].pop()
+            if not by_space[space]:
+                spaces &= ~(1 << space)
+        else:
+            space, row = room, []
+            rows.append(row)
+        row.append(index)
+        by_space.setdefault(space - width, []).append(row)
+        spaces |= 1 << (space - width)
+    return rows

@@ -1,0 +1,108 @@
+"""What every corpus shares: a list of examples, each a mapping of field names to texts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from tfkit.core.component import Component
+from tfkit.core.component import Config as PartConfig
+from tfkit.core.errors import DataError
+from tfkit.core.options import PositiveInt, RecipePath
+
+Example = dict[str, str]
+Record = tuple[str, Example]  # where it stands ("train.en:12") and what it holds
+
+
+def _known_encoding(name: str) -> str:
+    try:
+        with contextlib.suppress(UnicodeError):  # one letter is not a whole one in utf-16
+            b"a".decode(name)
+    except (LookupError, ValueError):
+        raise ValueError(f"{name!r} is no encoding of text; write utf-8, latin-1, ...") from None
+    return name
+
+
+def _several(value: Any) -> Any:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+Encoding = Annotated[str, AfterValidator(_known_encoding)]
+RecipePaths = Annotated[tuple[RecipePath, ...], BeforeValidator(_several), Field(min_length=1)]
+# example field -> the name it has in the file; `translation.en` looks into a mapping
+Fields = Annotated[dict[str, str], Field(min_length=1)]
+
+
+class Corpus(Component):
+    """Base of the corpora; the fields are `source` and `target` of pairs, or `text` (with `label` or `tags`)."""
+
+    class Config(PartConfig):
+        """Options of every corpus; `limit` takes the first so many examples."""
+
+        limit: PositiveInt | None = None
+
+    fields: tuple[str, ...] = ()  # set on the object where its options say them
+
+    def __init__(self, config: Config) -> None:
+        self.limit = config.limit
+
+    def examples(self) -> list[Example]:
+        """All examples, each with every one of `self.fields`; raises DataError naming the file and the line."""
+        return list(islice(self.read(), self.limit))
+
+    def read(self) -> Iterator[Example]:
+        """The examples one by one, whatever the limit."""
+        raise NotImplementedError
+
+
+class RecordCorpus(Corpus):
+    """Base of the corpora whose file holds one example a record: an empty field is an error, unless it is said."""
+
+    class Config(Corpus.Config):
+        """Options of every corpus of records; `skip_empty` leaves out a record with an empty field."""
+
+        skip_empty: bool = False
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.skip_empty = config.skip_empty
+
+    def read(self) -> Iterator[Example]:
+        """The examples whose fields are all there; raises DataError when there is none."""
+        none = True
+        for place, example in self.records():
+            empty = [field for field, text in example.items() if not text.strip()]
+            if not empty:
+                none = False
+                yield example
+            elif not self.skip_empty:
+                raise DataError(f"{place}: {' and '.join(empty)} is empty; mend the line, or write skip_empty: true")
+        if none:
+            raise DataError(f"{self.name()}: there is no example in it")
+
+    def records(self) -> Iterable[Record]:
+        """What the file holds, record by record, each with its place."""
+        raise NotImplementedError
+
+    def name(self) -> str:
+        """The file (or files) to name when nothing is found in it."""
+        raise NotImplementedError
+
+
+class TextRecordCorpus(RecordCorpus):
+    """Base of the corpora of records in a text file."""
+
+    class Config(RecordCorpus.Config):
+        """Options of every corpus of records in a text file."""
+
+        encoding: Encoding = "utf-8"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.encoding = config.encoding

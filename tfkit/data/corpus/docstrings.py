@@ -1,0 +1,118 @@
+"""English text that every machine with Python has: the documentation in its standard library."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from inspect import cleandoc
+from pathlib import Path
+from typing import Literal
+
+from tfkit.core.errors import DataError
+from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.corpus.base import Corpus, Example
+
+_TESTS = {"test", "tests", "idle_test"}
+_TOPICS = "pydoc_data/topics.py"
+
+
+@register("corpus", "docstrings")
+class Docstrings(Corpus):
+    """The help topics and docstrings of Python's standard library, read as text, never imported.
+
+    The same Python version gives the same texts; another version gives others. No text stands in both splits.
+    """
+
+    class Config(Corpus.Config):
+        """Which split (one text in twenty is `valid`), how it is drawn, and the most characters of both together."""
+
+        split: Literal["train", "valid"] = "train"
+        seed: NonNegativeInt = 0
+        characters: PositiveInt = 2_000_000
+
+    fields = ("text",)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    def read(self) -> Iterator[Example]:
+        """The texts of the split; raises DataError where the library's sources are not installed."""
+        room = self.config.characters
+        seen: set[str] = set()
+        for text in texts():
+            if text in seen:
+                continue
+            if len(text) > room:
+                break
+            seen.add(text)
+            room -= len(text)
+            if _in_valid(text, self.config.seed) == (self.config.split == "valid"):
+                yield {"text": text}
+        if not seen:
+            raise DataError(
+                f"{library()}: the sources of Python's standard library are not there, or too long for "
+                f"characters: {self.config.characters}"
+            )
+
+
+def library() -> Path:
+    """The folder of Python's standard library."""
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
+def texts() -> Iterator[str]:
+    """The help topics, then the docstrings module by module, in the order of their names."""
+    yield from _topics(library() / _TOPICS)
+    for file in sources():
+        yield from _docstrings(file)
+
+
+def sources() -> Iterator[Path]:
+    """The source files of the standard library, tests left out."""
+    root = library()
+    for name in sorted(sys.stdlib_module_names - _TESTS):
+        for file in sorted((root / name).rglob("*.py")) if (root / name).is_dir() else [root / f"{name}.py"]:
+            if file.is_file() and not _TESTS.intersection(file.relative_to(root).parts):
+                yield file
+
+
+def _topics(file: Path) -> Iterator[str]:
+    """The texts of pydoc's table of topics, which is one literal mapping."""
+    for statement in _parse(file):
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
+            for value in statement.value.values:
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    yield cleandoc(value.value)
+
+
+def _docstrings(file: Path) -> Iterator[str]:
+    module = ast.Module(body=_parse(file), type_ignores=[])
+    pending: list[ast.AST] = [module]
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if text := ast.get_docstring(node):
+            yield text
+        pending.extend(reversed(node.body))
+
+
+def _parse(file: Path) -> list[ast.stmt]:
+    """The statements of a source file; none where it cannot be read or is for another Python."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an invalid escape in the library is not ours to report
+        try:
+            return ast.parse(file.read_bytes()).body
+        except (OSError, SyntaxError, ValueError):
+            return []
+
+
+def _in_valid(text: str, seed: int) -> bool:
+    digest = hashlib.sha256(f"{seed}\n{text}".encode("utf-8", errors="surrogatepass")).digest()
+    return digest[0] * 256 + digest[1] < 65536 // 20

@@ -1,0 +1,44 @@
+"""Texts with a label: a file in which each line begins with its label, or a file of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tfkit.core.options import RecipePath
+from tfkit.core.registry import register
+from tfkit.data.corpus.base import Record, TextRecordCorpus
+from tfkit.data.corpus.lines import read_lines, same_number
+
+
+@register("corpus", "labelled_text")
+class LabelledText(TextRecordCorpus):
+    """The label is the first word of the line, or the same line of the file `labels`."""
+
+    class Config(TextRecordCorpus.Config):
+        """The file of texts, and that of labels if they are apart."""
+
+        file: RecipePath
+        labels: RecipePath | None = None
+
+    fields = ("text", "label")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.file, self.labels = config.file, config.labels
+
+    def records(self) -> Iterator[Record]:
+        """The texts with their labels; raises DataError when the two files have not equally many lines."""
+        lines = read_lines(self.file, self.encoding)
+        if self.labels is None:
+            split = [line.partition(" ") for line in lines]
+            labels, lines = [label for label, _, _ in split], [text for _, _, text in split]
+        else:
+            labels = read_lines(self.labels, self.encoding)
+            same_number((self.file, lines), (self.labels, labels))
+        for number, (text, label) in enumerate(zip(lines, labels, strict=True), start=1):
+            file = self.labels if self.labels is not None and text.strip() else self.file
+            yield f"{file}:{number}", {"text": text, "label": label.strip()}
+
+    def name(self) -> str:
+        """The file."""
+        return self.file

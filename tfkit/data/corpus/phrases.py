@@ -1,0 +1,42 @@
+"""The data that tfkit makes itself: English phrases with their German translation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.corpus.base import Corpus, Example
+
+
+@register("corpus", "phrases")
+class Phrases(Corpus):
+    """Generated English-German pairs: no file is needed, and no pair of one split stands in another.
+
+    The three numbers and the seed belong to all splits together: say the same ones in train, valid and test.
+    """
+
+    class Config(Corpus.Config):
+        """Which split, how large each of them is, and the seed of all."""
+
+        split: Literal["train", "valid", "test"] = "train"
+        train: PositiveInt = 30000
+        valid: PositiveInt = 500
+        test: PositiveInt = 1000
+        seed: NonNegativeInt = 1
+
+    fields = ("source", "target")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    def read(self) -> Iterator[Example]:
+        """The pairs of the split, English as source and German as target."""
+        from tfkit.data import phrases
+
+        config = self.config
+        splits = phrases.split(config.train, config.valid, config.test, config.seed)
+        for phrase in splits[("train", "valid", "test").index(config.split)]:
+            yield {"source": phrase.english, "target": phrase.german}

@@ -1,0 +1,202 @@
+"""What every tokenizer shares: the fitted `Tokenizer`, and the base of the parts that fit one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import tokenizers
+from pydantic import Field
+
+from tfkit.core.component import Component
+from tfkit.core.component import Config as PartConfig
+from tfkit.core.errors import DataError, TfkitError, UsageError
+from tfkit.data.tokenizer.special import ROLES, SpecialTokens, infer_roles, roles_in, with_roles
+
+
+class Tokenizer:
+    """Text to ids and back, with the roles of its special tokens.
+
+    Special tokens are never read from a text: "</s>" in a text is four characters, unless `special=True` is said.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> None:
+        """Take a `tokenizers` object and the text of each special token by role; raises DataError for no token."""
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        missing = [f"{role} {text!r}" for role, text in special.items() if text not in vocabulary]
+        if missing:
+            raise DataError(f"the tokenizer has no token for {', '.join(missing)}")
+        self.special_ids: dict[str, int] = {role: vocabulary[special[role]] for role in ROLES if role in special}
+        self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
+        self.backend = with_roles(backend, special)
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        """The ids of `text`, no special token added; with `special` those written in the text are read as such."""
+        return self.encode_batch([text], special)[0]
+
+    def encode_batch(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
+        """`encode` for many texts at once, in parallel; raises DataError for a text that has no ids here."""
+        self.backend.encode_special_tokens = not special
+        try:
+            encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError:
+            raise _not_text(texts) from None
+        except Exception as error:  # the library raises plain Exception
+            raise DataError(f"{self._first_unknown(texts)}: {error}") from error
+        return [list(one.ids) for one in encoded]
+
+    def _first_unknown(self, texts: Sequence[str]) -> str:
+        """What to say of a text that a vocabulary without an unknown token cannot write."""
+        for text in texts:
+            normal = self.backend.normalizer.normalize_str(text) if self.backend.normalizer else text
+            cutter = self.backend.pre_tokenizer
+            for piece, _ in cutter.pre_tokenize_str(normal) if cutter else ():
+                if piece not in self:
+                    return f"{piece!r} is not in the vocabulary, which has no unknown token"
+        return "the text cannot be encoded"
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids` without special tokens; an id that no token has stands for nothing."""
+        numbers = [int(id_) for id_ in ids]
+        if numbers and min(numbers) < 0:
+            raise UsageError(f"ids are not negative, got {min(numbers)}")
+        return str(self.backend.decode(numbers, skip_special_tokens=True))
+
+    def token(self, id_: int) -> str:
+        """The token with that id; raises UsageError when there is none."""
+        token = self.backend.id_to_token(id_) if id_ >= 0 else None
+        if token is None:
+            raise UsageError(f"no token has id {id_}; the ids go from 0 to {self.vocab_size - 1}")
+        return str(token)
+
+    def id(self, token: str) -> int:
+        """The id of that token; raises UsageError when there is none."""
+        found = self.backend.token_to_id(token)
+        if found is None:
+            raise UsageError(f"{token!r} is no token of this vocabulary of {self.vocab_size}")
+        return int(found)
+
+    def __contains__(self, token: str) -> bool:
+        """Whether that is one of the tokens."""
+        return self.backend.token_to_id(token) is not None
+
+    def to_json(self) -> str:
+        """The text of tokenizer.json."""
+        return str(self.backend.to_str(pretty=True))
+
+    def save(self, path: str | Path) -> None:
+        """Write tokenizer.json, whole or not at all; raises DataError naming the file."""
+        target = Path(path)
+        beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(beside, "w", encoding="utf-8", newline="\n") as stream:
+                stream.write(self.to_json())
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(beside, target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise DataError(f"{target}: the tokenizer cannot be written: {error.strerror}") from None
+
+    @classmethod
+    def load(cls, path: str | Path, special: Mapping[str, str] | None = None) -> Tokenizer:
+        """Read a tokenizer.json, ours or another's.
+
+        Roles come from `special` if given, else from the file, else from common names.
+        Raises DataError naming the file.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise DataError(f"{path}: there is no such tokenizer file") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: the tokenizer cannot be read: {error}") from None
+        try:
+            return cls.from_json(text, special)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_json(cls, text: str, special: Mapping[str, str] | None = None) -> Tokenizer:
+        """`load` from the text of a file; raises DataError."""
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises plain Exception
+            raise DataError(f"not a tokenizer.json of the `tokenizers` library: {error}") from error
+        if special is None:
+            written = roles_in(json.loads(backend.to_str())["post_processor"])
+            special = infer_roles(backend) if written is None else written
+        return cls(backend, special)
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        """Pickle as the text of the file, for the workers that load data."""
+        return Tokenizer.from_json, (self.to_json(),)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({type(self.backend.model).__name__}, {self.vocab_size} tokens, {self.special_ids})"
+
+
+def _not_text(texts: Sequence[Any]) -> TfkitError:
+    """What to say of texts that the library does not take for strings."""
+    for text in texts:
+        if not isinstance(text, str):
+            return UsageError(f"a tokenizer encodes strings, got {type(text).__name__} ({text!r})")
+    return DataError("half of a character (a lone surrogate) stands in the text, which is no Unicode text")
+
+
+class TokenizerPart(Component):
+    """Base of the tokenizers: `fit` learns from texts and gives the `Tokenizer` that everything uses."""
+
+    class Config(PartConfig):
+        """Options of every tokenizer."""
+
+        @property
+        def vocabulary_bound(self) -> int | None:
+            """The largest vocabulary these settings allow, None when only the text (or a file) can say."""
+            return None
+
+    learns: ClassVar[bool] = True  # False: `fit` does not read the texts, so that none need be gathered
+
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        """A tokenizer for `texts`; the same texts give the same tokenizer. Raises DataError when there is no text."""
+        raise NotImplementedError
+
+
+class Learned(TokenizerPart):
+    """Base of the tokenizers whose vocabulary comes from the texts."""
+
+    class Config(TokenizerPart.Config):
+        """Options of every tokenizer that learns its vocabulary."""
+
+        special_tokens: SpecialTokens = Field(default_factory=SpecialTokens)
+
+    def __init__(self, config: Config) -> None:
+        self.special = config.special_tokens
+
+    def finish(self, backend: tokenizers.Tokenizer) -> Tokenizer:
+        """The `Tokenizer` around a trained backend, its special tokens entered."""
+        backend.add_special_tokens(list(self.special.texts().values()))
+        return Tokenizer(backend, self.special.texts())
+
+
+def some(texts: Iterable[str]) -> Iterator[str]:
+    """`texts` as they come; raises DataError at the end when not one of them held a character."""
+    empty = True
+    for text in texts:
+        empty = empty and not text
+        yield text
+    if empty:
+        raise DataError("a tokenizer learns from text, and there is none")
+
+
+def within(bound: int, backend: tokenizers.Tokenizer, needed: str) -> None:
+    """Raise DataError when the trainer had to go beyond the vocabulary asked for."""
+    size = backend.get_vocab_size(with_added_tokens=True)
+    if size > bound:
+        raise DataError(f"vocab_size: {bound} is too small: {needed} alone need {size}")

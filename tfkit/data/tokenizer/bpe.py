@@ -1,0 +1,90 @@
+"""Byte-pair encoding: frequent pairs of symbols are merged into one, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tokenizers
+from pydantic import model_validator
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.tokenizer.base import Learned, Tokenizer, some, within
+from tfkit.data.tokenizer.special import SpecialTokens, check_room
+from tfkit.data.tokenizer.words import mark_words
+
+
+@register("tokenizer", "bpe")
+class Bpe(Learned):
+    """Byte-pair encoding of characters (Sennrich 2016, arXiv 1508.07909) or bytes (GPT-2, Radford 2019).
+
+    Bytes know every text, so `byte_level: true` has no unknown token; characters need one.
+    """
+
+    class Config(Learned.Config):
+        """Options of `bpe`; pairs seen less than `minimum_count` times are not merged."""
+
+        vocab_size: PositiveInt
+        byte_level: bool = False
+        lowercase: bool = False
+        minimum_count: PositiveInt = 2
+
+        @model_validator(mode="before")
+        @classmethod
+        def _bytes_know_everything(cls, data: Any) -> Any:
+            """Leave the unknown token out of the defaults of a byte-level vocabulary."""
+            if not isinstance(data, Mapping) or data.get("byte_level") is not True:
+                return data
+            special = data.get("special_tokens", {})
+            if isinstance(special, SpecialTokens) and "unknown" not in special.model_fields_set:
+                special = special.model_dump(exclude_unset=True)
+            if isinstance(special, Mapping) and "unknown" not in special:
+                return {**data, "special_tokens": {**special, "unknown": None}}
+            return data
+
+        @model_validator(mode="after")
+        def _unknown_fits(self) -> Bpe.Config:
+            unknown = self.special_tokens.unknown
+            if self.byte_level and unknown is not None:
+                raise ValueError(f"byte_level knows every text: write special_tokens.unknown: none, not {unknown!r}")
+            if not self.byte_level and unknown is None:
+                raise ValueError("without byte_level there are unknown characters: name special_tokens.unknown")
+            check_room(self.vocab_size, self.special_tokens, others=256 if self.byte_level else 1)
+            return self
+
+        @property
+        def vocabulary_bound(self) -> int | None:
+            """The size asked for; a small text may give less."""
+            return self.vocab_size
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        """A tokenizer whose merges come from `texts`; raises DataError when the characters alone are too many."""
+        config = self.config
+        backend = tokenizers.Tokenizer(models.BPE(unk_token=self.special.unknown))
+        if config.byte_level:
+            _cut_bytes(backend, config.lowercase)
+        else:
+            mark_words(backend, config.lowercase)
+        trainer = trainers.BpeTrainer(
+            vocab_size=config.vocab_size,
+            min_frequency=config.minimum_count,
+            special_tokens=list(self.special.texts().values()),
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()) if config.byte_level else [],
+            show_progress=False,
+        )
+        backend.train_from_iterator(some(texts), trainer)
+        within(config.vocab_size, backend, "the different characters of the text and the special tokens")
+        return self.finish(backend)
+
+
+def _cut_bytes(backend: tokenizers.Tokenizer, lowercase: bool) -> None:
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()

@@ -1,0 +1,119 @@
+"""Special tokens: their texts, their roles, and how a file of a tokenizer keeps the roles.
+
+The file is plain `tokenizer.json` of the `tokenizers` library. That format has no place for the roles of special
+tokens (which one pads, which one ends), so they are written as the names of a template that adds nothing to a text:
+`post_processor: {..., special_tokens: {"tfkit.pad": {"ids": [0], "tokens": ["<pad>"]}}}`. A file without such a
+template comes from elsewhere; its roles are inferred from the common names in `COMMON_NAMES`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import tokenizers
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+ROLES = ("pad", "start", "end", "unknown", "mask", "separator")
+COMMON_NAMES: dict[str, tuple[str, ...]] = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>"),
+    "start": ("<s>", "[CLS]", "<bos>", "<|startoftext|>", "<|begin_of_text|>", "<|endoftext|>"),
+    "end": ("</s>", "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>"),
+    "unknown": ("<unk>", "[UNK]"),
+    "mask": ("<mask>", "[MASK]"),
+    "separator": ("[SEP]", "<sep>", "</s>"),
+}
+_PREFIX = "tfkit."
+_ROLES = "tfkit"  # marks the template of roles, even when it names none
+
+
+class SpecialTokens(BaseModel):
+    """The text of each special token by its role; their ids are given in this order from 0, `none` leaves one out."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, title="SpecialTokens")
+
+    pad: str | None = "<pad>"
+    start: str | None = "<s>"
+    end: str | None = "</s>"
+    unknown: str | None = "<unk>"
+    mask: str | None = None
+    separator: str | None = None
+
+    @field_validator(*ROLES)
+    @classmethod
+    def _apart_from_text(cls, text: str | None) -> str | None:
+        if text is None:
+            return None
+        letters = sum(character.isalnum() for character in text)
+        if any(character.isspace() for character in text) or letters in (0, len(text)):
+            raise ValueError(
+                f"a special token has letters and signs but no space, such as <pad> or [PAD], so that no word of a "
+                f"text can be it; got {text!r}"
+            )
+        return text
+
+    @model_validator(mode="after")
+    def _distinct(self) -> SpecialTokens:
+        roles: dict[str, str] = {}
+        for role, text in self.texts().items():
+            if text in roles:
+                raise ValueError(f"{roles[text]} and {role} are both {text!r}; give each role a text of its own")
+            roles[text] = role
+        return self
+
+    def texts(self) -> dict[str, str]:
+        """The special tokens there are, by role, in the order of their ids."""
+        return {role: text for role in ROLES if (text := getattr(self, role)) is not None}
+
+
+def infer_roles(backend: tokenizers.Tokenizer) -> dict[str, str]:
+    """The special tokens of a file from elsewhere, by their common names; two roles may share one token here."""
+    tokens = backend.get_vocab(with_added_tokens=True)
+    found = {role: next((name for name in names if name in tokens), None) for role, names in COMMON_NAMES.items()}
+    return {role: name for role, name in found.items() if name is not None}
+
+
+def with_roles(backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> tokenizers.Tokenizer:
+    """`backend` with the roles written in its file, and without truncation and padding.
+
+    A file from elsewhere may cut at 128 tokens, or pad, without a word; its own template stays, behind that of roles
+    (before it, the library panics on two templates in a row).
+    """
+    data = json.loads(backend.to_str())
+    marks = {
+        _PREFIX + role: {"id": _PREFIX + role, "ids": [backend.token_to_id(text)], "tokens": [text]}
+        for role, text in special.items()
+    }
+    text, other = {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}
+    marks[_ROLES] = {"id": _ROLES, "ids": [], "tokens": []}
+    template = {"type": "TemplateProcessing", "single": [text], "pair": [text, other], "special_tokens": marks}
+    rest = [step for step in _steps(data["post_processor"]) if not _is_roles(step)]
+    data["post_processor"] = {"type": "Sequence", "processors": [template, *rest]} if rest else template
+    return tokenizers.Tokenizer.from_str(json.dumps({**data, "truncation": None, "padding": None}))
+
+
+def roles_in(post_processor: Any) -> dict[str, str] | None:
+    """The roles written by `with_roles`, or None when nobody wrote any."""
+    for step in filter(_is_roles, _steps(post_processor)):
+        marks = step["special_tokens"].items()
+        return {name.removeprefix(_PREFIX): mark["tokens"][0] for name, mark in marks if name != _ROLES}
+    return None
+
+
+def _steps(post_processor: Any) -> list[dict[str, Any]]:
+    """A post-processor as the list of those it is made of."""
+    if post_processor is None:
+        return []
+    return list(post_processor["processors"]) if post_processor["type"] == "Sequence" else [post_processor]
+
+
+def _is_roles(step: dict[str, Any]) -> bool:
+    return step["type"] == "TemplateProcessing" and _ROLES in step["special_tokens"]
+
+
+def check_room(vocab_size: int | None, special: SpecialTokens, others: int = 1) -> None:
+    """Raise ValueError when `vocab_size` has no room for the special tokens and `others` more."""
+    least = len(special.texts()) + others
+    if vocab_size is not None and vocab_size < least:
+        raise ValueError(f"vocab_size: {vocab_size} is too small: at least {least} are needed")

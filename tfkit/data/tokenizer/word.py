@@ -1,0 +1,55 @@
+"""One token for each word, as in most models before subwords."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tokenizers
+from pydantic import model_validator
+from tokenizers import models, trainers
+
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.tokenizer.base import Learned, Tokenizer, some
+from tfkit.data.tokenizer.special import check_room
+from tfkit.data.tokenizer.words import mark_words
+
+
+@register("tokenizer", "word")
+class Word(Learned):
+    """The most frequent words, numbers and runs of punctuation are tokens, each with the space before it."""
+
+    class Config(Learned.Config):
+        """Options of `word`; `vocab_size` is the most there may be, special tokens counted, none = no limit."""
+
+        vocab_size: PositiveInt | None = None
+        minimum_count: PositiveInt = 1
+        lowercase: bool = False
+
+        @model_validator(mode="after")
+        def _has_room(self) -> Word.Config:
+            check_room(self.vocab_size, self.special_tokens)
+            return self
+
+        @property
+        def vocabulary_bound(self) -> int | None:
+            """The limit asked for."""
+            return self.vocab_size
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        """A tokenizer with the words of `texts`; equally frequent words come in the order of the alphabet."""
+        config = self.config
+        backend = tokenizers.Tokenizer(models.WordLevel(vocab={}, unk_token=self.special.unknown or ""))
+        mark_words(backend, config.lowercase)
+        trainer = trainers.WordLevelTrainer(
+            vocab_size=config.vocab_size or 2**31 - 1,
+            min_frequency=config.minimum_count,
+            special_tokens=list(self.special.texts().values()),
+            show_progress=False,
+        )
+        backend.train_from_iterator(some(texts), trainer)
+        return self.finish(backend)

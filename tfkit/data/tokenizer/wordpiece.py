@@ -1,0 +1,120 @@
+"""WordPiece as BERT uses it: a word is cut into the longest pieces that the vocabulary has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import tokenizers
+from pydantic import model_validator
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from tfkit.core.errors import DataError
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.tokenizer.base import Learned, Tokenizer, some, within
+from tfkit.data.tokenizer.special import check_room
+
+_PREFIX = "##"
+# Private code points that stand for a character at the front of a word and inside it, while pairs are merged.
+_FRONT, _INSIDE, _ROOM = 0xF0000, 0x100000, 0xFFFE
+
+
+@register("tokenizer", "wordpiece")
+class WordPiece(Learned):
+    """WordPiece (Wu 2016, arXiv 1609.08144; as in BERT, arXiv 1810.04805): `##` marks a piece inside a word.
+
+    Decoding puts spaces between words and takes them away before punctuation: close to the text, not always the text.
+    """
+
+    class Config(Learned.Config):
+        """Options of `wordpiece`; lowercase removes accents too, as BERT's uncased vocabulary does."""
+
+        vocab_size: PositiveInt
+        lowercase: bool = False
+        minimum_count: PositiveInt = 2
+
+        @model_validator(mode="after")
+        def _has_unknown(self) -> WordPiece.Config:
+            if self.special_tokens.unknown is None:
+                raise ValueError("a word may have no pieces: name special_tokens.unknown")
+            check_room(self.vocab_size, self.special_tokens)
+            return self
+
+        @property
+        def vocabulary_bound(self) -> int | None:
+            """The size asked for; a small text may give less."""
+            return self.vocab_size
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        """A tokenizer whose pieces come from `texts`; raises DataError when the characters alone are too many."""
+        config = self.config
+        normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
+        cutter = pre_tokenizers.BertPreTokenizer()
+        pieces = self._pieces(_count(some(texts), normalizer, cutter))
+        tokens = [*self.special.texts().values(), *pieces]
+        backend = tokenizers.Tokenizer(
+            models.WordPiece(
+                vocab={token: index for index, token in enumerate(tokens)},
+                unk_token=self.special.unknown or "",
+                continuing_subword_prefix=_PREFIX,
+                max_input_chars_per_word=100,
+            )
+        )
+        within(config.vocab_size, backend, "the different characters of the text and the special tokens")
+        backend.normalizer, backend.pre_tokenizer = normalizer, cutter
+        backend.decoder = decoders.WordPiece(prefix=_PREFIX, cleanup=True)
+        return self.finish(backend)
+
+    def _pieces(self, counts: Counter[str]) -> list[str]:
+        """The pieces in the order they are found.
+
+        The library's own trainer numbers the pieces inside words in the order of a hash table, another at every run
+        (huggingface/tokenizers 1794). Its BPE trainer sorts single characters, and so gives one answer: a character
+        at the front of a word and the same one inside are written as two characters, merged, and written back.
+        """
+        characters = sorted({character for word in counts for character in word})
+        if len(characters) > _ROOM:
+            raise DataError(f"{len(characters)} different characters are too many for wordpiece; at most {_ROOM}")
+        front = {character: chr(_FRONT + index) for index, character in enumerate(characters)}
+        inside = {character: chr(_INSIDE + index) for index, character in enumerate(characters)}
+        backend = tokenizers.Tokenizer(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.config.vocab_size - len(self.special.texts()),
+            min_frequency=self.config.minimum_count,
+            initial_alphabet=sorted(front.values()),  # so that no character alone is unknown
+            show_progress=False,
+        )
+        written = (front[word[0]] + "".join(inside[character] for character in word[1:]) for word in counts)
+        backend.train_from_iterator(_repeated(written, counts.values()), trainer)
+        found = sorted(backend.get_vocab().items(), key=lambda item: item[1])
+        read = {chr(_FRONT + index): character for index, character in enumerate(characters)}
+        read |= {chr(_INSIDE + index): character for index, character in enumerate(characters)}
+        return [
+            (_PREFIX if ord(token[0]) >= _INSIDE else "") + "".join(read[character] for character in token)
+            for token, _ in found
+        ]
+
+
+def _count(
+    texts: Iterable[str], normalizer: normalizers.Normalizer, cutter: pre_tokenizers.PreTokenizer
+) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(word for word, _ in cutter.pre_tokenize_str(normalizer.normalize_str(text)))
+    return counts
+
+
+def _repeated(words: Iterable[str], counts: Iterable[int]) -> Iterator[str]:
+    """Each word as often as it was counted, a line of at most 1000 at a time."""
+    for word, count in zip(words, counts, strict=True):
+        whole, rest = divmod(count, 1000)
+        for _ in range(whole):
+            yield f"{word} " * 1000
+        if rest:
+            yield f"{word} " * rest

@@ -1,0 +1,94 @@
+"""Cross-entropy, and output projection with cross-entropy as one step that never holds all logits at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK_ELEMENTS = 1 << 22  # logits held at once: 16 MiB in float32
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Sum over rows of the cross-entropy in nats; `logits` [n vocab], `targets` [n]; smoothing as in the paper."""
+    return F.cross_entropy(logits.float(), targets, reduction="sum", label_smoothing=smoothing)
+
+
+def linear_cross_entropy(
+    features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0
+) -> Tensor:
+    """cross_entropy(features weightᵀ + bias) summed over rows, in chunks; `features` [n width], `weight` [vocab width].
+
+    The gradients are made in the forward pass, while a chunk's logits are there: less time, a fraction of the memory.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return cross_entropy(F.linear(features, weight, bias), targets, smoothing)
+    out: Tensor = _LinearCrossEntropy.apply(features, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+    ) -> Tensor:
+        rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
+        matrix = weight.to(_product_type(weight))
+        grad_features = torch.empty_like(features)
+        grad_weight = torch.zeros_like(weight)
+        grad_bias = None if bias is None else torch.zeros_like(bias)
+        total = torch.zeros((), dtype=torch.float32, device=features.device)
+        with torch.autocast(features.device.type, enabled=False):
+            for start in range(0, features.shape[0], rows):
+                chunk, target = features[start : start + rows].to(matrix.dtype), targets[start : start + rows]
+                logits = F.linear(chunk, matrix, None if bias is None else bias.to(matrix.dtype))
+                loss, gradient = _loss_and_gradient(logits, target, smoothing)
+                total += loss
+                small = gradient.to(matrix.dtype)
+                grad_features[start : start + rows] = small @ matrix
+                if matrix.dtype == grad_weight.dtype:
+                    grad_weight.addmm_(small.t(), chunk)
+                else:
+                    grad_weight += small.t() @ chunk
+                if grad_bias is not None:
+                    grad_bias += gradient.sum(dim=0)
+        ctx.save_for_backward(grad_features, grad_weight, grad_bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scale = grads[0]
+        grad_features, grad_weight, grad_bias = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        return (
+            grad_features * scale.to(grad_features.dtype) if needs[0] else None,
+            grad_weight * scale.to(grad_weight.dtype) if needs[1] else None,
+            None if grad_bias is None or not needs[2] else grad_bias * scale.to(grad_bias.dtype),
+            None,
+            None,
+        )
+
+
+def _product_type(weight: Tensor) -> torch.dtype:
+    """The type that products are made in: autocast's where it is on, else the weights' own."""
+    kind = weight.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+
+
+def _loss_and_gradient(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Summed loss of a chunk and its gradient by the logits: softmax minus the smoothed target distribution."""
+    logits = logits.float()
+    log_total = torch.logsumexp(logits, dim=-1, keepdim=True)
+    picked = logits.gather(-1, targets[:, None])
+    loss = (log_total - picked).sum() * (1 - smoothing)
+    if smoothing:
+        loss = loss + (log_total * logits.shape[-1] - logits.sum(dim=-1, keepdim=True)).sum() * (
+            smoothing / logits.shape[-1]
+        )
+    gradient = logits.sub_(log_total).exp_()
+    if smoothing:
+        gradient -= smoothing / logits.shape[-1]
+    gradient.scatter_add_(-1, targets[:, None], torch.full_like(picked, smoothing - 1))
+    return loss, gradient

@@ -1,0 +1,36 @@
+"""Rotary position encoding as a pure function: channels turned in pairs (Su et al. 2021, arXiv 2104.09864)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Layout = Literal["halves", "interleaved"]
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Turns the first channels of queries and keys; called on x [batch heads time dim], gives the same shape.
+
+    `cosine` and `sine` are [batch|1 1 time pairs], float32. In the layout `halves` channel i is paired with i + pairs,
+    channel 2i with 2i + 1 in the layout `interleaved`; channels beyond the pairs stay as they are.
+    """
+
+    cosine: Tensor
+    sine: Tensor
+    layout: Layout
+
+    def __call__(self, x: Tensor) -> Tensor:
+        width = 2 * self.cosine.shape[-1]
+        turned, rest = x[..., :width].float(), x[..., width:]
+        if self.layout == "halves":
+            first, second = turned.chunk(2, dim=-1)
+        else:
+            first, second = turned[..., 0::2], turned[..., 1::2]
+        a = first * self.cosine - second * self.sine
+        b = second * self.cosine + first * self.sine
+        joined = torch.cat((a, b), dim=-1) if self.layout == "halves" else torch.stack((a, b), dim=-1).flatten(-2)
+        return torch.cat((joined.to(x.dtype), rest), dim=-1)

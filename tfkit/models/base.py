@@ -1,0 +1,129 @@
+"""What every topology has: stacks, heads, one public forward that takes and gives tensors only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Component, Config
+from tfkit.core.context import Collector
+from tfkit.core.errors import UsageError
+from tfkit.core.shape import Side
+from tfkit.models.stack import Stack
+from tfkit.models.state import DecodeState
+
+
+@dataclass
+class ModelOutput:
+    """What a model gives. Fields that the architecture or the call has no use for are None."""
+
+    logits: Tensor | None = None  # of `head`
+    hidden: Tensor | None = None  # [batch time d_model] of the last stack
+    memory: Tensor | None = None  # [batch source d_model] of the encoder, in an encoder-decoder
+    heads: dict[str, Tensor] = field(default_factory=dict)  # of `heads`, by name
+    auxiliary_loss: Tensor | None = None  # sum of what sublayers added
+
+
+torch.export.register_dataclass(ModelOutput)
+
+
+class Model(Component, nn.Module):
+    """Base of the topologies; `blueprint` says what it is made of."""
+
+    # the stacks of this topology, each with whether it hides the future unless a recipe says otherwise
+    sides: ClassVar[Mapping[Side, bool]] = {}
+
+    def __init__(self, config: Config, blueprint: Blueprint) -> None:
+        super().__init__()
+        self.blueprint = blueprint
+        for plan in blueprint.stacks():
+            self.add_module(plan.side, Stack(plan))
+        if blueprint.shared_embedding:
+            self.stack("decoder").embedding.tokens = self.stack("encoder").embedding.tokens  # type: ignore[union-attr]
+        self.head = None if blueprint.head is None else self._build_head(blueprint.head)
+        self.heads = nn.ModuleDict({name: self._build_head(head) for name, head in blueprint.heads})
+
+    def stack(self, side: str) -> Stack:
+        """The encoder or the decoder."""
+        stack = getattr(self, side)
+        if not isinstance(stack, Stack):
+            raise UsageError(f"this model has no {side}")
+        return stack
+
+    def _build_head(self, config: Config) -> nn.Module:
+        plan = self.blueprint.read_by(config)
+        head: nn.Module = config.build(plan.shape(plan.num_layers), self.stack(plan.side).embedding)
+        return head
+
+    @property
+    def caches(self) -> bool:
+        """Whether this model can decode from a state."""
+        return self.stack(self.blueprint.last.side).caches
+
+    def new_state(self) -> DecodeState:
+        """An empty decode state: pass it as `state` to decode a few tokens a call; raises UsageError."""
+        return self.stack(self.blueprint.last.side).new_state()
+
+    def finish(self, body: Body, with_heads: bool) -> ModelOutput:
+        """The output of a call: its hidden states and, if asked for, every head computed from those it reads."""
+        out = ModelOutput(hidden=body.hidden, memory=body.memory)
+        if body.collector.losses:
+            out.auxiliary_loss = torch.stack(body.collector.losses).sum()
+        if not with_heads:
+            return out
+        if self.head is not None:
+            out.logits = self.head(*body.read(self.blueprint.head))
+        configs = dict(self.blueprint.heads)
+        out.heads = {name: head(*body.read(configs[name])) for name, head in self.heads.items()}
+        return out
+
+
+@dataclass
+class Body:
+    """Hidden states before any head: of the last stack, and of the encoder where there are two."""
+
+    hidden: Tensor
+    real: Tensor | None
+    memory: Tensor | None = None
+    memory_real: Tensor | None = None
+    collector: Collector = field(default_factory=Collector)
+
+    def read(self, head: Config | None) -> tuple[Tensor, Tensor | None]:
+        """What `head` reads: hidden states and which of them are real."""
+        if getattr(head, "reads", None) == "encoder" and self.memory is not None:
+            return self.memory, self.memory_real
+        # with a decode state the mask may be that of everything so far
+        return self.hidden, None if self.real is None else self.real[:, -self.hidden.shape[1] :]
+
+
+def as_real(mask: Tensor | None, tokens: Tensor | None, name: str) -> Tensor | None:
+    """An attention mask (1 = a real token) as booleans; raises UsageError when its shape cannot fit `tokens`."""
+    if mask is None:
+        return None
+    if mask.dim() != 2 or (tokens is not None and mask.shape[0] != tokens.shape[0]):
+        want = "[batch time]" if tokens is None else f"[{tokens.shape[0]} time]"
+        raise UsageError(f"{name} is {want} with 1 for a real token, got shape {list(mask.shape)}")
+    return mask.bool()
+
+
+def check_ids(ids: Tensor | None, name: str) -> None:
+    """Raise UsageError unless `ids` are whole numbers of shape [batch time]."""
+    if ids is None:
+        return
+    if ids.dim() != 2 or ids.is_floating_point():
+        raise UsageError(f"{name} is [batch time] of whole numbers, got shape {list(ids.shape)} of {ids.dtype}")
+
+
+def check_needed(rules: Iterable[Any], given: Mapping[str, Tensor | None]) -> None:
+    """Raise UsageError where a mask rule needs an input the call lacks, or the call gives one that no rule reads."""
+    needed = {rule.needs for rule in rules if rule.needs}
+    for name, value in given.items():
+        if name in needed and value is None:
+            raise UsageError(f"this model's mask needs {name} with every call")
+        if name not in needed and value is not None:
+            raise UsageError(f"{name} was given, but no mask rule of this model reads it")

@@ -1,0 +1,63 @@
+"""One layer: sublayers and norms, wired by the residual layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from tfkit.components.residual.base import Branch
+from tfkit.core.blueprint import LayerPlan, StackPlan
+from tfkit.core.component import Config
+from tfkit.core.context import Context
+from tfkit.functional.dropout import Dropout
+
+# decode states of one layer, by sublayer
+LayerState = dict[str, Any]
+
+
+class Layer(nn.Module):
+    """Built from a LayerPlan; sublayers and norms are its children under the names that the recipe gives them."""
+
+    def __init__(self, plan: LayerPlan, stack: StackPlan, index: int) -> None:
+        super().__init__()
+        shape = stack.shape(index, plan)
+        self.residual = plan.residual.build(shape)
+        self.init_gain = self.residual.init_gain(plan.residual, shape)
+        self.names = tuple(sublayer.name for sublayer in plan.sublayers)
+        self.reads_memory = frozenset(sublayer.name for sublayer in plan.sublayers if sublayer.memory)
+        for sublayer in plan.sublayers:
+            self.add_module(sublayer.name, sublayer.config.build(stack.source_shape(shape, sublayer)))
+        norms = _norms(plan)
+        for name, config in norms.items():
+            self.add_module(name, nn.Identity() if config is None else config.build(shape))
+        self.norm_names = tuple(norms)
+        self.position = nn.ModuleList(part.build(shape) for part in plan.position or ())
+        self.dropout = Dropout(plan.dropout)
+
+    def forward(self, x: Tensor, context: Context, state: LayerState | None = None) -> Tensor:
+        """[batch time d_model] -> the same; `state` holds the decode states of the sublayers that have one."""
+        out: Tensor = self.residual(x, list(self._branches(context, state or {})))
+        return out
+
+    def _branches(self, context: Context, state: Mapping[str, Any]) -> Iterator[Branch]:
+        norms = {name: getattr(self, name) for name in self.norm_names}
+        for name in self.names:
+            seen = context.memory if name in self.reads_memory else context
+            if seen is None:
+                raise ValueError(f"{name} needs a memory to attend to, and the call gives none")
+            yield Branch(name, getattr(self, name), replace(seen, state=state.get(name)), self.dropout, norms)
+
+    def new_state(self) -> LayerState:
+        """Empty decode states."""
+        states = {name: getattr(self, name).new_state() for name in self.names}
+        return {name: state for name, state in states.items() if state is not None}
+
+
+def _norms(plan: LayerPlan) -> dict[str, Config | None]:
+    """The layer's norms by name: the layout says which there are, a sublayer may have its own."""
+    own = {sublayer.name: sublayer.norm for sublayer in plan.sublayers}
+    names = plan.residual.part.norm_names([sublayer.name for sublayer in plan.sublayers])  # type: ignore[attr-defined]
+    return {name: plan.norm if sublayer is None else own[sublayer] for name, sublayer in names.items()}

@@ -1,0 +1,214 @@
+"""Putting a recipe together from its layers, later wins: base recipes, the file, variants, overrides, `--set`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import Fault, Place, RecipeError, UsageError
+from tfkit.core.registry import nearest
+from tfkit.recipe.merge import merge
+from tfkit.recipe.node import Node, kind
+from tfkit.recipe.overlay import COMPOSING_KEYS, choose, override_overlay, read_variants, set_overlay
+from tfkit.recipe.shipped import shipped_recipes
+from tfkit.recipe.source import from_mapping, near_file, parse, read, read_bytes
+
+MAX_BASES = 32
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A recipe with all its layers laid over each other, not yet validated.
+
+    `root` has no `extends` and no `variants` any more; `variants` holds those of the file and of its bases as they
+    were written; `text` is the file as written (None for a mapping), `name` the file's stem or "recipe".
+    """
+
+    root: Node
+    faults: list[Fault]
+    text: str | None
+    file: Path | None
+    variants: Node | None
+    name: str
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A recipe as its author wrote it."""
+
+    root: Node
+    faults: list[Fault]
+    text: str | None = None
+    file: Path | None = None
+
+
+def compose(
+    source: str | Path | Mapping[str, Any],
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    variants: Sequence[str] = (),
+    shipped: Mapping[str, Path] | None = None,
+) -> Composed:
+    """The recipe `source` (a shipped name, a path or a mapping) with its bases, variants, overrides and sets laid in.
+
+    Faults are collected in `.faults` where reading can go on. Raises RecipeError where it cannot: the source or a base
+    is missing or is no mapping; everything else would then seem to be missing too.
+    """
+    shipped = shipped_recipes() if shipped is None else shipped
+    written = _written(source, shipped)
+    faults = list(written.faults)
+    layers = _with_bases(written, shipped, faults)
+    entries = _variant_entries(layers, faults)
+    root = _stripped(layers[0])
+    for layer in layers[1:]:
+        root = merge(root, _stripped(layer), faults)
+    for overlay in _overlays(entries, _listed(variants), overrides or {}, _listed(sets), faults):
+        root = merge(root, overlay, faults)
+    name = written.file.stem if written.file else "recipe"
+    return Composed(root, faults, written.text, written.file, entries, name)
+
+
+def _listed(texts: Sequence[str]) -> Sequence[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _overlays(
+    entries: Node | None, chosen: Sequence[str], overrides: Mapping[str, Any], sets: Sequence[str], faults: list[Fault]
+) -> list[Node]:
+    """What is laid over the file, in order."""
+    known = read_variants(entries.value if entries and isinstance(entries.value, dict) else {}, faults)
+    overlays = [choose(text, known, faults) for text in chosen]
+    overlays += [override_overlay(key, value, faults) for key, value in overrides.items()]
+    overlays += [set_overlay(text, faults) for text in sets]
+    return [overlay for overlay in overlays if overlay is not None]
+
+
+def _written(source: str | Path | Mapping[str, Any], shipped: Mapping[str, Path]) -> _Written:
+    if isinstance(source, Mapping):
+        return _readable(_Written(*from_mapping(source)))
+    if not isinstance(source, str | Path):
+        raise UsageError(f"a recipe is a name, a path or a mapping, not a {type(source).__name__}")
+    path = _shown(shipped[source]) if isinstance(source, str) and source in shipped else Path(source)
+    if not os.path.exists(path):  # unlike Path.exists, never raises
+        raise RecipeError([_unknown(str(source), Place(str(source)), path, shipped)])
+    content = read_bytes(path)
+    root, faults = parse(content, str(path))
+    return _readable(_Written(root, faults, content.decode("utf-8", "replace"), path))
+
+
+def _readable(written: _Written) -> _Written:
+    """The same; raises RecipeError when there is no mapping at all to go on with."""
+    if written.root.value is None:
+        raise RecipeError(written.faults)
+    return written
+
+
+def _unknown(word: str, place: Place, path: Path, shipped: Mapping[str, Path]) -> Fault:
+    """The fault of a recipe that is not there."""
+    looks_like_path = _is_path(word)
+    message = f"no such file: '{path}'" if looks_like_path else f"'{word}' is neither a shipped recipe nor a file"
+    by_name = nearest(Path(word).stem, list(shipped))
+    by_file = near_file(path)
+    suggestion = (by_file or by_name) if looks_like_path else (by_name or by_file)
+    return Fault(place, "", message, suggestion)
+
+
+def _is_path(word: str) -> bool:
+    return "/" in word or os.sep in word or word.endswith((".yaml", ".yml"))
+
+
+def _with_bases(written: _Written, shipped: Mapping[str, Path], faults: list[Fault]) -> list[Node]:
+    """The recipe and all it extends, the lowest base first; raises RecipeError when a base cannot be read."""
+    layers = [written.root]
+    trail = [written.file] if written.file else []
+    while (said := layers[-1].get("extends")) is not None and said.value is not None:
+        path = _base_path(said, shipped, faults)
+        _refuse_circle(path, trail, said, faults)
+        try:
+            root, found = read(path)
+        except RecipeError as error:
+            raise RecipeError([*faults, *(_at_extends(fault, said) for fault in error.faults)]) from None
+        faults += found
+        if root.value is None:
+            raise RecipeError(faults)
+        layers.append(root)
+        trail.append(path)
+    return layers[::-1]
+
+
+def _at_extends(fault: Fault, said: Node) -> Fault:
+    return Fault(said.place, said.path, f"{fault.file}: {fault.message}", fault.suggestion)
+
+
+def _base_path(said: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> Path:
+    """The file that `extends` names; raises RecipeError with all `faults` when it names none."""
+    word = said.value
+    if not isinstance(word, str):
+        message = f"one shipped recipe or one path, not {kind(said)}; a base may extend another in its turn"
+        raise RecipeError([*faults, Fault(said.place, said.path, message)])
+    if word in shipped:
+        return _shown(shipped[word])
+    path = _shown((said.folder or Path()) / word)
+    if _is_path(word) and os.path.exists(path):
+        return path
+    raise RecipeError([*faults, _unknown_base(word, said, path, shipped)])
+
+
+def _unknown_base(word: str, said: Node, path: Path, shipped: Mapping[str, Path]) -> Fault:
+    """The fault of an `extends` that names nothing; what it suggests is relative to the file, as one would write it."""
+    fault = _unknown(word, said.place, path, shipped)
+    message = fault.message if _is_path(word) else f"'{word}' is no shipped recipe; a path ends in .yaml"
+    suggestion = fault.suggestion
+    if suggestion is not None and suggestion not in shipped:
+        suggestion = os.path.relpath(suggestion, said.folder or Path())
+    return replace(fault, path=said.path, message=message, suggestion=suggestion)
+
+
+def _refuse_circle(path: Path, trail: list[Path], said: Node, faults: list[Fault]) -> None:
+    resolved = [_resolved(earlier) for earlier in trail]
+    if _resolved(path) in resolved:
+        circle = [*trail[resolved.index(_resolved(path)) :], path]
+        message = f"extends goes in a circle: {' -> '.join(map(str, circle))}"
+        raise RecipeError([*faults, Fault(said.place, said.path, message)])
+    if len(trail) > MAX_BASES:
+        message = f"more than {MAX_BASES} recipes extend each other"
+        raise RecipeError([*faults, Fault(said.place, said.path, message)])
+
+
+def _resolved(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _shown(path: Path) -> Path:
+    """The same file by the shortest honest name: relative inside the working folder, without detours."""
+    tidy = Path(os.path.normpath(path))
+    if _resolved(tidy) != _resolved(path):  # a/link/../b is not a/b
+        tidy = path
+    inside = tidy.is_absolute() and tidy.is_relative_to(Path.cwd())
+    return tidy.relative_to(Path.cwd()) if inside else tidy
+
+
+def _stripped(root: Node) -> Node:
+    assert isinstance(root.value, dict)
+    return replace(root, value={key: node for key, node in root.value.items() if key not in COMPOSING_KEYS})
+
+
+def _variant_entries(layers: list[Node], faults: list[Fault]) -> Node | None:
+    """The variants of all layers by name: a later entry of the same name replaces an earlier, none takes it out."""
+    entries: dict[str, Node] = {}
+    last: Node | None = None
+    for layer in layers:
+        said = layer.get("variants")
+        if said is None or said.value is None:
+            continue
+        if not isinstance(said.value, dict):
+            faults.append(Fault(said.place, said.path, f"variants is a mapping of names, this is {kind(said)}"))
+            continue
+        entries |= said.value
+        last = said
+    entries = {name: entry for name, entry in entries.items() if entry.value is not None}
+    return replace(last, value=entries) if last else None

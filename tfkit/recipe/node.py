@@ -1,0 +1,151 @@
+"""Node: a value of a recipe that knows where it was written and under which path."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import Fault, Place
+
+MAX_DEPTH = 64
+MAX_NODES = 100_000
+# Paths are text of their own: long keys over many values would make gigabytes of them out of a small file.
+MAX_PATH_LETTERS = 20_000_000
+
+_NO_TEXT = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
+Scalar = None | bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value with its place.
+
+    `path` is dotted as in the recipe (`model.layer.attention.num_heads`, `model.pattern[2]`); `key_place` is where its
+    key stands; `dropped` are the options lost because the part's type changed in a merge. A value that had a fault
+    stands in the tree as None. Nodes are never changed, so trees may share them.
+    """
+
+    value: Scalar | list[Node] | dict[str, Node]
+    place: Place
+    path: str = ""
+    key_place: Place | None = None
+    dropped: tuple[Node, ...] = ()
+
+    def get(self, key: str) -> Node | None:
+        """The value under `key`, or None when there is none or this is no mapping."""
+        return self.value.get(key) if isinstance(self.value, dict) else None
+
+    def plain(self) -> Any:
+        """Nested plain Python data."""
+        if isinstance(self.value, dict):
+            return {key: child.plain() for key, child in self.value.items()}
+        if isinstance(self.value, list):
+            return [child.plain() for child in self.value]
+        return self.value
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the file this was written in; None for the command line and Python (the working folder)."""
+        return folder_of(self.place)
+
+    def walk(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
+        """This node and all below it, each with its depth."""
+        yield depth, self
+        if isinstance(self.value, dict | list):
+            for child in self.value.values() if isinstance(self.value, dict) else self.value:
+                yield from child.walk(depth + 1)
+
+    def moved(self, path: str, key_place: Place | None = None) -> Node:
+        """The same value under another path; places stay."""
+        value = self.value
+        if isinstance(value, dict):
+            value = {key: child.moved(under(path, key), child.key_place) for key, child in value.items()}
+        elif isinstance(value, list):
+            value = [child.moved(f"{path}[{index}]") for index, child in enumerate(value)]
+        return replace(self, value=value, path=path, key_place=key_place or self.key_place)
+
+
+def under(path: str, key: str) -> str:
+    """The path of `key` in the mapping at `path`."""
+    return f"{path}.{key}" if path else key
+
+
+def folder_of(place: Place) -> Path | None:
+    """The folder of the file that `place` lies in; None for the command line and Python (the working folder)."""
+    written_nowhere = place.file.startswith("--") or (place.file.startswith("<") and place.file.endswith(">"))
+    return None if written_nowhere else Path(place.file).parent
+
+
+def shorten(text: str, width: int = 40) -> str:
+    """`text` on one line, cut to `width`, for a message."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 3] + "..."
+
+
+def kind(node: Node) -> str:
+    """What a node's value is, in a word for messages."""
+    match node.value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if node.value else "false"
+        case int() | float():
+            return f"the number {node.value}"
+        case str():
+            return f"the word '{shorten(node.value)}'"
+        case list():
+            return "a list"
+        case _:
+            return "a mapping"
+
+
+def inline(value: Any) -> str:
+    """Plain data as one would write them in a recipe, on one line."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case list():
+            return f"[{', '.join(map(inline, value))}]"
+        case dict():
+            return "{" + ", ".join(f"{inline(key)}: {inline(item)}" for key, item in value.items()) + "}"
+        case str():
+            return value if _reads_back(value) else json.dumps(value, ensure_ascii=False)
+        case _:
+            return repr(value)
+
+
+def _reads_back(text: str) -> bool:
+    """Whether `text`, unquoted, is read as the same text anywhere in a recipe."""
+    return re.fullmatch(r"[A-Za-z_][\w./+*-]*", text) is not None and text.lower() not in _NO_TEXT
+
+
+class Stop(Exception):
+    """Reading cannot go on after `.fault`."""
+
+    def __init__(self, place: Place, path: str, message: str) -> None:
+        self.fault = Fault(place, path, message)
+        super().__init__(str(self.fault))
+
+
+class Budget:
+    """What one recipe may cost: every node made is charged here, so that a bomb stops early."""
+
+    def __init__(self) -> None:
+        self._nodes = 0
+        self._letters = 0
+
+    def charge(self, place: Place, path: str, depth: int, letters: int | None = None) -> None:
+        """Counts one node; raises Stop when the recipe is too deep or too large."""
+        self._nodes += 1
+        self._letters += len(path) if letters is None else letters
+        if depth > MAX_DEPTH:
+            raise Stop(place, shorten(path, 80), f"nested deeper than {MAX_DEPTH} levels")
+        if self._nodes > MAX_NODES or self._letters > MAX_PATH_LETTERS:
+            raise Stop(place, shorten(path, 80), f"too large: more than {MAX_NODES:,} values once aliases are expanded")

@@ -1,0 +1,147 @@
+"""Patterns: which kind each layer is (rules R1, R2 and R5 of the language)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tfkit.core.registry import nearest
+from tfkit.recipe.faults import Faults
+from tfkit.recipe.node import Node
+
+MAX_LAYERS = 1_000_000
+NO_PARTS = "per_layer gives numbers, words or booleans; parts vary by kinds (`layers:` and `pattern:`)"
+ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a pattern: the kinds laid over `layer`, how often in a row, and its number in the text."""
+
+    kinds: tuple[str, ...]
+    count: int
+    number: int
+
+
+def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], faults: Faults) -> list[Entry]:
+    """The entry of each layer, in order (each with count 1); empty where a fault was found."""
+    if pattern is None or pattern.value is None:
+        return [Entry((), 1, 0)] * (num_layers or 0)
+    if not isinstance(pattern.value, list) or not pattern.value:
+        faults.add(pattern, "a pattern is a list of kinds, such as [local*5, global]")
+        return []
+    inner = [index for index, node in enumerate(pattern.value) if isinstance(node.value, list)]
+    if len(inner) > 1:
+        faults.add(pattern.value[inner[1]], "a pattern has at most one inner list, the part that repeats")
+        return []
+    numbers = iter(range(10**6))
+    parsed = [
+        [
+            _entry(item, next(numbers), kinds, faults)
+            for item in (node.value if isinstance(node.value, list) else [node])
+        ]
+        for node in pattern.value
+    ]
+    groups = [[entry for entry in group if entry is not None] for group in parsed]
+    if any(entry is None for group in parsed for entry in group):
+        return []
+    if any(not group for group in groups):
+        faults.add(pattern.value[inner[0]], "an inner list names the kinds that repeat, such as [local*5, global]")
+        return []
+    once = sum(entry.count for group in groups for entry in group)
+    if once > MAX_LAYERS:
+        faults.add(pattern, f"the pattern taken once has {once:,} layers; a stack has at most {MAX_LAYERS:,}")
+        return []
+    before = _flat(groups[: inner[0]] if inner else [])
+    cycle = _flat([groups[inner[0]]] if inner else groups)
+    after = _flat(groups[inner[0] + 1 :] if inner else [])
+    return _fill(pattern, before, cycle, after, num_layers, bool(inner), faults)
+
+
+def _fill(
+    pattern: Node,
+    before: list[Entry],
+    cycle: list[Entry],
+    after: list[Entry],
+    num_layers: int | None,
+    inner: bool,
+    faults: Faults,
+) -> list[Entry]:
+    if num_layers is None:
+        if inner:
+            faults.add(pattern, "an inner list repeats to fill num_layers; say num_layers")
+            return []
+        return cycle
+    room = num_layers - len(before) - len(after)
+    if room < len(cycle):
+        once = len(before) + len(cycle) + len(after)
+        faults.add(pattern, f"the pattern taken once has {once:,} layers, num_layers is {num_layers:,}")
+        return []
+    turns = -(-room // len(cycle))
+    return before + (cycle * turns)[:room] + after
+
+
+def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> Entry | None:
+    match = ITEM.fullmatch(node.value) if isinstance(node.value, str) else None
+    if match is None:
+        faults.add(node, "an entry of a pattern is a kind, such as local, local*3 or global+first")
+        return None
+    names, count = tuple(match["kinds"].split("+")), int(match["count"] or 1)
+    for name in names:
+        if name not in kinds:
+            there = f"; `layers:` names {', '.join(kinds)}" if kinds else "; `layers:` names no kinds"
+            faults.add(node, f"unknown kind '{name}'{there}", nearest(name, list(kinds)))
+            return None
+    if not 1 <= count <= MAX_LAYERS:
+        faults.add(node, f"a kind is repeated 1 to {MAX_LAYERS:,} times, got {count}")
+        return None
+    return Entry(names, count, number)
+
+
+def _flat(groups: list[list[Entry]]) -> list[Entry]:
+    return [replace(entry, count=1) for group in groups for entry in group for _ in range(entry.count)]
+
+
+def varies(node: Node) -> bool:
+    """Whether a `{per_layer: [...]}` stands somewhere in `node`."""
+    if isinstance(node.value, dict):
+        return "per_layer" in node.value or any(varies(child) for child in node.value.values())
+    return isinstance(node.value, list) and any(varies(child) for child in node.value)
+
+
+def is_per_layer(node: Node) -> bool:
+    """Whether `node` is itself a `{per_layer: [...]}`."""
+    return isinstance(node.value, dict) and "per_layer" in node.value
+
+
+def pick(node: Node, turns: Mapping[str, tuple[int, int]], faults: Faults) -> Node:
+    """`node` with each `{per_layer: [...]}` replaced by one layer's value.
+
+    `turns` says for `layer` ("") and for each kind the layer's number among those that text describes, and their count.
+    """
+    if isinstance(node.value, list):
+        return replace(node, value=[pick(child, turns, faults) for child in node.value])
+    if not isinstance(node.value, dict):
+        return node
+    if "per_layer" in node.value:
+        return _picked(node, turns, faults)
+    return replace(node, value={key: pick(child, turns, faults) for key, child in node.value.items()})
+
+
+def _picked(node: Node, turns: Mapping[str, tuple[int, int]], faults: Faults) -> Node:
+    assert isinstance(node.value, dict)
+    values = node.value["per_layer"]
+    if len(node.value) > 1 or not isinstance(values.value, list):
+        faults.add(node, "per_layer stands alone, with a list: {per_layer: [32, 64]}")
+        return replace(node, value=None)
+    match = re.search(r"\.layers\.(\w+)\.", values.path)
+    index, count = turns.get(match[1] if match else "", turns[""])
+    if len(values.value) != count:
+        text = f"kind '{match[1]}'" if match else "`layer`"
+        faults.add(values, f"has {len(values.value)} values, {text} describes {count} layers")
+        return replace(node, value=None)
+    chosen = values.value[index]
+    if isinstance(chosen.value, (dict, list)):
+        faults.add(chosen, NO_PARTS)
+    return replace(chosen, path=node.path)

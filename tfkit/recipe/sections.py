@@ -1,0 +1,103 @@
+"""The sections of a recipe besides `model:`, as Pydantic schemas; their parts come from the registry by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from tfkit.core.component import Config, Slot
+from tfkit.core.options import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, RecipePath
+
+Tokenizer = Annotated[Config, Slot("tokenizer")]
+Corpus = Annotated[Config, Slot("corpus")]
+Objective = Annotated[Config, Slot("objective")]
+Optimizer = Annotated[Config, Slot("optimizer")]
+Schedule = Annotated[Config, Slot("schedule")]
+Metric = Annotated[Config, Slot("metric")]
+
+
+class Section(BaseModel):
+    """A mapping of a recipe that is no part: strict, closed and frozen like a part's options."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class Batch(Section):
+    """How examples become batches: `tokens` (rows times the longest, padding counted) or `size` (rows), one of both."""
+
+    tokens: PositiveInt | None = Field(
+        None, description="padded tokens a batch; 4096 where neither this nor size is said"
+    )
+    size: PositiveInt | None = Field(None, description="rows a batch, instead of tokens")
+    by_length: bool = Field(True, description="put examples of like length together, in random order")
+    pack: bool = Field(False, description="lay several short examples in one row, kept apart by their segments")
+    length: PositiveInt | None = Field(None, description="longest example in tokens; the row length when packed")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_budget(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("tokens") is None and data.get("size") is None:
+            return {**data, "tokens": 4096}
+        return data
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Batch:
+        if self.tokens is not None and self.size is not None:
+            raise ValueError(f"tokens: {self.tokens} and size: {self.size} are both said; write `none` for one of them")
+        if self.tokens is not None and self.length is not None and self.length > self.tokens:
+            raise ValueError(f"an example of length: {self.length} does not fit into a batch of tokens: {self.tokens}")
+        return self
+
+
+class Data(Section):
+    """What is read, and how it becomes tokens and batches."""
+
+    tokenizer: Tokenizer
+    train: Corpus
+    valid: Corpus | None = None
+    test: Corpus | None = None
+    batch: Batch = Batch(tokens=4096)
+
+
+class Mean(Section):
+    """Keep the mean of the last checkpoints."""
+
+    mean: PositiveInt = Field(description="how many of the last checkpoints are averaged")
+
+
+def _listed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class Train(Section):
+    """How a model is trained."""
+
+    seed: NonNegativeInt = 0
+    device: str = Field("auto", description="auto takes CUDA where there is one; or cpu, cuda, cuda:1")
+    precision: Literal["float32", "bfloat16"] = "float32"
+    steps: PositiveInt = Field(10_000, description="optimizer steps in all")
+    optimizer: Optimizer = Field("adam")  # type: ignore[assignment]
+    schedule: Schedule = Field("inverse_square_root")  # type: ignore[assignment]
+    clip_norm: PositiveFloat | None = Field(None, description="largest norm of all gradients together")
+    accumulate: PositiveInt = Field(1, description="batches whose gradients make one step")
+    evaluate_every: PositiveInt = Field(500, description="steps between validations")
+    checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
+    keep: Literal["best", "last"] | Mean = Field("best", description="which weights model.safetensors holds")
+    patience: PositiveInt | None = Field(None, description="stop after so many validations without a better loss")
+    metrics: Annotated[tuple[Metric, ...], BeforeValidator(_listed)] = Field(
+        (), description="computed on the validation set when training ends, and by evaluate"
+    )
+    samples: NonNegativeInt = Field(5, description="sample outputs shown when training ends")
+    init_from: RecipePath | None = Field(None, description="a run whose weights training starts from")
+    freeze: Names = Field((), description="parameters that stay as they are: names or beginnings of names")
+
+
+class Generate(Section):
+    """Defaults of generation."""
+
+    max_new_tokens: PositiveInt = 256
+    length_ratio: NonNegativeFloat | None = Field(
+        None, description="for translation: at most ratio * source + 10 tokens"
+    )

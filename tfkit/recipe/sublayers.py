@@ -1,0 +1,158 @@
+"""A layer's sublayers: which, and in what order (rule R11), cross-attention (R16), and a norm of their own (R13)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from tfkit.core.blueprint import SublayerPlan
+from tfkit.core.component import Config
+from tfkit.recipe.faults import Faults, shown
+from tfkit.recipe.merge import merge
+from tfkit.recipe.node import Node
+from tfkit.recipe.text import LayerText
+from tfkit.recipe.values import given
+
+# sublayer -> the slot its part stands in; the order is the one a layer has unless it says `sublayers`
+SUBLAYERS = {"attention": "attention", "mixer": "mixer", "cross_attention": "attention", "feedforward": "feedforward"}
+# what may be said of a sublayer in a layer: attention, feedforward_2, cross_attention_norm, feedforward_2_norm
+SUBLAYER_KEY = re.compile(rf"(?P<base>{'|'.join(SUBLAYERS)})(_(?P<number>[2-9]|[1-9]\d+))?(?P<norm>_norm)?")
+
+
+class SublayerResolver:
+    """Resolves the sublayers of one layer; `norm` is what they have where they say no other."""
+
+    def __init__(self, layer: LayerText, norm: Config | None) -> None:
+        self.layer = layer
+        self.norm = norm
+        self.memory_width = layer.stack.plan.memory_width
+
+    def resolve(self) -> list[SublayerPlan]:
+        """The sublayers in order, without those that have faults."""
+        names = self._names()
+        self._check_repeated([name for name, _ in names])
+        plans = [self._sublayer(name, base) for name, base in names]
+        found = [plan for plan in plans if plan is not None]
+        if not found and not self.layer.faults.found:
+            self.layer.faults.add(self.layer.node, f"a layer has at least one sublayer: {', '.join(SUBLAYERS)}")
+        return found
+
+    def _names(self) -> list[tuple[str, str]]:
+        """The sublayers' names in order, each with the name its text stands under: feedforward_2, feedforward."""
+        order = given(self.layer.keys, "sublayers")
+        described = [base for base in SUBLAYERS if given(self.layer.keys, base) is not None]
+        if self.memory_width is None:
+            described = [base for base in described if base != "cross_attention"]
+        if order is None:
+            return [(base, base) for base in described]
+        if not isinstance(order.value, list) or not order.value:
+            text = "expected a list of sublayers, such as [feedforward, attention, feedforward]"
+            self.layer.faults.add(order, text)
+            return []
+        names = self._numbered(order.value)
+        for base in described:
+            if base not in [used for _, used in names]:
+                text = f"leaves out {base}, which the layer describes; say {base}: none to do without it"
+                self.layer.faults.add(order, text)
+        return names
+
+    def _numbered(self, order: Sequence[Node]) -> list[tuple[str, str]]:
+        """What comes a second time is called feedforward_2."""
+        names: list[tuple[str, str]] = []
+        for item in order:
+            if not isinstance(item.value, str) or item.value not in SUBLAYERS:
+                text = f"{shown(item.plain())} is no sublayer; there are: {', '.join(SUBLAYERS)}"
+                self.layer.faults.add(item, text)
+                continue
+            count = sum(base == item.value for _, base in names) + 1
+            names.append((item.value if count == 1 else f"{item.value}_{count}", item.value))
+        return names
+
+    def _check_repeated(self, names: Collection[str]) -> None:
+        """`feedforward_2` says something only where `sublayers` names feedforward twice."""
+        for key, child in self.layer.keys.items():
+            match = SUBLAYER_KEY.fullmatch(key)
+            if match is not None and match["number"] and key.removesuffix("_norm") not in names:
+                text = f"`sublayers` names {match['base']} fewer than {match['number']} times"
+                self.layer.faults.add(child, text, at_key=True)
+
+    def _sublayer(self, name: str, base: str) -> SublayerPlan | None:
+        node = self._text(name, base)
+        if node is None or node.value is None:
+            place = self.layer.keys.get("sublayers", self.layer.node)
+            self.layer.faults.add(place, f"names {name}, and the layer describes no {base}")
+            return None
+        memory = base == "cross_attention"
+        shape = replace(self.layer.shape, memory_width=self.memory_width) if memory else self.layer.shape
+        layer = replace(self.layer, shape=shape)
+        config = layer.config(node, SUBLAYERS[base])
+        if config is None:
+            return None
+        if memory and "cross_attention" not in config.part.capabilities:
+            layer.faults.add(node, f"'{config.part.part_name}' cannot attend to a memory")
+        return SublayerPlan(name, config, self._norm(layer, name, base), memory)
+
+    def _text(self, name: str, base: str) -> Node | None:
+        """`feedforward_2` is laid over `feedforward`."""
+        node, over = self.layer.keys.get(base), self.layer.keys.get(name)
+        if name == base or over is None:
+            return node
+        return over if node is None else merge(node, over, self.layer.faults.found)
+
+    def _norm(self, layer: LayerText, name: str, base: str) -> Config | None:
+        """The sublayer's own norm, laid over the layer's, which it has otherwise."""
+        node, below = layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")), layer.preparer.norm
+        if node is None:
+            return self.norm
+        if node.value is None:
+            return None
+        if below is not None:
+            node = below if node.value is True else merge(below, node, layer.faults.found)
+        return layer.config(node, "norm")
+
+
+def check_norms(layer: LayerText, residual: Config, sublayers: Sequence[SublayerPlan], norm: Config | None) -> None:
+    """A norm of one sublayer means nothing where the layout has one norm for all; some layouts need a norm."""
+    layout = residual.part.part_name
+    names = residual.part.norm_names([sublayer.name for sublayer in sublayers])  # type: ignore[attr-defined]
+    own = set(names.values())  # the sublayers with a norm of their own; None stands for one that serves all
+    for key, child in layer.keys.items():
+        match = SUBLAYER_KEY.fullmatch(key)
+        subject = key.removesuffix("_norm")
+        if match is None or not match["norm"] or subject in own or match["number"]:
+            continue
+        if not any(sublayer.name.startswith(subject) and sublayer.name in own for sublayer in sublayers):
+            one_for_all = f"the layout '{layout}' has one norm for all sublayers"
+            layer.faults.add(child, one_for_all if None in own else f"the layer has no {subject}", at_key=True)
+    if names and norm is None and "norm" not in layer.keys:
+        text = f"the layout '{layout}' needs a norm: say norm in the layer, or norm: none"
+        layer.faults.add(layer.keys.get("residual", layer.stack.node), text)
+
+
+def with_cross_attention(layer: Node, faults: Faults) -> Node:
+    """`layer` with its cross-attention laid once over its attention, where there is a memory (R16)."""
+    assert isinstance(layer.value, dict)
+    cross, attention = layer.value.get("cross_attention"), layer.value.get("attention")
+    if cross is None:
+        cross = attention
+    elif attention is not None and attention.value is not None and cross.value is not None:
+        cross = merge(attention, cross, faults.found)
+    return layer if cross is None else replace(layer, value={**layer.value, "cross_attention": cross})
+
+
+def without_cross_attention(layer: Node, alone: bool, faults: Faults) -> Node:
+    """A layer's or kind's text without cross-attention, for a stack that has nothing to attend to.
+
+    An encoder may share its text with the decoder beside it: what is meant for that one is then not its own.
+    """
+    if not isinstance(layer.value, dict):
+        return layer
+    cross = given(layer.value, "cross_attention")
+    if cross is not None and alone:
+        faults.add(cross, "there is no memory to attend to; say memory: {d_model: ...} in the model", at_key=True)
+    kept = {key: child for key, child in layer.value.items() if not key.startswith("cross_attention")}
+    order = kept.get("sublayers")
+    if order is not None and isinstance(order.value, list) and not alone:
+        kept["sublayers"] = replace(order, value=[item for item in order.value if item.value != "cross_attention"])
+    return replace(layer, value=kept)

@@ -1,0 +1,163 @@
+"""Weighs a forward pass, module by module: the FLOPs it does, and what it keeps for the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from tfkit.reports.shapes import stand_in
+
+Path = tuple[str, ...]  # where in a model: names from the outside in
+
+
+@dataclass(frozen=True)
+class Tally:
+    """FLOPs done, and bytes kept for the backward pass."""
+
+    flops: int = 0
+    kept_bytes: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.flops + other.flops, self.kept_bytes + other.kept_bytes)
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(self.flops - other.flops, self.kept_bytes - other.kept_bytes)
+
+
+class Meter:
+    """Context manager: while it is open, whatever runs is tallied at the innermost watched module.
+
+    A storage counts where it is kept first, whole and once; those of the model's own weights do not count.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.tallies: dict[Path, Tally] = {}
+        # storages are held so that no address is used twice
+        self._storages = {_address(weight): weight.untyped_storage() for weight in model.parameters()}
+        self._scopes: list[Path] = [()]
+        self._open = ExitStack()
+
+    def watch(self, module: nn.Module | None, name: Callable[[], Path] | Path) -> None:
+        """Tally `module` by itself; `name`, or what it gives at each call, is added to that of the one around it."""
+        if module is None:
+            return
+
+        def enter(*_: Any) -> None:
+            self._scopes.append(self._scopes[-1] + (name() if callable(name) else name))
+
+        def leave(*_: Any) -> None:
+            self._scopes.pop()
+
+        for handle in (module.register_forward_pre_hook(enter), module.register_forward_hook(leave)):
+            self._open.callback(handle.remove)
+
+    def __enter__(self) -> Meter:
+        self._open.enter_context(torch.autograd.graph.saved_tensors_hooks(self._keep, _as_is))
+        self._open.enter_context(_FlopMode(self._add))
+        self._open.enter_context(_FusedAttentionMode())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _add(self, tally: Tally) -> None:
+        scope = self._scopes[-1]
+        self.tallies[scope] = self.tallies.get(scope, Tally()) + tally
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if _address(tensor) not in self._storages:
+            self._storages[_address(tensor)] = storage
+            self._add(Tally(0, storage.nbytes()))
+        return tensor
+
+
+def _address(tensor: Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata
+    return address
+
+
+def _as_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Reports the FLOPs of every operation that has a formula.
+
+    torch's own FlopCounterMode knows modules by name only, and a layer called twice is one name.
+    """
+
+    def __init__(self, report: Callable[[Tally], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._report = report
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler, for seconds, only to keep out of it
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = stand_in(func, args, kwargs)
+        if out is None:
+            out = func(*args, **kwargs)
+        formula = flop_registry.get(func._overloadpacket) or _MORE_FLOPS.get(func._overloadpacket)
+        if formula is not None:
+            self._report(Tally(formula(*args, **kwargs, out_val=out), 0))
+        return out
+
+
+def _inner_product(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
+    return 2 * left.numel()
+
+
+def _added_product(_: Tensor, left: Tensor, *__: Any, **___: Any) -> int:
+    return 2 * left.numel()
+
+
+_MORE_FLOPS: dict[Any, Callable[..., int]] = {
+    torch.ops.aten.mv: _inner_product,
+    torch.ops.aten.dot: _inner_product,
+    torch.ops.aten.addmv: _added_product,
+}
+
+
+class _FusedAttentionMode(TorchFunctionMode):
+    """Puts a fused kernel in the place of scaled_dot_product_attention; `meta` has only steps that keep a square."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            return _fused(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
+    out: Tensor = _FusedAttention.apply(query, key, value, attn_mask)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Shapes, FLOPs and kept tensors of a fused kernel: inputs, output and one float32 a query; nothing is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        group = query.shape[-3] // key.shape[-3]
+        keys = key.repeat_interleave(group, dim=-3) if group > 1 else key
+        values = value.repeat_interleave(group, dim=-3) if group > 1 else value
+        product = query @ keys.transpose(-1, -2) @ values
+        # laid out [batch time head dim], so that joining the heads copies nothing
+        out = torch.empty_like(product.transpose(-2, -3), memory_format=torch.contiguous_format).transpose(-2, -3)
+        ctx.save_for_backward(query, key, value, mask, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError("the meter runs no backward pass")

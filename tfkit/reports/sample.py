@@ -1,0 +1,108 @@
+"""A sample of a model: every distinct layer stands in it twice, as one module, however many layers equal it.
+
+The second time gives what one more such layer costs; what the first costs besides is made once a forward (a mask, a
+bias that all layers share). So a million layers are counted in the time of one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
+
+from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
+from tfkit.core.shape import Shape
+from tfkit.models.base import Model
+from tfkit.models.build import build_model
+
+DRAWS = (
+    *(torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.bernoulli_),
+    *(init.normal_, init.uniform_, init.kaiming_normal_, init.kaiming_uniform_),
+)
+
+
+@dataclass(frozen=True)
+class SamplePlan(StackPlan):
+    """The plan of a sampled stack; it tells the parts of a layer the place they have in the whole stack."""
+
+    depth: int = 0  # of the whole stack
+    firsts: tuple[int, ...] = ()  # of each distinct layer, the first layer that equals it
+
+    @property
+    def num_layers(self) -> int:
+        return self.depth
+
+    def shape(self, layer: int = 0, plan: LayerPlan | None = None) -> Shape:
+        return super().shape(layer if plan is None else self.firsts[layer // 2], plan)
+
+
+def sample(blueprint: Blueprint) -> Blueprint:
+    """`blueprint` with every distinct layer twice."""
+    encoder, decoder = (plan and _sample_stack(plan) for plan in (blueprint.encoder, blueprint.decoder))
+    return replace(blueprint, encoder=encoder, decoder=decoder)
+
+
+def build_sample(blueprint: Blueprint, dtype: torch.dtype = torch.float32) -> Model:
+    """The sample of `blueprint` on `meta`, where nothing is allocated."""
+    with _NoDrawsMode():
+        return build_model(sample(blueprint), device="meta", dtype=dtype)
+
+
+class _NoDrawsMode(TorchFunctionMode):
+    """Leaves random numbers undrawn: on `meta` there is nothing to fill, and torch imports its compiler to do so."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+def _sample_stack(plan: StackPlan) -> SamplePlan:
+    kinds = used_kinds(plan)
+    facts = {entry.name: getattr(plan, entry.name) for entry in fields(StackPlan)}
+    facts["layers"] = tuple(replace(plan.layers[kind], shared=True) for kind in kinds)
+    facts["order"] = facts["entries"] = tuple(index // 2 for index in range(2 * len(kinds)))
+    return SamplePlan(**facts, depth=plan.num_layers, firsts=tuple(plan.order.index(kind) for kind in kinds))
+
+
+def used_kinds(plan: StackPlan) -> list[int]:
+    """The indices in `plan.layers` of the distinct layers that stand in the stack."""
+    return sorted(set(plan.order))
+
+
+def weight_sets(plan: StackPlan) -> dict[int, int]:
+    """How many sets of weights the layers of each kind have in what they share: one for each pattern entry."""
+    return dict(Counter(kind for kind, _ in set(zip(plan.order, plan.entries, strict=True))))
+
+
+def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
+    """Arguments of a call in which every stack reads `length` tokens; they hold no values."""
+    blueprint = model.blueprint
+    dtype = next((weight.dtype for weight in model.parameters()), torch.float32)
+    paired = blueprint.encoder is not None and blueprint.decoder is not None
+    inputs: dict[str, Tensor] = {}
+    for plan in blueprint.stacks():
+        prefix = "decoder_" if paired and plan.side == "decoder" else ""
+        if plan.embedding is None:
+            vectors = torch.empty(batch, length, plan.d_model, dtype=dtype, device="meta")
+            inputs[f"{prefix}inputs_embeds"] = vectors.requires_grad_()
+        else:
+            inputs[f"{prefix}input_ids"] = torch.empty(batch, length, dtype=torch.long, device="meta")
+    last = blueprint.last
+    if last.memory_width is not None and not paired:
+        memory = torch.empty(batch, length, last.memory_width, dtype=dtype, device="meta")
+        inputs["encoder_hidden_states"] = memory
+    return inputs | _rule_inputs(model, length, batch)
+
+
+def _rule_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
+    """What the model's mask rules ask of a call."""
+    rules = [rule for plan in model.blueprint.stacks() for rule in model.stack(plan.side).rules()]
+    needed = {getattr(rule, "needs", None) for rule in rules}
+    sizes = {"global_attention_mask": (batch, length), "prefix_length": (batch,)}
+    return {name: torch.empty(size, dtype=torch.long, device="meta") for name, size in sizes.items() if name in needed}

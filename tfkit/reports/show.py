@@ -1,0 +1,130 @@
+"""An architecture as plain data: every part with its options, the shapes of its weights, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from tfkit.components.attention import MultiHead
+from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
+from tfkit.core.component import Config
+from tfkit.reports.counts import Counts, Row
+
+Runs = list[tuple[int, int]]  # ascending numbers, as the first and last of each row of consecutive ones
+SHOWN_RUNS = 4
+
+
+def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> dict[str, Any]:
+    """Everything that `table.render` shows; figures are exact. `note` is printed above the table."""
+    stacks = {plan.side: _stack_data(plan) for plan in blueprint.stacks()}
+    return {
+        "name": blueprint.name,
+        "type": blueprint.type.part.part_name,
+        "parameters": counts.total.parameters,
+        "trainable_parameters": counts.trainable,
+        "weight_bytes": counts.weight_bytes,
+        "length": counts.length,
+        "batch": counts.batch,
+        "dtype": str(counts.dtype).removeprefix("torch."),
+        "note": note,
+        "stacks": stacks,
+        "rows": list(_rows_data(blueprint, counts)),
+        "total": asdict(counts.total),
+    }
+
+
+def _stack_data(plan: StackPlan) -> dict[str, Any]:
+    names = ("d_model", "vocab_size", "max_length", "num_layers", "memory_width")
+    return {name: getattr(plan, name) for name in names}
+
+
+def _rows_data(blueprint: Blueprint, counts: Counts) -> Iterator[dict[str, Any]]:
+    places = {plan.side: _places(plan) for plan in blueprint.stacks()}
+    for row in counts.rows:
+        plan: StackPlan | None = getattr(blueprint, row.stack) if row.stack else None
+        data: dict[str, Any] = {"stack": row.stack or None, "name": row.name}
+        if plan is not None and row.kind is not None:
+            layer = plan.layers[row.kind]
+            data |= {"layers": _label(places[plan.side][row.kind]), "times": row.times, "dropout": layer.dropout}
+            data["mask"] = [_summary(rule) for rule in layer.mask]
+            # None: the stack's own serves the layer
+            data["position"] = None if layer.position is None else [_summary(part) for part in layer.position]
+        yield data | asdict(row.cost) | {"parts": list(_parts_data(blueprint, plan, row))}
+
+
+def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: Row) -> Iterator[dict[str, Any]]:
+    layer = None if plan is None or row.kind is None else plan.layers[row.kind]
+    configs = _outer_configs(blueprint, plan) if plan is None or layer is None else _layer_configs(layer)
+    for part in row.parts:
+        config = configs.get(part.name)
+        many = config if isinstance(config, tuple) else (config,)
+        facts = {} if plan is None or layer is None else _agreed(many[0], plan, layer)
+        yield {
+            "name": part.name,
+            "summary": ", ".join(_summary(each, facts) for each in many if each is not None),
+            "options": [each.spelled() | facts for each in many if each is not None],
+            "weights": {name: list(size) for name, size in part.weights.items()},
+            **asdict(part.cost),
+        }
+
+
+def _outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, Any]:
+    """The parts outside the layers, by name."""
+    if plan is None:
+        return {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
+    return {"embedding": plan.embedding, "position": plan.position, "final_norm": plan.final_norm}
+
+
+def _layer_configs(layer: LayerPlan) -> dict[str, Any]:
+    """The parts of a layer, by name."""
+    own = {sublayer.name: sublayer.norm for sublayer in layer.sublayers}
+    places = layer.residual.part.norm_names(list(own))  # type: ignore[attr-defined]
+    norms = {name: layer.norm if sublayer is None else own[sublayer] for name, sublayer in places.items()}
+    sublayers = {sublayer.name: sublayer.config for sublayer in layer.sublayers}
+    return {"residual": layer.residual, **sublayers, **norms, "position": layer.position}
+
+
+def _agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, Any]:
+    """Widths of an attention's heads that its own options leave to the model."""
+    if not isinstance(config, MultiHead.Config):
+        return {}
+    return {"num_kv_heads": config.num_kv_heads or config.num_heads, "head_dim": config.width(plan.shape(plan=layer))}
+
+
+def _summary(config: Config, facts: dict[str, Any] | None = None) -> str:
+    """A part in a few words: its name, and the options that are not as they come."""
+    words = []
+    for name, field in type(config).model_fields.items():
+        value = (facts or {}).get(name, getattr(config, name))
+        if field.is_required() or name in (facts or {}) or _word(value) != _word(field.get_default()):
+            words.append(f"{name} {_word(value)}")
+    return config.part.part_name + (f" ({', '.join(words)})" if words else "")
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Config):
+        return _summary(value)
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "[" + ", ".join(map(_word, value)) + "]" if isinstance(value, (list, tuple)) else str(value)
+
+
+def _places(plan: StackPlan) -> dict[int, Runs]:
+    """Where the layers of each kind stand."""
+    places: dict[int, Runs] = {}
+    first = 0
+    for kind, same in groupby(plan.order):
+        after = first + sum(1 for _ in same)
+        places.setdefault(kind, []).append((first, after - 1))
+        first = after
+    return places
+
+
+def _label(runs: Runs) -> str:
+    """Places as people write them: `0-5`, or `0, 2, 4 ...` where there are many."""
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return ", ".join(words) if len(words) <= SHOWN_RUNS else ", ".join(words[: SHOWN_RUNS - 1]) + " ..."

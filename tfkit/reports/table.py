@@ -1,0 +1,165 @@
+"""The table of `tfkit show`, for a terminal of any width, a pipe or a file."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+SHOWN_NAMES = 8
+TEXT_WIDTH = 24  # of the table's first column, at least
+ONCE = "made once for all layers"  # masks, biases of a shared position, the memory that layers attend to
+FIGURES = {
+    "parameters": "parameters",
+    "flops_per_token": "FLOPs/token",
+    "activation_bytes": "activation",
+    "cache_bytes": "KV cache",
+}
+
+
+def render(data: dict[str, Any], console: Console) -> None:
+    """Print what `as_data` gave, in the console's width; figures are never cut, be it narrower than they are."""
+    lines = list(_table(data))
+    widths = [max(len(line.figures[column]) for line in lines if line.figures) + 2 for column in range(len(FIGURES))]
+    text_width = max(console.width - sum(widths), TEXT_WIDTH)
+    _print(console, headline(data), "bold")
+    if data["note"]:
+        _print(console, data["note"])
+    console.print()
+    for line in lines:
+        if not line.figures:
+            _print(console, line.text, line.style, line.indent)
+            continue
+        if len(line.text) > text_width:
+            _print(console, line.text, line.style, line.indent)
+        text = line.text if len(line.text) <= text_width else ""
+        figures = "".join(figure.rjust(width) for figure, width in zip(line.figures, widths, strict=True))
+        console.print(text.ljust(text_width) + figures, style=line.style, highlight=False, markup=False, soft_wrap=True)
+    console.print()
+    _print(console, caption(data), "dim")
+
+
+def _print(console: Console, text: str, style: str = "", indent: int = 0) -> None:
+    """Print text wrapped between words, its further lines indented."""
+    wrapped = textwrap.fill(
+        text, max(console.width, 40), subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False
+    )
+    console.print(wrapped, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def headline(data: dict[str, Any]) -> str:
+    """The model in one line."""
+    stacks = data["stacks"].values()
+    words = [data["type"]]
+    for name, label in (("d_model", "d_model"), ("vocab_size", "vocabulary"), ("num_layers", "layers")):
+        values = list(dict.fromkeys(f"{stack[name]:,}" for stack in stacks if stack[name] is not None))
+        if name == "num_layers":
+            values = [f"{stack[name]:,}" for stack in stacks]
+        if values:
+            words.append(f"{label} {' and '.join(values)}")
+    words.append(f"{data['parameters']:,} parameters")
+    if data["trainable_parameters"] != data["parameters"]:
+        words.append(f"{data['trainable_parameters']:,} of them trained")
+    return f"{data['name']}: {', '.join(words)}"
+
+
+def caption(data: dict[str, Any]) -> str:
+    """What the figures mean."""
+    paired = len(data["stacks"]) == 2
+    text = (
+        f"At length {data['length']:,}{' on both sides' * paired}, batch {data['batch']:,}, {data['dtype']} "
+        f"({size(data['weight_bytes'])} of weights). A line with a dash is one layer's part; the line above is all "
+        "of those layers together, shared weights counted once. FLOPs: forward, a multiply-add is 2, per token"
+    )
+    text += " of the target, the work on the source included." if paired else "."
+    return text + (
+        " Activation: what a forward in training keeps for the backward pass, before the loss."
+        " KV cache: what decoding holds after that many tokens."
+    )
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table; without figures it takes the whole width."""
+
+    text: str
+    figures: tuple[str, ...] = ()
+    style: str = ""
+    indent: int = 0
+
+
+def _table(data: dict[str, Any]) -> Iterator[Line]:
+    yield Line("", tuple(FIGURES.values()), "bold")
+    side = None
+    for row in data["rows"]:
+        if row["stack"] != side:
+            yield Line(row["stack"] or "heads", style="bold")
+        side = row["stack"]
+        yield from _layer_lines(row) if "layers" in row else _single_lines(row)
+    yield Line("total", _figures(data["total"]), "bold")
+
+
+def _single_lines(row: dict[str, Any]) -> Iterator[Line]:
+    """Something outside the layers."""
+    name = ONCE if row["name"] == "once" else row["name"]
+    yield Line(f"  {name}", _figures(row))
+    yield from (_details(part, 4) for part in row["parts"] if part["summary"])
+
+
+def _layer_lines(row: dict[str, Any]) -> Iterator[Line]:
+    """All layers of a kind, then the parts of one of them."""
+    yield Line(f"  layer{_many(row)}", _figures(row))
+    for name in ("mask", "position"):
+        if row[name] or (name == "position" and row[name] is not None):
+            yield Line(f"    {name}: {', '.join(row[name]) or 'none'}", style="dim", indent=6)
+    for part in row["parts"]:
+        yield Line(f"  - {part['name']}", _figures(part))
+        dropped = part["name"] == "residual" and row["dropout"]
+        yield _details(part, 6, f", dropout {row['dropout']:g}" if dropped else "")
+
+
+def _many(row: dict[str, Any]) -> str:
+    return f" {row['layers']}" if row["times"] == 1 else f"s {row['layers']} ({row['times']:,}x)"
+
+
+def _details(part: dict[str, Any], indent: int, more: str = "") -> Line:
+    text = part["summary"] + more + (": " if part["weights"] else "") + "; ".join(weight_groups(part["weights"]))
+    return Line(" " * indent + text, style="dim", indent=indent + 2)
+
+
+def weight_groups(weights: dict[str, list[int]]) -> list[str]:
+    """Weights by shape: `512 x 512 query, key, value, output`; `.weight` goes without saying."""
+    by_shape: dict[str, list[str]] = {}
+    for name, dims in weights.items():
+        by_shape.setdefault(" x ".join(map(str, dims)) or "scalar", []).append(name.removesuffix(".weight"))
+    return [f"{shape} {_some(names)}" for shape, names in by_shape.items()]
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - SHOWN_NAMES
+    return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _figures(costs: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(_figure(key, costs[key]) for key in FIGURES)
+
+
+def _figure(key: str, value: int) -> str:
+    if not value:
+        return "-"
+    return size(value) if key.endswith("_bytes") else f"{value:,}"
+
+
+def size(count: int) -> str:
+    """Bytes as people read them: 512 B, 63.5 KiB, 1.2 GiB."""
+    if count < 1024:
+        return f"{count} B"
+    value, unit = float(count), ""
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        value /= 1024
+        if value < 1023.95 or unit == "EiB":
+            break
+    return f"{value:,.1f} {unit}"

@@ -1,0 +1,26 @@
+"""The mean of checkpoints: often better than each of them (Vaswani et al. 2017, section 6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from torch import Tensor
+
+from tfkit.training.weights import Weights
+
+
+def mean(files: Iterable[Path]) -> Weights:
+    """The mean of the weights in `files`, summed in float64; what is no floating-point tensor comes from the last."""
+    total: dict[str, Tensor] = {}
+    last: Weights | None = None
+    count = 0
+    for file in files:
+        last, count = Weights.read(file), count + 1
+        for name, tensor in last.tensors.items():
+            if tensor.is_floating_point():
+                total[name] = tensor.double() if count == 1 else total[name] + tensor.double()
+    if last is None:
+        raise ValueError("a mean needs at least one file of weights")
+    averaged = {name: (tensor / count).to(last.tensors[name].dtype) for name, tensor in total.items()}
+    return Weights(last.tensors | averaged, last.tied)

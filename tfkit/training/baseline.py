@@ -1,0 +1,150 @@
+"""What simple methods reach: a model is judged beside an n-gram model or the most frequent token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Ids = np.ndarray[Any, np.dtype[Any]]  # token ids, whole numbers
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+TRAIN_LIMIT = 2_000_000  # tokens that an n-gram model counts: some seconds
+VALID_LIMIT = 500_000  # tokens that it is measured on
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a simple method reaches: `loss` in nats per target, `accuracy` the share of targets it guesses, if known."""
+
+    name: str
+    loss: float
+    accuracy: float | None = None
+
+
+def ngram_baseline(
+    train: Sequence[Ids], valid: Sequence[Ids], vocab_size: int, order: int = 5, of: str = ""
+) -> Baseline | None:
+    """The loss of an n-gram model on the rows of `valid`, each row's first token given; None where there is no target.
+
+    Of a larger corpus it counts rows of TRAIN_LIMIT tokens, evenly taken, and is measured on VALID_LIMIT tokens.
+    """
+    nats = KneserNey(vocab_size, order).fit(evenly(train, TRAIN_LIMIT)).nats(evenly(valid, VALID_LIMIT))
+    name = f"{order}-gram, Kneser-Ney" + f" {of}" * bool(of)
+    return Baseline(name, float(nats.mean())) if len(nats) else None
+
+
+def unigram_baseline(train: Ids, valid: Ids, vocab_size: int) -> Baseline | None:
+    """Each token as frequent (plus one) as in `train`, the most frequent the guess; None where there is no target."""
+    if not len(valid):
+        return None
+    counts = np.bincount(train, minlength=vocab_size) + 1
+    nats = np.log(counts.sum()) - np.log(counts[valid])
+    return Baseline("most frequent token", float(nats.mean()), float((valid == counts.argmax()).mean()))
+
+
+def evenly(rows: Sequence[Ids], limit: int) -> Sequence[Ids]:
+    """Every n-th of `rows`, so that they hold about `limit` tokens at most; a single row is cut."""
+    size = sum(len(row) for row in rows)
+    if size <= limit:
+        return rows
+    if len(rows) == 1:
+        return [rows[0][:limit]]
+    return rows[:: -(-size // limit)]
+
+
+@dataclass
+class Level:
+    """The n-grams of one order. An n-gram is known by its place in `keys` (sorted): context * symbols + last token.
+
+    `counts` and `discounts` are by n-gram; `totals` and `left` (what discounting leaves to shorter contexts) by
+    context, which is an n-gram of the order below.
+    """
+
+    keys: Ids
+    counts: Floats
+    discounts: Floats
+    totals: Floats
+    left: Floats
+
+    def blend(self, context: Ids, found: Ids, shorter: Floats) -> Floats:
+        """p(w|h) = max(count(h w) - discount, 0) / count(h) + left(h) p(w|shorter h); -1 marks what was never seen."""
+        known = (context >= 0) & (self.totals[context] > 0)
+        own = np.where(found >= 0, self.counts[found] - self.discounts[found], 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            blended = own / self.totals[context] + self.left[context] * shorter
+        return np.where(known, blended, shorter)
+
+
+class KneserNey:
+    """Interpolated, modified Kneser-Ney n-gram model (Chen and Goodman 1999): exact, and arrays instead of dicts."""
+
+    def __init__(self, vocab_size: int, order: int = 5) -> None:
+        self.vocab_size = vocab_size
+        self.order = order
+        self.levels: list[Level] = []
+
+    def fit(self, rows: Sequence[Ids]) -> KneserNey:
+        """Count `rows`; the first token of each is context only."""
+        tokens, target = self._laid_out(rows)
+        symbols = self.vocab_size + 1
+        grams = np.zeros(len(tokens), dtype=np.int64)  # which n-gram ends at each place; there is one of order 0
+        keys: list[Ids] = []
+        counts: list[Floats] = []
+        for _ in range(self.order):
+            shorter, ending = grams, np.roll(grams, 1) * symbols + tokens
+            new, first, grams = np.unique(ending, return_index=True, return_inverse=True)
+            seen = np.bincount(grams, weights=target)
+            if counts:  # an order below the highest counts in how many different contexts an n-gram stands
+                counts[-1] = np.bincount(shorter[first][seen > 0], minlength=len(keys[-1])).astype(np.float64)
+            keys.append(new)
+            counts.append(seen.astype(np.float64))
+        contexts = [1, *map(len, keys)]
+        self.levels = [_level(*one, symbols) for one in zip(keys, counts, contexts[:-1], strict=True)]
+        return self
+
+    def nats(self, rows: Sequence[Ids]) -> Floats:
+        """-log p of every token but the first of each row, given those before it in the row."""
+        tokens, target = self._laid_out(rows)
+        grams = np.zeros(len(tokens), dtype=np.int64)
+        chance = np.full(len(tokens), 1.0 / self.vocab_size)
+        for level in self.levels:
+            context = np.roll(grams, 1)
+            keys = np.where(context >= 0, context * (self.vocab_size + 1) + tokens, -1)
+            place = np.minimum(np.searchsorted(level.keys, keys), len(level.keys) - 1)
+            grams = np.where(level.keys[place] == keys, place, -1)
+            chance = level.blend(context, grams, chance)
+        result: Floats = -np.log(chance[target])
+        return result
+
+    def _laid_out(self, rows: Sequence[Ids]) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """All rows in one array, edge symbols before each so that no context reaches into another; and the targets."""
+        edge = np.full(self.order - 1, self.vocab_size, dtype=np.int64)
+        tokens = np.concatenate([np.zeros(0, dtype=np.int64), *(part for row in rows for part in (edge, row))])
+        target = np.ones(len(tokens), dtype=np.bool_)
+        start = 0
+        for row in rows:
+            target[start : start + self.order] = False
+            start += self.order - 1 + len(row)
+        return tokens, target
+
+
+def _level(keys: Ids, counts: Floats, contexts: int, symbols: int) -> Level:
+    discount: Floats = np.asarray(_discounts(counts))[np.minimum(counts, 3).astype(np.int64)]
+    context = keys // symbols
+    totals = np.bincount(context, weights=counts, minlength=contexts).astype(np.float64)
+    left = np.bincount(context, weights=discount, minlength=contexts).astype(np.float64)
+    return Level(keys, counts, discount, totals, left / np.maximum(totals, 1))
+
+
+def _discounts(counts: Floats) -> tuple[float, float, float, float]:
+    """What is taken off counts of 0, 1, 2 and more, from how many n-grams there are of each count."""
+    n1, n2, n3, n4 = (float((counts == number).sum()) for number in (1, 2, 3, 4))
+    share = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
+    plain = (0.0, share, share, share)
+    if not (n1 and n2 and n3 and n4):
+        return plain  # too few to tell apart
+    modified = (0.0, share, 2 - 3 * share * n3 / n2, 3 - 4 * share * n4 / n3)
+    return modified if min(modified[1:]) > 0 else plain

@@ -1,0 +1,36 @@
+"""What a run was made with, for environment.json."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from datetime import datetime
+from typing import Any
+
+import torch
+
+from tfkit import __version__
+from tfkit.training.device import describe
+
+PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic")
+
+
+def environment(seed: int, device: torch.device) -> dict[str, Any]:
+    """Versions, seed, device and machine; "tfkit" among the keys is how a run's folder is known."""
+    return {
+        "tfkit": __version__,
+        **{name: _version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": describe(device),
+        "threads": torch.get_num_threads(),
+        "seed": seed,
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

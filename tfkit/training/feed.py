@@ -1,0 +1,67 @@
+"""Batches of items on their device, a pure function of (seed, epoch, batch)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tfkit.data.batches import BatchOrder, padding_share, plan, plan_packed
+from tfkit.recipe import sections
+from tfkit.training.objective import Batch, Item, Objective
+
+TRAIN, VALID = 1, 2  # so that the two draw different random numbers
+
+
+class Feed:
+    """What training, or validation, reads."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        items: Sequence[Item],
+        batch: sections.Batch,
+        seed: int,
+        device: torch.device,
+        purpose: int = TRAIN,
+    ) -> None:
+        self.objective = objective
+        self.items = items
+        self.config = batch
+        self.seed = seed
+        self.device = device
+        self.purpose = purpose
+        self.lengths = objective.lengths(items)
+
+    def plan(self, epoch: int) -> list[Any]:
+        """The batches of an epoch: of each, the indices of its items, by rows when packed."""
+        if self.config.pack:
+            return plan_packed(self.lengths, self.config, self.seed, epoch)
+        return plan(self.lengths, self.config, self.seed, epoch)
+
+    def order(self, epoch: int = 0, batch: int = 0) -> BatchOrder[Any]:
+        """The batches of all epochs, from that place on."""
+        return BatchOrder(self.plan, epoch, batch)
+
+    def make(self, epoch: int, batch: int, indices: Any) -> Batch:
+        """One batch; all that is random in it follows from its place."""
+        rng = np.random.default_rng([self.seed, self.purpose, epoch, batch])
+        if self.config.pack:
+            rows = [[self.items[index] for index in row] for row in indices]
+            made = self.objective.collate_packed(rows, self.config.length or 0, rng)
+        else:
+            made = self.objective.collate([self.items[index] for index in indices], rng)
+        if self.device.type == "cpu":
+            return made
+        return {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in made.items()}
+
+    def __str__(self) -> str:
+        """How large the batches are, in words."""
+        batches = self.plan(0)
+        real = int(np.asarray(self.lengths).reshape(len(self.items), -1)[:, -1].sum())
+        words = f"{len(batches):,} batches of about {real / len(batches):,.0f} tokens"
+        if self.config.pack:
+            return words + f", packed in rows of {self.config.length}"
+        return words + f" ({padding_share(batches, self.lengths):.0%} padding)"

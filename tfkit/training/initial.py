@@ -1,0 +1,91 @@
+"""What weights training starts from: another run's, pretrained vectors; and which of them stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tfkit.components.embedding import load_vectors
+from tfkit.core.errors import RunError, UsageError
+from tfkit.core.registry import nearest
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.models import Model
+from tfkit.training.folder import WEIGHTS
+from tfkit.training.progress import Reporter
+from tfkit.training.weights import Weights, some
+
+
+def start_from(model: nn.Module, run: Path, reporter: Reporter) -> None:
+    """Copy the weights of `run` that fit by name and shape, and say what is new; raises RunError when nothing fits."""
+    if not run.is_dir():
+        raise RunError(f"train.init_from: {run} is no run's folder")
+    found = Weights.read(run / WEIGHTS).by_name()
+    own = Weights.of(model)
+    kept, new = [], []
+    for name, tensor in own.tensors.items():
+        names = [name, *(other for other, owner in own.tied.items() if owner == name)]
+        there = next((found[one] for one in names if one in found), None)
+        if there is not None and there.shape == tensor.shape:
+            with torch.no_grad():
+                tensor.copy_(there)
+            kept.append(name)
+        else:
+            why = "" if there is None else f" (shape {list(tensor.shape)}, there {list(there.shape)})"
+            new.append(name + why)
+    if not kept:
+        raise RunError(f"train.init_from: no tensor of {run / WEIGHTS} fits this model by name and shape")
+    unused = [name for name in found if name not in model.state_dict()]
+    reporter.say(f"from {run}: {len(kept)} tensors kept, {len(new)} new, {len(unused)} not used")
+    for word, names in (("kept", kept), ("new", new), ("not used", unused)):
+        if names:
+            reporter.log(f"{word}: {', '.join(names)}")
+    if new:
+        reporter.say(f"new: {some(new, 6)}")
+
+
+def freeze(model: nn.Module, beginnings: Sequence[str]) -> int:
+    """Stop the training of the parameters whose name begins with one of `beginnings`; gives how many numbers that is.
+
+    A tied parameter has several names, each of which freezes it. Raises UsageError for what no name begins with.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for beginning in beginnings:
+        named = [parameter for name, parameter in parameters.items() if name.startswith(beginning)]
+        if not named:
+            hint = _hint(beginning, parameters)
+            raise UsageError(f"train.freeze: no parameter's name begins with '{beginning}'.{hint}")
+        for parameter in named:
+            parameter.requires_grad_(False)
+    return sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
+
+
+def _hint(beginning: str, names: Iterable[str]) -> str:
+    """The beginning of a name that was probably meant."""
+    parts = [name.split(".") for name in names]
+    beginnings = {".".join(part[:length]) for part in parts for length in range(1, len(part) + 1)}
+    hint = nearest(beginning, sorted(beginnings))
+    return f" Did you mean '{hint}'?" if hint else f" The names begin with {some({part[0]: 0 for part in parts})}."
+
+
+def _one_token(tokenizer: Tokenizer, word: str) -> int | None:
+    """The id of a word that is one token: by that name, or as the tokenizer writes it (`▁word`)."""
+    if word in tokenizer:
+        return tokenizer.id(word)
+    ids = tokenizer.encode(word)
+    return ids[0] if len(ids) == 1 and ids[0] != tokenizer.special_ids.get("unknown") else None
+
+
+def fill_vectors(model: Model, tokenizer: Tokenizer, reporter: Reporter) -> None:
+    """Put pretrained vectors into the token tables whose embedding names a file of them."""
+    done: set[str] = set()
+    for plan in model.blueprint.stacks():
+        path = getattr(plan.embedding, "vectors", None)
+        if path is None or (model.blueprint.shared_embedding and path in done):
+            continue
+        done.add(path)
+        table: torch.Tensor = model.stack(plan.side).embedding.tokens.weight  # type: ignore[union-attr]
+        filled = load_vectors(path, lambda word: _one_token(tokenizer, word), table)
+        reporter.say(f"{plan.side}: {filled:,} of {len(table):,} tokens have a vector in {path}")

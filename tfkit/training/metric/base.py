@@ -1,0 +1,66 @@
+"""Bases of the metrics: some are computed from the loss, some from generated texts and their references."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from tfkit.core.component import Component
+from tfkit.core.component import Config as PartConfig
+from tfkit.core.errors import UsageError
+
+
+class Metric(Component):
+    """Base of the metrics; `needs` says which method it has."""
+
+    class Config(PartConfig):
+        """Options of every metric."""
+
+    needs: ClassVar[Literal["loss", "text"]]
+    higher_is_better: ClassVar[bool] = True
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
+        """The score of generated texts, in the order of their references; raises UsageError."""
+        raise UsageError(f"{self.part_name} is computed from the {self.needs}, not from texts")
+
+    def from_loss(self, nats_per_target: float) -> float:
+        """The score of a loss in nats per target; raises UsageError."""
+        raise UsageError(f"{self.part_name} is computed from {self.needs}s, not from the loss")
+
+
+class LossMetric(Metric):
+    """Base of the metrics that the loss is enough for."""
+
+    needs: ClassVar = "loss"
+
+
+class TextMetric(Metric):
+    """Base of the metrics that compare texts; a subclass says how in `compare`."""
+
+    needs: ClassVar = "text"
+
+    def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
+        """The score over the whole corpus; raises UsageError for texts that do not pair up."""
+        if len(outputs) != len(references):
+            raise UsageError(
+                f"{self.part_name} compares each output with its reference: got {len(outputs)} and {len(references)}"
+            )
+        if not outputs:
+            raise UsageError(f"{self.part_name} has nothing to compare: there are no outputs")
+        return self.compare(list(outputs), list(references))
+
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        """The score of as many outputs as references, at least one."""
+        raise NotImplementedError(f"{type(self).__name__} has no compare")
+
+
+def sacrebleu_metrics(metric: str) -> Any:
+    """The module `sacrebleu.metrics`; raises UsageError that says how to install it."""
+    try:
+        return importlib.import_module("sacrebleu.metrics")
+    except ImportError:
+        raise UsageError(f'{metric} needs the package sacrebleu: pip install "tfkit[train]"') from None

@@ -1,0 +1,192 @@
+"""What an objective is: examples become items of token ids, items become batches, a batch and a model give a loss."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tfkit.core.component import Component
+from tfkit.core.component import Config as PartConfig
+from tfkit.core.errors import DataError, UsageError
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.training.baseline import Baseline, Ids
+
+logger = logging.getLogger("tfkit")
+
+Item = dict[str, Ids]  # token ids of one training example, by name
+Batch = dict[str, Tensor]  # what the loss needs; on the CPU until the training loop moves it
+Example = Mapping[str, str]
+Direction = Literal["encoder_decoder", "causal", "bidirectional"]
+
+ENCODED_AT_ONCE = 10_000  # texts; bounds the memory that the tokenizer's own objects take
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`total` is the sum of nats over `count` targets, differentiable."""
+
+    total: Tensor
+    count: int
+
+
+class Objective(Component):
+    """Base of the objectives. `bind` (or `prepare`, which calls it) comes before everything else."""
+
+    class Config(PartConfig):
+        """Options of every objective."""
+
+    reads: ClassVar[Direction]  # the direction of attention it needs
+    fields: ClassVar[tuple[str, ...]]  # what it reads of a corpus
+    heads: ClassVar[tuple[str, ...]] = ("language_model", "masked_lm")  # the heads whose loss it can take
+    required: ClassVar[tuple[str, ...]] = ()  # the special tokens it cannot do without
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.special: dict[str, int] = {}
+        self.vocab_size = 0
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """Take the facts of the tokenizer; raises DataError when a special token that is needed is missing."""
+        missing = [role for role in self.required if role not in tokenizer.special_ids]
+        if missing:
+            there = ", ".join(tokenizer.special_ids) or "none"
+            raise DataError(
+                f"{self.part_name} needs a special token for {' and '.join(missing)}; the tokenizer has {there}. "
+                f"Name one in the tokenizer's special_tokens, such as {{{missing[0]}: <{missing[0]}>}}"
+            )
+        self.special = dict(tokenizer.special_ids)
+        self.vocab_size = tokenizer.vocab_size
+
+    @property
+    def pad(self) -> int:
+        """What fills rows up. Any id would do, since no loss is taken on it and no real token sees it."""
+        return self.special.get("pad", 0)
+
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        """The examples as token ids, none longer than the model can read.
+
+        Logs what is left out and why; raises DataError when nothing is left, or a field is missing.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no prepare")
+
+    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+        """How many places each item takes in the model, [items] or [items sides]."""
+        raise NotImplementedError(f"{type(self).__name__} has no lengths")
+
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """A batch of one row an item; all that is random in it comes from `rng`."""
+        raise NotImplementedError(f"{type(self).__name__} has no collate")
+
+    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
+        """A batch of several items a row of `length`, kept apart by segments; raises UsageError where it cannot."""
+        raise UsageError(f"batches of {self.part_name} cannot be packed; say data.batch.pack: false")
+
+    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+        """The loss of `model` on `batch`. Only in training: label smoothing and what layers add (auxiliary losses)."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """The ids of a text as a trained model expects to be handed them."""
+        return list(ids)
+
+    def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
+        """What a simple method reaches on the same targets, to print beside the model's loss."""
+        return None
+
+    def encode(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> list[Ids]:
+        """Token ids of one field of all examples; raises DataError where an example lacks it."""
+        texts = []
+        for number, example in enumerate(examples, 1):
+            if field not in example:
+                there = ", ".join(example) or "nothing"
+                needs = " and ".join(self.fields)
+                raise DataError(f"{self.part_name} reads {needs}; example {number} of the corpus has {there}")
+            texts.append(example[field])
+        slices = (texts[start : start + ENCODED_AT_ONCE] for start in range(0, len(texts), ENCODED_AT_ONCE))
+        return [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
+
+    def left_out(self, number: int, of: int, why: str) -> None:
+        """Say that examples were left out."""
+        if number:
+            logger.warning("%s: %s of %s examples left out: %s", self.part_name, f"{number:,}", f"{of:,}", why)
+
+    def usable(self, items: list[Item], examples: int, why: str) -> list[Item]:
+        """`items`; raises DataError when there are none."""
+        if not items:
+            raise DataError(f"{self.part_name}: not one of {examples:,} examples can be used: {why}")
+        return items
+
+
+def wrapped(ids: Ids, start: int | None = None, end: int | None = None) -> Ids:
+    """`ids` between the special tokens that there are."""
+    before = [] if start is None else [start]
+    after = [] if end is None else [end]
+    return np.concatenate((np.asarray(before, np.int32), ids, np.asarray(after, np.int32)))
+
+
+def padded(
+    rows: Sequence[Ids], fill: int, length: int | None = None
+) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Rows of unlike lengths as one array [rows longest], filled up on the right; and which places are real."""
+    lengths = np.asarray([len(row) for row in rows])
+    width = int(lengths.max(initial=0)) if length is None else length
+    real = np.arange(width)[None, :] < lengths[:, None]
+    ids = np.full(real.shape, fill, dtype=np.int64)
+    ids[real] = np.concatenate(rows)
+    return ids, real
+
+
+def next_tokens(rows: Sequence[Ids], pad: int) -> Batch:
+    """Teacher forcing: each row without its last token as `input_ids` [rows longest], its next tokens as `labels` [n].
+
+    `predicted` [n] holds the places of the labels in the flattened input_ids; it is absent where they are all places.
+    """
+    ids, real = padded([row[:-1] for row in rows], pad)
+    labels = np.concatenate([row[1:] for row in rows]).astype(np.int64)
+    batch = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+    if not real.all():
+        batch["predicted"] = torch.from_numpy(np.flatnonzero(real))
+    return batch
+
+
+def packed_places(rows: Sequence[Sequence[int]], length: int) -> tuple[Ids, Ids]:
+    """Positions and segments [rows length] of rows that hold pieces of the given lengths; padding is segment 0."""
+    positions = np.zeros((len(rows), length), dtype=np.int64)
+    segments = np.zeros((len(rows), length), dtype=np.int64)
+    for row, pieces in enumerate(rows):
+        if sum(pieces) > length:
+            raise UsageError(f"a packed row of {sum(pieces)} tokens does not fit its length {length}")
+        start = 0
+        for number, piece in enumerate(pieces, 1):
+            positions[row, start : start + piece] = np.arange(piece)
+            segments[row, start : start + piece] = number
+            start += piece
+    return positions, segments
+
+
+def token_loss(model: Any, hidden: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    """Sum of nats over `labels`; logits are made only at the places `predicted`. `hidden` is [batch time d_model]."""
+    head = model.head
+    if not hasattr(head, "loss"):
+        what = "no head" if head is None else f"a {type(head).__name__}"
+        raise UsageError(
+            f"the objective predicts tokens, and the model has {what}; give it a head such as language_model"
+        )
+    features = hidden.flatten(0, 1)
+    if "predicted" in batch:
+        features = features.index_select(0, batch["predicted"])
+    total: Tensor = head.loss(features, batch["labels"], smoothing)
+    return total
+
+
+def finished(total: Tensor, auxiliary: Tensor | None, count: int, training: bool) -> Loss:
+    """The loss with what layers add to it, which is meant per target and only for training."""
+    if training and auxiliary is not None:
+        total = total + auxiliary * count
+    return Loss(total, count)

@@ -1,0 +1,153 @@
+"""Predict the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from tfkit.core.errors import UsageError
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.training.baseline import Baseline, Ids, ngram_baseline
+from tfkit.training.objective.base import (
+    Batch,
+    Example,
+    Item,
+    Loss,
+    Objective,
+    finished,
+    logger,
+    next_tokens,
+    packed_places,
+    padded,
+    token_loss,
+    wrapped,
+)
+
+
+@register("objective", "causal_lm")
+class CausalLm(Objective):
+    """Loss = -sum log p(token_t | token_<t) (Bengio et al. 2003; Radford et al. 2018)."""
+
+    reads: ClassVar = "causal"
+    fields: ClassVar = ("text",)
+    capabilities: ClassVar = frozenset({"packing"})
+
+    class Config(Objective.Config):
+        """Options of causal_lm."""
+
+        join: bool = Field(True, description="join the texts to one stream, cut into blocks; false: one row a text")
+        block: PositiveInt | None = Field(
+            None, description="tokens a row of the stream; none: as many as the model reads"
+        )
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.join = config.join
+        self.block = config.block
+
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        """Items `text`, one token longer than their row: blocks of the stream, or each text between start and end."""
+        self.bind(tokenizer)
+        texts = self.encode(examples, "text", tokenizer)
+        full = [text for text in texts if len(text)]
+        self.left_out(len(texts) - len(full), len(texts), "the text is empty")
+        if not self.join:
+            return self._rows(full, max_length)
+        stream = self._stream(full)
+        items: list[Item] = [{"text": block} for block in blocks(stream, self._block(max_length))]
+        return self.usable(items, len(texts), f"a next token needs a stream of two tokens or more, got {len(stream)}")
+
+    def _block(self, max_length: int | None) -> int:
+        if self.block is None and max_length is None:
+            raise UsageError(
+                "causal_lm joins the texts and cuts them into blocks; say objective.block, the tokens of a row"
+            )
+        if self.block is not None and max_length is not None and self.block > max_length:
+            raise UsageError(
+                f"objective.block is {self.block}, and the model or data.batch.length allows {max_length} tokens"
+            )
+        return self.block or max_length or 0
+
+    def _stream(self, texts: list[Ids]) -> Ids:
+        """The texts as one, the end token between them."""
+        end = self.special.get("end")
+        if end is None and len(texts) > 1:
+            logger.warning(
+                "causal_lm: the tokenizer has no end token, so nothing shows where one text ends and the next begins"
+            )
+        pieces = [wrapped(text, end=end) for text in texts[:-1]] + texts[-1:]
+        return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32)
+
+    def _rows(self, texts: list[Ids], max_length: int | None) -> list[Item]:
+        rows = [wrapped(text, self.special.get("start"), self.special.get("end")) for text in texts]
+        fitting: list[Item] = [
+            {"text": row} for row in rows if len(row) >= 2 and (max_length is None or len(row) <= max_length + 1)
+        ]
+        why = f"shorter than 2 tokens or longer than {max_length} (join: true would cut them)"
+        self.left_out(len(rows) - len(fitting), len(rows), why)
+        return self.usable(fitting, len(rows), why)
+
+    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+        """[items]: places in the model."""
+        return np.asarray([len(item["text"]) - 1 for item in items])
+
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """`input_ids`, and what is predicted where."""
+        return next_tokens([item["text"] for item in items], self.pad)
+
+    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
+        """The same with several texts a row: `position_ids` restart, `segment_ids` keep them apart."""
+        if self.join:
+            raise UsageError(
+                "blocks of joined texts are full already and cannot be packed; say join: false or pack: false"
+            )
+        positions, segments = packed_places([[len(item["text"]) - 1 for item in row] for row in rows], length)
+        ids, real = padded([np.concatenate([item["text"][:-1] for item in row]) for row in rows], self.pad, length)
+        labels = np.concatenate([item["text"][1:] for row in rows for item in row]).astype(np.int64)
+        batch = {"input_ids": ids, "position_ids": positions, "segment_ids": segments, "labels": labels}
+        if not real.all():
+            batch["predicted"] = np.flatnonzero(real)
+        return {name: torch.from_numpy(value) for name, value in batch.items()}
+
+    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+        """Cross-entropy at every real target."""
+        # No attention mask: padding is on the right, where a causal mask hides it from all that is real.
+        out = model(
+            input_ids=batch["input_ids"],
+            position_ids=batch.get("position_ids"),
+            segment_ids=batch.get("segment_ids"),
+            with_heads=False,
+        )
+        total = token_loss(model, out.hidden, batch)
+        return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
+
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """A beginning to continue. Nothing at all begins where a text begins: behind start, or the end of another."""
+        first = self.special.get("start" if not self.join else "end")
+        return list(ids) if first is None or (self.join and ids) else [first, *ids]
+
+    def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
+        """An n-gram model; of joined texts it reads the whole stream, so that no context ends at a block's edge."""
+        train, valid = ([item["text"] for item in items] for items in (train_items, valid_items))
+        if self.join:
+            train, valid = [rejoined(train)], [rejoined(valid)]
+        return ngram_baseline(train, valid, self.vocab_size)
+
+
+def blocks(stream: Ids, block: int) -> list[Ids]:
+    """Rows of block + 1 tokens in steps of `block`, so that each token but the first is a target once.
+
+    The last row may be shorter, if it has a target at all.
+    """
+    return [stream[start : start + block + 1] for start in range(0, len(stream) - 1, block)]
+
+
+def rejoined(rows: Sequence[Ids]) -> Ids:
+    """The stream that `blocks` cut."""
+    return np.concatenate([row[:-1] for row in rows[:-1]] + list(rows[-1:]))

@@ -1,0 +1,153 @@
+"""Fill in hidden tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from tfkit.core.errors import DataError
+from tfkit.core.options import PositiveFloat
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.training.baseline import Baseline, Ids, unigram_baseline
+from tfkit.training.objective.base import (
+    Batch,
+    Example,
+    Item,
+    Loss,
+    Objective,
+    finished,
+    packed_places,
+    padded,
+    token_loss,
+    wrapped,
+)
+
+
+@register("objective", "masked_lm")
+class MaskedLm(Objective):
+    """Loss = -sum over chosen places of log p(token | the rest), 80/10/10 (Devlin et al. 2018, arXiv 1810.04805)."""
+
+    reads: ClassVar = "bidirectional"
+    fields: ClassVar = ("text",)
+    required: ClassVar = ("mask",)
+    capabilities: ClassVar = frozenset({"packing"})
+
+    class Config(Objective.Config):
+        """Options of masked_lm."""
+
+        probability: PositiveFloat = Field(0.15, le=1, description="share of the tokens that are to be predicted")
+        mask_share: float = Field(0.8, ge=0, le=1, description="share of those that the mask token hides")
+        random_share: float = Field(
+            0.1, ge=0, le=1, description="share of those that a random token replaces; the rest stays"
+        )
+
+        @model_validator(mode="after")
+        def _shares(self) -> MaskedLm.Config:
+            both = self.mask_share + self.random_share
+            if both > 1 + 1e-9:
+                raise ValueError(
+                    f"mask_share and random_share are shares of the same tokens: at most 1 together, got {both:g}"
+                )
+            return self
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.probability = config.probability
+        self.mask_share = config.mask_share
+        self.random_share = config.random_share
+        self._ordinary = np.zeros(0, dtype=np.int64)
+        self._maskable = np.zeros(0, dtype=np.bool_)
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """Take the facts of the tokenizer; special tokens (the unknown one too) are never chosen, nor put in."""
+        super().bind(tokenizer)
+        self._maskable = np.ones(self.vocab_size, dtype=np.bool_)
+        self._maskable[list(self.special.values())] = False
+        self._ordinary = np.flatnonzero(self._maskable)
+
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        """Items `text`: start, tokens, end, as far as the tokenizer has them; a long text becomes several items."""
+        self.bind(tokenizer)
+        start, end = self.special.get("start"), self.special.get("end")
+        texts = self.encode(examples, "text", tokenizer)
+        room = self._room(max_length)
+        items: list[Item] = []
+        dropped = 0
+        for text in texts:
+            pieces = [text] if room is None else [text[at : at + room] for at in range(0, len(text), room)]
+            kept = [piece for piece in pieces if self._maskable[piece].any()]
+            dropped += not kept
+            items.extend({"text": wrapped(piece, start, end)} for piece in kept)
+        why = "the text is empty, or all unknown tokens"
+        self.left_out(dropped, len(texts), why)
+        return self.usable(items, len(texts), why)
+
+    def _room(self, max_length: int | None) -> int | None:
+        """How many tokens of a text fit in a row, beside start and end."""
+        if max_length is None:
+            return None
+        room = max_length - ("start" in self.special) - ("end" in self.special)
+        if room < 1:
+            raise DataError(f"rows of {max_length} tokens have no room for a text between start and end; allow more")
+        return room
+
+    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+        """[items]: places in the model."""
+        return np.asarray([len(item["text"]) for item in items])
+
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """`input_ids` with tokens hidden, and what is predicted where; `attention_mask` where there is padding."""
+        ids, real = padded([item["text"] for item in items], self.pad)
+        batch = self._hide(ids, real, rng)
+        if not real.all():
+            batch["attention_mask"] = torch.from_numpy(real)
+        return batch
+
+    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
+        """The same with several texts a row: `position_ids` restart, `segment_ids` keep texts and padding apart."""
+        positions, segments = packed_places([[len(item["text"]) for item in row] for row in rows], length)
+        ids, real = padded([np.concatenate([item["text"] for item in row]) for row in rows], self.pad, length)
+        places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
+        return self._hide(ids, real, rng) | places
+
+    def _hide(self, ids: Ids, real: np.ndarray[Any, np.dtype[np.bool_]], rng: np.random.Generator) -> Batch:
+        """Choose places, at least one a row, and hide what stands there. `ids` and `real` are [rows length]."""
+        draw: np.ndarray[Any, np.dtype[np.float64]] = np.asarray(rng.random(ids.shape))
+        draw[~(real & self._maskable[ids])] = 2.0
+        chosen = draw < self.probability
+        chosen |= (draw == draw.min(axis=1, keepdims=True)) & (draw < 1) & ~chosen.any(axis=1, keepdims=True)
+        labels = ids[chosen]
+        fate = rng.random(labels.shape)
+        strangers = rng.choice(self._ordinary, size=labels.shape)
+        replaced = np.where(fate < self.mask_share + self.random_share, strangers, labels)
+        hidden = ids.copy()
+        hidden[chosen] = np.where(fate < self.mask_share, self.special["mask"], replaced)
+        batch = {"input_ids": hidden, "labels": labels, "predicted": np.flatnonzero(chosen)}
+        return {name: torch.from_numpy(value) for name, value in batch.items()}
+
+    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+        """Cross-entropy at the chosen places, the only ones that logits are made for."""
+        out = model(
+            input_ids=batch["input_ids"],
+            attention_mask=batch.get("attention_mask"),
+            position_ids=batch.get("position_ids"),
+            segment_ids=batch.get("segment_ids"),
+            with_heads=False,
+        )
+        total = token_loss(model, out.hidden, batch)
+        return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
+
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """A text whose masks are to be filled in."""
+        text = np.asarray(ids, dtype=np.int32)
+        return [int(id_) for id_ in wrapped(text, self.special.get("start"), self.special.get("end"))]
+
+    def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
+        """Each token as often as in the training texts, whatever stands around it."""
+        train, valid = (np.concatenate([item["text"] for item in items]) for items in (train_items, valid_items))
+        return unigram_baseline(train[self._maskable[train]], valid[self._maskable[valid]], self.vocab_size)

@@ -1,0 +1,137 @@
+"""What a run says: one changing line on a terminal, a line now and then elsewhere; all with its time in train.log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections import deque
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+LOGGER = logging.getLogger("tfkit")
+SECONDS = 10.0  # between two lines where there is no terminal
+STEPS = 100
+WINDOW = 50  # steps that tokens per second are averaged over
+
+
+class _Handler(logging.Handler):
+    """Passes what tfkit logs on to the reporter."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        super().__init__()
+        self.reporter = reporter
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.reporter.say(record.getMessage())
+
+
+class Reporter:
+    """Prints (when `visible`) and logs; what is said before `open` is logged as soon as there is a file.
+
+    Within its `with` block it takes what tfkit logs, too.
+    """
+
+    def __init__(self, visible: bool = True, stream: IO[str] | None = None) -> None:
+        self.stream = stream or sys.stdout
+        self.visible = visible
+        self.terminal = visible and self.stream.isatty()
+        self._waiting: list[str] = []
+        self._log: IO[str] | None = None
+        self._on_line = 0  # characters of the line that will be overwritten
+
+    def __enter__(self) -> Reporter:
+        self._handler = _Handler(self)
+        self._level = LOGGER.level
+        LOGGER.addHandler(self._handler)
+        LOGGER.setLevel(logging.INFO)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        LOGGER.removeHandler(self._handler)
+        LOGGER.setLevel(self._level)
+        self.close()
+
+    def open(self, path: Path) -> None:
+        """Append to the log at `path` from now on."""
+        self._log = path.open("a", encoding="utf-8", newline="\n")
+        self._log.write("".join(self._waiting))
+        self._log.flush()
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """End the changing line and the log."""
+        self._clear()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.log(text)
+        if self.visible:
+            self._clear()
+            print(text, file=self.stream, flush=True)
+
+    def log(self, text: str) -> None:
+        """A line for train.log alone."""
+        stamp = datetime.now().astimezone().isoformat(timespec="seconds")
+        lines = "".join(f"{stamp} {line}\n" for line in text.splitlines() or [""])
+        if self._log is None:
+            self._waiting.append(lines)
+        else:
+            self._log.write(lines)
+            self._log.flush()
+
+    def show(self, text: str) -> None:
+        """The changing line of a terminal."""
+        if self.terminal:
+            self.stream.write("\r" + text.ljust(self._on_line))
+            self.stream.flush()
+            self._on_line = len(text)
+
+    def _clear(self) -> None:
+        if self._on_line:
+            self.stream.write("\r" + " " * self._on_line + "\r")
+            self._on_line = 0
+
+
+class Meter:
+    """Turns steps into progress lines: loss, tokens per second of training alone, time left."""
+
+    def __init__(self, reporter: Reporter, first: int, steps: int) -> None:
+        self.reporter = reporter
+        self.first, self.steps = first, steps
+        self.began = self._said = self._shown = time.perf_counter()
+        self._recent: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+
+    def step(self, step: int, loss: float, tokens: int, seconds: float) -> float:
+        """Take in a step and report it when its time has come; gives the tokens per second of this step."""
+        self._recent.append((tokens, seconds))
+        now = time.perf_counter()
+        if self.reporter.terminal and (now - self._shown > 0.1 or step == self.steps):
+            self._shown = now
+            self.reporter.show(self._line(step, loss, now))
+        waited = now - self._said
+        if step == self.first + 1 or waited >= SECONDS or (step % STEPS == 0 and waited >= 1) or step == self.steps:
+            self._said = now
+            line = self._line(step, loss, now)
+            self.reporter.log(line) if self.reporter.terminal else self.reporter.say(line)
+        return tokens / seconds
+
+    def _line(self, step: int, loss: float, now: float) -> str:
+        rate = sum(tokens for tokens, _ in self._recent) / sum(seconds for _, seconds in self._recent)
+        left = (now - self.began) / (step - self.first) * (self.steps - step)
+        ending = f", {duration(left)} left" if step < self.steps else ""
+        return f"step {step:,} of {self.steps:,}: loss {loss:.4f}, {rate:,.0f} tokens/s{ending}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in words: 42 s, 3 min 05 s, 2 h 10 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,59 @@
+"""All random generators at once: their state as plain data, and a seed for the length of a block."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def capture() -> dict[str, Any]:
+    """The states of python's, numpy's and torch's generators (CUDA's too), as JSON can hold them."""
+    version, numbers, gauss = random.getstate()
+    legacy: Any = np.random.get_state(legacy=True)
+    name, keys, place, has_gauss, cached = legacy
+    cuda: list[Tensor] = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {
+        "python": [version, list(numbers), gauss],
+        "numpy": [name, keys.tolist(), int(place), int(has_gauss), float(cached)],
+        "torch": _text(torch.get_rng_state()),
+        "cuda": [_text(state) for state in cuda],
+    }
+
+
+def restore(state: dict[str, Any]) -> None:
+    """Put all generators into a captured state; a GPU more or less than then keeps its own."""
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
+    torch.set_rng_state(_tensor(state["torch"]))
+    if state["cuda"] and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([_tensor(text) for text in state["cuda"]])
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Everything random follows `seed` within the block; the caller's own states are as before behind it."""
+    before = capture()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        restore(before)
+
+
+def _text(state: Tensor) -> str:
+    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
+
+
+def _tensor(text: str) -> Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

@@ -1,0 +1,36 @@
+"""Sample outputs beside their references, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO, NamedTuple
+
+SHOWN = 160  # characters
+
+
+class Sample(NamedTuple):
+    """What a model was given, what it wrote, and what was wanted."""
+
+    source: str
+    output: str
+    reference: str
+
+
+def cut(text: str) -> str:
+    """The beginning of a text that is too long to be shown: a model that has learnt little does not stop."""
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def print_samples(samples: Sequence[Sample], stream: IO[str]) -> None:
+    """Print the samples; the right outputs stand in green on a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_lines=False)
+    for heading in ("source", "output", "reference"):
+        table.add_column(heading, overflow="fold")
+    for source, output, reference in samples:
+        colour = "green" if output == reference else ""
+        table.add_row(Text(cut(source)), Text(cut(output), colour), Text(cut(reference)))
+    Console(file=stream).print(table)

@@ -1,0 +1,134 @@
+"""Training in a run's folder, from its first file to its last weights; begun, gone on with, or begun again."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tfkit.core.errors import TfkitError
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.training.checkpoint import Checkpoints, read_progress
+from tfkit.training.environment import environment
+from tfkit.training.folder import (
+    CHECKPOINTS,
+    ENVIRONMENT,
+    LOG,
+    RECIPE,
+    RESOLVED,
+    TOKENIZER,
+    WEIGHTS,
+    RunFolder,
+    read_json,
+    write_json,
+    write_text,
+)
+from tfkit.training.interrupt import Interrupted
+from tfkit.training.loop import Trainer
+from tfkit.training.progress import Reporter
+from tfkit.training.random_state import seeded
+from tfkit.training.setup import Task, prepare
+from tfkit.training.start import check_same
+
+
+def train_in(folder: RunFolder, recipe: Recipe, resume: bool, reporter: Reporter) -> None:
+    """Train until the work is done; raises Interrupted when a signal stopped it before, with a checkpoint saved."""
+    checkpoint = Checkpoints(folder / CHECKPOINTS).last() if resume else None
+    with seeded(recipe.train.seed):
+        if checkpoint is None:
+            trainer = _begun(folder, recipe, reporter)
+        else:
+            trainer = _resumed(folder, recipe, reporter, checkpoint)
+        if trainer.run():
+            return
+    progress = trainer.progress
+    again = f"tfkit train {_source(recipe, folder)} --out {folder} --resume"
+    message = f"stopped at step {progress.step:,} of {recipe.train.steps:,}; to go on: {again}"
+    reporter.log(message)
+    raise Interrupted(message)
+
+
+def _source(recipe: Recipe, folder: RunFolder) -> str:
+    """What to call the recipe on a command line: its name or file, unless that lacks what --set or --variant added."""
+    wanted = yaml.safe_load(recipe.resolved())
+    for source in (recipe.name, recipe.file):
+        with contextlib.suppress(TfkitError):
+            if source is not None and yaml.safe_load(load_recipe(source).resolved()) == wanted:
+                return str(source)
+    return str(folder / RESOLVED)
+
+
+def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
+    """Whether the run in `folder` has done all that `recipe` asks for; raises RunError for another recipe's run."""
+    checkpoint = Checkpoints(folder / CHECKPOINTS).last()
+    if checkpoint is None or not (folder / ENVIRONMENT).is_file():
+        return False
+    check_same(folder, recipe.resolved(Tokenizer.load(folder / TOKENIZER).vocab_size))
+    finished = read_json(folder / ENVIRONMENT).get("finished")
+    return bool(finished == _ending(recipe, read_progress(checkpoint).step) and (folder / WEIGHTS).is_file())
+
+
+def mark_finished(folder: RunFolder, recipe: Recipe) -> None:
+    """Write down that all is done, so that the same command has nothing left to do."""
+    checkpoint = Checkpoints(folder / CHECKPOINTS).last()
+    step = 0 if checkpoint is None else read_progress(checkpoint).step
+    write_json(folder / ENVIRONMENT, read_json(folder / ENVIRONMENT) | {"finished": _ending(recipe, step)})
+
+
+def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
+    settings = recipe.train.model_dump(mode="json", include={"steps", "patience", "keep"})
+    return {"step": step, **settings}
+
+
+def _begun(folder: RunFolder, recipe: Recipe, reporter: Reporter) -> Trainer:
+    """A new run; the folder is written to only when everything is known to work."""
+    task = prepare(recipe, reporter)
+    known = environment(recipe.train.seed, task.train.device) | {"recipe": recipe.name} | _baseline(task)
+    beside = _beside(known, reporter)
+    trainer = Trainer(task, folder, reporter, beside)
+    folder.clear()
+    write_json(folder / ENVIRONMENT, known)
+    _describe(folder, recipe, task)
+    task.tokenizer.save(folder / TOKENIZER)
+    reporter.open(folder / LOG)
+    reporter.say(f"training {recipe.name} in {folder}")
+    return trainer
+
+
+def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: Path) -> Trainer:
+    """The run that is there, in the state of its last checkpoint."""
+    task = prepare(recipe, reporter, Tokenizer.load(folder / TOKENIZER), initial=False)
+    before = read_json(folder / ENVIRONMENT)
+    trainer = Trainer(task, folder, reporter, _beside(before, reporter))
+    trainer.restore(checkpoint)
+    kept = {key: before[key] for key in ("recipe", "baseline", "started") if key in before}
+    write_json(folder / ENVIRONMENT, environment(recipe.train.seed, task.train.device) | kept)
+    _describe(folder, recipe, task)
+    reporter.open(folder / LOG)
+    reporter.say(f"going on with {folder} from step {trainer.progress.step:,}")
+    return trainer
+
+
+def _describe(folder: RunFolder, recipe: Recipe, task: Task) -> None:
+    resolved = recipe.resolved(task.tokenizer.vocab_size)
+    write_text(folder / RESOLVED, resolved)
+    write_text(folder / RECIPE, resolved if recipe.text is None else recipe.text)
+
+
+def _baseline(task: Task) -> dict[str, Any]:
+    if task.valid is None:
+        return {}
+    found = task.objective.baseline(task.train.items, task.valid.items)
+    return {} if found is None else {"baseline": {"name": found.name, "loss": found.loss}}
+
+
+def _beside(known: dict[str, Any], reporter: Reporter) -> str:
+    """What to say behind each validation loss, for comparison."""
+    if "baseline" not in known:
+        return ""
+    name, loss = known["baseline"]["name"], known["baseline"]["loss"]
+    reporter.say(f"to compare: {name} reaches a validation loss of {loss:.4f}")
+    return f" ({name.split(',')[0]}: {loss:.2f})"

@@ -1,0 +1,26 @@
+"""The loss on examples that training does not see."""
+
+from __future__ import annotations
+
+import torch
+
+from tfkit.models import Model
+from tfkit.training.device import autocast
+from tfkit.training.feed import Feed
+
+
+def mean_loss(model: Model, feed: Feed, precision: str = "float32") -> float:
+    """Nats per target over all items of `feed`, without dropout, smoothing or auxiliary losses."""
+    before = model.training
+    model.eval()
+    total, count = 0.0, 0
+    try:
+        # not inference mode: what a part keeps between calls must stay usable for training
+        with torch.no_grad(), autocast(feed.device, precision):
+            for batch, indices in enumerate(feed.plan(0)):
+                loss = feed.objective.loss(model, feed.make(0, batch, indices), training=False)
+                total += loss.total.item()
+                count += loss.count
+    finally:
+        model.train(before)
+    return total / count if count else float("nan")

@@ -1,0 +1,103 @@
+"""Weights as safetensors: tied tensors are stored once and load back, nothing is ever pickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from tfkit.core.errors import RunError
+from tfkit.training.folder import whole
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Tensors by name, each once; `tied` says which further names stand for one of them."""
+
+    tensors: dict[str, Tensor]
+    tied: dict[str, str]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Weights:
+        """The weights of `model` as they are, not copied; of tied names the first one keeps the tensor."""
+        first: dict[tuple[object, ...], str] = {}
+        tensors: dict[str, Tensor] = {}
+        tied: dict[str, str] = {}
+        for name, tensor in model.state_dict().items():
+            place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride())
+            owner = first.setdefault(place, name) if tensor.numel() else name
+            if owner == name:
+                tensors[name] = tensor
+            else:
+                tied[name] = owner
+        return cls(tensors, tied)
+
+    def by_name(self) -> dict[str, Tensor]:
+        """Every name with its tensor, tied names included."""
+        return self.tensors | {name: self.tensors[owner] for name, owner in self.tied.items() if owner in self.tensors}
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        save_tensors(path, self.tensors, {"tied": json.dumps(self.tied)} if self.tied else {})
+
+    @classmethod
+    def read(cls, path: Path) -> Weights:
+        """Read a file of ours or of somebody else; raises RunError naming the file."""
+        tensors, metadata = read_tensors(path)
+        try:
+            tied = json.loads(metadata.get("tied", "{}"))
+        except ValueError:
+            raise RunError(f"{path}: its list of tied tensors cannot be read") from None
+        return cls(tensors, {str(name): str(owner) for name, owner in dict(tied).items()})
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors as safetensors, whole or not at all."""
+    apart = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    with whole(path) as beside:
+        try:
+            # one entry at most: the library writes several in random order, and equal weights are to be equal files
+            save_file(apart, beside, dict(metadata) or {"format": "pt"})
+        except SafetensorError as error:  # a full disk, mostly
+            raise RunError(f"{path}: cannot be written: {error}") from None
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a safetensors file; raises RunError naming the file."""
+    if not path.is_file():
+        raise RunError(f"{path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path}: is no whole safetensors file: {error}") from None
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load every tensor of `model` from `path`; raises RunError naming what is missing, unknown or of another shape."""
+    found, wanted = Weights.read(path).by_name(), model.state_dict()
+    ties = Weights.of(model).tied
+    found |= {name: found[owner] for name, owner in ties.items() if name not in found and owner in found}
+    wrong = [f"{name} is missing" for name in wanted if name not in found]
+    wrong += [f"{name} is not in this model" for name in found if name not in wanted]
+    wrong += [
+        f"{name} has shape {list(found[name].shape)}, expected {list(tensor.shape)}"
+        for name, tensor in wanted.items()
+        if name in found and found[name].shape != tensor.shape
+    ]
+    if wrong:
+        raise RunError(f"{path}: does not fit this model: {some(wrong)}")
+    model.load_state_dict(found)
+
+
+def some(texts: Iterable[str], most: int = 4) -> str:
+    """The first few of `texts`, and how many more there are."""
+    listed = list(texts)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
