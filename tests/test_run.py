@@ -1,5 +1,6 @@
 """A run's folder: what is in it, when it is refused, resumed or replaced; generating and evaluating from it."""
 
+import importlib.metadata
 import io
 import json
 import os
@@ -123,7 +124,7 @@ def test_the_folder_holds_what_it_should(trained: Run) -> None:
         assert all(line[name] > 0 for line in lines)
     assert "valid.loss" in lines[-1]
     environment = json.loads((trained.folder / "environment.json").read_text())
-    assert environment["torch"] == torch.__version__ and environment["seed"] == 0
+    assert environment["torch"] == importlib.metadata.version("torch") and environment["seed"] == 0
     assert {"tfkit", "python", "platform", "device", "threads", "started", "baseline"} <= environment.keys()
     log = (trained.folder / "train.log").read_text()
     for said in ("parameters", "60 examples", "tokens", "5-gram", "valid loss", "tfkit generate", "reference:"):

@@ -11,7 +11,7 @@ from torch import Tensor
 Layout = Literal["halves", "interleaved"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rotation:
     """Turns the first channels of queries and keys; called on x [batch heads time dim], gives the same shape.
 

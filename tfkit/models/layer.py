@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from tfkit.components.residual.base import Branch
 from tfkit.core.blueprint import LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.context import Context
+from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
 
 # decode states of one layer, by sublayer
@@ -39,16 +40,19 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, context: Context, state: LayerState | None = None) -> Tensor:
         """[batch time d_model] -> the same; `state` holds the decode states of the sublayers that have one."""
-        out: Tensor = self.residual(x, list(self._branches(context, state or {})))
+        out: Tensor = self.residual(x, self._branches(context, state or {}))
         return out
 
-    def _branches(self, context: Context, state: Mapping[str, Any]) -> Iterator[Branch]:
+    def _branches(self, context: Context, state: Mapping[str, Any]) -> list[Branch]:
         norms = {name: getattr(self, name) for name in self.norm_names}
+        branches = []
         for name in self.names:
             seen = context.memory if name in self.reads_memory else context
             if seen is None:
-                raise ValueError(f"{name} needs a memory to attend to, and the call gives none")
-            yield Branch(name, getattr(self, name), replace(seen, state=state.get(name)), self.dropout, norms)
+                raise UsageError(f"{name} needs a memory to attend to: give encoder_hidden_states")
+            seen = replace(seen, state=state.get(name))
+            branches.append(Branch(name, getattr(self, name), seen, self.dropout, norms))
+        return branches
 
     def new_state(self) -> LayerState:
         """Empty decode states."""

@@ -43,12 +43,14 @@ class Call:
 class Kind:
     """What all equal layers have in common in a call; `twin` is the first distinct layer with the same mask rules.
 
-    `position` is None where each layer's own position has weights of its own.
+    `position` are weightless parts of the layers' own, made once for all of them; None where there are none, or where
+    each layer has parts `with_weights`.
     """
 
     rules: Sequence[Rule]
     twin: int
-    position: Sequence[Positioned] | None
+    position: Sequence[Positioned] | None = None
+    with_weights: bool = False
 
 
 class Stack(nn.Module):
@@ -76,7 +78,7 @@ class Stack(nn.Module):
         states = [None] * len(self._order) if call.state is None else call.state.layers
         for layer, kind, state in zip(self.layers, self._order, states, strict=True):
             context = contexts[kind]
-            if self._kinds[kind].position is None:
+            if self._kinds[kind].with_weights:
                 placement = Placement(layer.position, context.position.query, context.position.key)  # type: ignore[arg-type]
                 context = replace(context, position=placement)
             x = layer(x, context, state)
@@ -102,8 +104,7 @@ class Stack(nn.Module):
                 mask = Visibility(kind.rules, span, call.inputs, real, segments)
             else:
                 mask = contexts[kind.twin].mask
-            own = kind.position is not None and kind.position is not self._stack_parts
-            placement = Placement(kind.position or (), query, key) if own else stack_position
+            placement = stack_position if kind.position is None else Placement(kind.position, query, key)
             contexts.append(Context(mask, placement, None, None, memory, call.inputs, call.collector))
         return contexts
 
@@ -114,10 +115,10 @@ class Stack(nn.Module):
             i for i, other in enumerate(plan.layers) if (other.mask, other.causal) == (layer.mask, layer.causal)
         )
         if layer.position is None:
-            return Kind(rules, twin, self._stack_parts)
+            return Kind(rules, twin)
         first: nn.ModuleList = self.layers[plan.order.index(index)].position  # type: ignore[assignment]
-        weightless = next(first.parameters(), None) is None
-        return Kind(rules, twin, list(first) if weightless else None)  # type: ignore[arg-type]
+        with_weights = next(first.parameters(), None) is not None
+        return Kind(rules, twin, None if with_weights else list(first), with_weights)  # type: ignore[arg-type]
 
     def _facts(self, call: Call) -> tuple[Span, Tensor, Tensor, Tensor | None, tuple[Tensor, Tensor] | None]:
         """Places, positions of queries and keys, padding and segments, those of a decode state's past included."""

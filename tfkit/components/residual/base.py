@@ -13,7 +13,7 @@ from tfkit.core.context import Context
 from tfkit.core.shape import Shape
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a callable compared by value would be hashed by the compiler of torch 2.11
 class Branch:
     """A named sublayer as a layout sees it: a function of x, with the norms that the layout asked for.
 
