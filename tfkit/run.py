@@ -29,11 +29,11 @@ from tfkit.training.folder import (
     read_json,
     write_json,
 )
+from tfkit.training.lifecycle import is_finished, mark_finished, train_in
 from tfkit.training.objective import Objective
 from tfkit.training.progress import Reporter
 from tfkit.training.samples import Sample, cut, print_samples
 from tfkit.training.scoring import chosen_metrics
-from tfkit.training.session import is_finished, mark_finished, train_in
 from tfkit.training.setup import longest_example
 from tfkit.training.start import choose_folder
 from tfkit.training.validation import mean_loss

@@ -47,30 +47,37 @@ class EncoderDecoder(Model):
         """
         check_ids(input_ids, "input_ids")
         check_ids(decoder_input_ids, "decoder_input_ids")
-        encoder, decoder = self.stack("encoder"), self.stack("decoder")
-        special = {"global_attention_mask": global_attention_mask, "prefix_length": prefix_length}
-        check_needed([*encoder.rules(), *decoder.rules()], special)
-        collector = collector or Collector()
-        real = as_real(attention_mask, input_ids, "attention_mask")
-        memory = encoder_hidden_states
-        if state is not None and state.memory is not None:
-            memory, real = state.memory, state.memory_real
-        elif memory is None:
-            inputs = Inputs(input_ids, token_type_ids, global_attention_mask, prefix_length)
-            memory = encoder(Call(inputs, inputs_embeds, real, position_ids, collector=collector))
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise UsageError("give decoder_input_ids: the tokens so far, the start token first")
-        if state is not None:
-            state.memory, state.memory_real = memory, real
-        decoder_real = as_real(decoder_attention_mask, decoder_input_ids, "decoder_attention_mask")
-        call = Call(
+        special = {"global_attention_mask": global_attention_mask, "prefix_length": prefix_length}
+        check_needed([*self.stack("encoder").rules(), *self.stack("decoder").rules()], special)
+        source = Call(
+            inputs=Inputs(input_ids, token_type_ids, global_attention_mask, prefix_length),
+            vectors=inputs_embeds,
+            real=as_real(attention_mask, input_ids, "attention_mask"),
+            positions=position_ids,
+            memory=encoder_hidden_states,
+            collector=collector or Collector(),
+        )
+        memory, memory_real = self._encoded(source, state)
+        target = Call(
             inputs=Inputs(decoder_input_ids, None, global_attention_mask, prefix_length),
             vectors=decoder_inputs_embeds,
-            real=decoder_real,
+            real=as_real(decoder_attention_mask, decoder_input_ids, "decoder_attention_mask"),
             positions=decoder_position_ids,
             memory=memory,
-            memory_real=real,
+            memory_real=memory_real,
             state=state,
-            collector=collector,
+            collector=source.collector,
         )
-        return self.finish(Body(decoder(call), decoder_real, memory, real, collector), with_heads)
+        body = Body(self.stack("decoder")(target), target.real, memory, memory_real, source.collector)
+        return self.finish(body, with_heads)
+
+    def _encoded(self, source: Call, state: DecodeState | None) -> tuple[Tensor, Tensor | None]:
+        """The encoder's output and what of it is real: computed, given by the caller, or kept from an earlier call."""
+        if state is not None and state.memory is not None:
+            return state.memory, state.memory_real
+        memory = self.stack("encoder")(source) if source.memory is None else source.memory
+        if state is not None:
+            state.memory, state.memory_real = memory, source.real
+        return memory, source.real

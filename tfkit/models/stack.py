@@ -35,7 +35,7 @@ class Call:
         """Ids or vectors, whichever was given."""
         given = self.inputs.input_ids if self.vectors is None else self.vectors
         if given is None:
-            raise ValueError("give input_ids or inputs_embeds")
+            raise UsageError("give input_ids, or vectors as inputs_embeds")
         return given
 
 
