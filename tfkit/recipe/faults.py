@@ -48,6 +48,8 @@ class Faults:
         place = node.key_place if at_key and node.key_place is not None else node.place
         if node.value is None and self._unread & {node.place, node.key_place}:
             return
+        if node.place.line and node.place in self._unread:
+            return
         self.found.append(Fault(place, node.path if path is None else path, message, suggestion))
 
     def unknown_key(self, node: Node, known: Sequence[str], what: str = "option") -> None:
