@@ -10,7 +10,7 @@ from tfkit.core.blueprint import LayerPlan
 from tfkit.recipe.faults import Faults
 from tfkit.recipe.layers import LayerResolver
 from tfkit.recipe.node import Node
-from tfkit.recipe.pattern import Entry, pick, varies
+from tfkit.recipe.pattern import Entry, combinations, pick, varies
 
 
 class DistinctLayers:
@@ -24,7 +24,7 @@ class DistinctLayers:
 
     def order(self, entries: Sequence[Entry]) -> list[int]:
         """For each layer the number of its plan; empty where one has a fault."""
-        texts = {kinds: self.layers.merged(kinds) for kinds in dict.fromkeys(entry.kinds for entry in entries)}
+        texts = {kinds: self.layers.merged(kinds) for kinds in combinations(entries)}
         if any(varies(node) for node in texts.values()):
             return self._one_by_one(entries, texts)
         # the usual case, and the one that must stay quick for a million layers

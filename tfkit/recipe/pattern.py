@@ -24,6 +24,12 @@ class Entry:
     number: int
 
 
+def combinations(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+    """The different combinations of kinds in the order they first appear; repeated entries are one object each."""
+    different = {id(entry): entry for entry in entries}  # quick for a million layers, where hashing each is not
+    return list(dict.fromkeys(entry.kinds for entry in different.values()))
+
+
 def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], faults: Faults) -> list[Entry]:
     """The entry of each layer, in order (each with count 1); empty where a fault was found."""
     if pattern is None or pattern.value is None:
@@ -100,7 +106,8 @@ def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> Ent
 
 
 def _flat(groups: list[list[Entry]]) -> list[Entry]:
-    return [replace(entry, count=1) for group in groups for entry in group for _ in range(entry.count)]
+    runs = [[replace(entry, count=1)] * entry.count for group in groups for entry in group]
+    return [entry for run in runs for entry in run]
 
 
 def varies(node: Node) -> bool:

@@ -14,7 +14,7 @@ from tfkit.recipe.heads import HeadResolver
 from tfkit.recipe.layers import LayerResolver
 from tfkit.recipe.merge import merge
 from tfkit.recipe.node import Node
-from tfkit.recipe.pattern import MAX_LAYERS, expand
+from tfkit.recipe.pattern import MAX_LAYERS, combinations, expand
 from tfkit.recipe.positions import stack_positions
 from tfkit.recipe.prepare import Preparer, stack_norm, validated
 from tfkit.recipe.sizes import Sizes, Vocabulary
@@ -132,7 +132,7 @@ class ModelResolver:
         if not layers.check_texts():
             return text.plan
         entries = expand(text.keys.get("pattern"), num_layers, list(layers.kinds), self.faults)
-        layers.check_unused({entry.kinds for entry in entries})
+        layers.check_unused(combinations(entries))
         distinct = DistinctLayers(layers)
         order = distinct.order(entries)
         if not order:
