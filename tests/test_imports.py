@@ -9,7 +9,8 @@ import tfkit
 
 ROOT = Path(tfkit.__file__).parent
 ROOMS = (
-    "core functional components models recipe data generation training run interop,reports cli api __init__ __main__"
+    "core functional components models recipe data generation training run contracts interop,reports,skeletons cli api "
+    "__init__ __main__"
 )
 RANK = {name: rank for rank, names in enumerate(ROOMS.split()) for name in names.split(",")}
 SLOTS = [folder.name for folder in (ROOT / "components").iterdir() if (folder / "__init__.py").is_file()]
@@ -21,6 +22,8 @@ CATALOGUES = [f"components/{slot}" for slot in SLOTS] + [
         "training/optimizer",
         "training/schedule",
         "training/metric",
+        "generation/logits",
+        "generation/stop",
     )
 ]
 

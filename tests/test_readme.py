@@ -100,8 +100,14 @@ def test_the_two_commands_are_on_the_first_screen():
     assert "tfkit train translate-numbers" in first and "&& pytest" in first
 
 
-@pytest.mark.parametrize("slot", [slot for slot in CATALOGUES if slot not in ("activation", "mixer")])
+@pytest.mark.parametrize("slot", [slot for slot in CATALOGUES if slot != "activation"])
 def test_every_part_is_listed(slot):
     (row,) = re.findall(rf"^\| {slot} \| (.*) \|$", README, re.MULTILINE)
     listed = [name for name in re.findall(r"`(\w+)`", row) if name != "none"]
     assert sorted(listed) == REGISTRY.names(slot)
+
+
+def test_every_family_is_listed():
+    (text,) = re.findall(r"<!-- families -->\n(.*?)\n\n", README, re.DOTALL)
+    types = {name for family in REGISTRY.load("family").values() for name in family.model_types}
+    assert re.findall(r"`([^`]+)`", text) == sorted(types)

@@ -58,6 +58,20 @@ def overrides(name: str, folder: Path) -> dict[str, object]:
         return {**SHORT, "data.train": pair, "data.valid": pair, "data.test": pair, "data.tokenizer.vocab_size": 60}
     if name == "tinyshakespeare":
         return {**SHORT, "data.train.files": english, "data.valid.files": german}
+    if name in ("names", "pretrain"):
+        return {**SHORT, "data.train.files": english, "data.valid.files": english}
+    if name in ("sst2", "trec"):
+        (folder / "labelled").write_text("for a good film\nagainst a bad film\n" * 9, encoding="utf-8")
+        return {**SHORT, **{f"data.{split}.file": str(folder / "labelled") for split in ("train", "valid")}}
+    if name == "snips":
+        (folder / "words").write_text("play some jazz\nplay rock\n" * 9, encoding="utf-8")
+        (folder / "tags").write_text("O O B-genre\nO B-genre\n" * 9, encoding="utf-8")
+        files = {"file": str(folder / "words"), "tags": str(folder / "tags")}
+        return SHORT | {f"data.{split}.{key}": file for split in ("train", "valid") for key, file in files.items()}
+    if name == "ud-ewt":
+        rows = [f"{n}\t{word}\t_\t{tag}" + "\t_" * 6 for n, word, tag in ((1, "dogs", "NOUN"), (2, "bark", "VERB"))]
+        (folder / "treebank").write_text("\n".join([*rows, "", ""]) * 9, encoding="utf-8")
+        return {**SHORT, **{f"data.{split}.file": str(folder / "treebank") for split in ("train", "valid")}}
     if name.endswith("docstrings"):
         return {**SHORT, "data.train.limit": 40, "data.valid.limit": 5, "data.tokenizer.vocab_size": 400}
     sizes = {f"data.{split}.{part}": 60 for split in ("train", "valid", "test") for part in ("train", "valid", "test")}

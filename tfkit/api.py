@@ -31,6 +31,11 @@ def build(
             f"the recipe '{loaded.name}' takes its vocab_size from a tokenizer that is not trained yet: train it and "
             'take run.model, or give a number, as in load_recipe(..., overrides={"model.vocab_size": 8000})'
         )
+    if loaded.unknown_labels:
+        raise UsageError(
+            f"the recipe '{loaded.name}' takes its num_classes from a corpus that is not read yet: train it and take "
+            'run.model, or give a number, as in load_recipe(..., overrides={"model.head.num_classes": 2})'
+        )
     return build_model(loaded.blueprint(), device, dtype, seed)
 
 

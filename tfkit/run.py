@@ -8,12 +8,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RunError, UsageError
+from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.texts import write_all
+from tfkit.generation.vectors import Pooling, text_vectors
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.parts import Parts, parts_of
 from tfkit.recipe.sections import Data
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.device import choose_device
@@ -29,15 +37,20 @@ from tfkit.training.folder import (
     read_json,
     write_json,
 )
+from tfkit.training.labels import read_labels
 from tfkit.training.lifecycle import is_finished, mark_finished, train_in
-from tfkit.training.objective import Objective
+from tfkit.training.objective import Objective, Prediction
 from tfkit.training.progress import Reporter
 from tfkit.training.samples import Sample, cut, print_samples
 from tfkit.training.scoring import chosen_metrics
 from tfkit.training.setup import longest_example
 from tfkit.training.start import choose_folder
-from tfkit.training.validation import mean_loss
-from tfkit.training.weights import load_weights
+from tfkit.training.supply import saved_recipe
+from tfkit.training.validation import total_loss
+from tfkit.training.weights import load_weights, saved_dtype
+
+# what a model without an objective, which is imported, is taken to say of a text, by its head
+PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
 
 
 class Run:
@@ -50,14 +63,28 @@ class Run:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the model was trained with."""
+        """The tokenizer that the model was trained with; raises RunError for an imported model that came with none."""
+        if self.recipe.data is None and not (self.folder / TOKENIZER).is_file():
+            raise RunError(f"{self.folder / TOKENIZER}: is missing: this run works on ids (run.model), not on texts")
         return Tokenizer.load(self.folder / TOKENIZER)
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """The architecture; a vocabulary of the tokenizer's size has its number."""
+        recipe = self.recipe.labelled(len(self.labels))
+        return recipe.blueprint(self.tokenizer.vocab_size if recipe.unknown_vocab else None)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """What the classes of its head are called, in the order of the logits; none where nobody said."""
+        return read_labels(RunFolder(self.folder))
 
     @cached_property
     def model(self) -> Model:
-        """The model with the weights that training kept, ready to be used."""
-        model = build_model(self.recipe.blueprint(self.tokenizer.vocab_size), device=self.device)
-        load_weights(model, self.folder / WEIGHTS)
+        """The model with the weights that training kept, or that were imported, ready to be used."""
+        file = self.folder / WEIGHTS
+        model = build_model(self.blueprint, device=self.device, dtype=saved_dtype(file))
+        load_weights(model, file)
         return model.eval()
 
     @cached_property
@@ -65,32 +92,130 @@ class Run:
         """What the model was trained for, bound to its tokenizer."""
         if self.recipe.objective is None:
             raise RunError(f"{self.folder / RESOLVED}: says no objective")
-        objective: Objective = self.recipe.objective.build()
+        return self._bound(self.recipe.objective.build())
+
+    @cached_property
+    def predictor(self) -> Objective:
+        """What says something of a text: the objective, or of an imported model the one that its head serves."""
+        if self.recipe.objective is not None:
+            return self.objective
+        head = self.blueprint.head
+        for name in REGISTRY.names("objective"):
+            kind: Any = REGISTRY.get("objective", name)
+            if head is not None and kind.predicts and head.part.part_name in kind.heads and name in PREDICTORS:
+                return self._bound(kind.Config().build())
+        has = "has no head" if head is None else f"has a head '{head.part.part_name}'"
+        raise UsageError(f"{self.folder}: predicts nothing: this model {has}; tfkit generate, or embed, may serve")
+
+    def _bound(self, objective: Objective) -> Objective:
+        objective.labels = self.labels
         objective.bind(self.tokenizer)
         return objective
 
     def generate(
-        self, prompts: str | Sequence[str], max_new_tokens: int | None = None, batch_size: int = 64
+        self,
+        prompts: str | Sequence[str],
+        max_new_tokens: int | None = None,
+        batch_size: int = 64,
+        logits: Parts | None = None,
+        stop: Parts | None = None,
     ) -> list[str]:
         """Translations of the prompts, or what comes behind them; one text each, in their order.
 
-        `max_new_tokens` is by default what the recipe's `generate:` says. Raises UsageError for a prompt the model
-        cannot read, and for a model that does not write.
+        `max_new_tokens`, the logits rules and the stop rules (names, mappings with a type, or Configs) are by default
+        what the recipe's `generate:` says. Raises UsageError for a prompt the model cannot read, and for a model that
+        does not write; RecipeError for a rule that is wrong.
         """
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        rules = self._rules(logits, stop)
         if not texts:
             return []
-        if self.recipe.blueprint(self.tokenizer.vocab_size).decoder is None:
+        if self.blueprint.decoder is None:
             raise UsageError(f"{self.folder} holds an encoder, which reads texts but writes none")
-        read = [self.objective.prompt(ids) for ids in self.tokenizer.encode_batch(texts)]
-        end = self.tokenizer.special_ids.get("end")
+        read = self.read(texts)
         limits = [self._limit(len(ids), max_new_tokens) for ids in read]
-        if self.model.blueprint.encoder is None:
-            written = write_all(self.model, read, limits, end, batch_size=batch_size)
-            return [self._behind(prompt, new) for prompt, new in zip(read, written, strict=True)]
-        start = [[self.tokenizer.special_ids["start"]]] * len(read)
-        written = write_all(self.model, start, limits, end, sources=read, batch_size=batch_size)
-        return [self.tokenizer.decode(ids) for ids in written]
+        pair = self.model.blueprint.encoder is not None
+        begun = [[self._start]] * len(read) if pair else read
+        written = write_all(self.model, begun, limits, rules, sources=read if pair else None, batch_size=batch_size)
+        return [rules.text(prompt, new) for prompt, new in zip(begun, written, strict=True)]
+
+    def predict(self, texts: str | Mapping[str, str] | Sequence[str | Mapping[str, str]]) -> list[Prediction]:
+        """What the model says of each text: its label, the tags of its words, the answer in it, fills for its masks.
+
+        A text is a string, or a mapping where there are several: `text` and `second`, `question` and `context`. Each
+        prediction is a mapping that JSON can hold. Raises UsageError for a model that predicts nothing.
+        """
+        given = [texts] if isinstance(texts, (str, Mapping)) else list(texts)
+        predictor = self.predictor
+        fields = [field for field in predictor.fields if field != predictor.reference]
+        if not predictor.predicts:
+            raise UsageError(f"a model trained for {predictor.part_name} predicts nothing of a text; tfkit generate")
+        examples = [_example(text, fields) for text in given]
+        return predictor.predict(self.model, examples, self.tokenizer) if examples else []
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """A vector for each text, [texts d_model] in float32, in their order: the last hidden states, pooled.
+
+        `pooling` takes the mean over the real tokens, or the first or the last of them; `normalize` divides by the
+        length of the vector. A text that is too long is cut. Raises UsageError.
+        """
+        if pooling not in ("mean", "first", "last"):
+            raise UsageError(f"pooling is mean, first or last, got '{pooling}'")
+        if batch_size is not None and batch_size < 1:
+            raise UsageError(f"batch_size is 1 or more, got {batch_size}")
+        given = [texts] if isinstance(texts, str) else list(texts)
+        plan = next(self.blueprint.stacks())
+        ids = [self._cut(ids, plan.max_length) for ids in self._read_plainly(given)]
+        if not ids:
+            return torch.empty(0, plan.d_model)
+        return text_vectors(self.model, ids, pooling, normalize, batch_size)
+
+    def _read_plainly(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of texts between the special tokens of the objective, or of an imported tokenizer's own template."""
+        if self.recipe.objective is not None:
+            return [self.objective.prompt(ids) for ids in self.tokenizer.encode_batch(texts)]
+        return self.tokenizer.encode_batch(texts, template=True)
+
+    def _cut(self, ids: list[int], longest: int | None) -> list[int]:
+        """The first tokens that the model can read; a special token that ends the text stays its end."""
+        if not ids:
+            return [self.tokenizer.special_ids.get("pad", 0)]
+        if longest is None or len(ids) <= longest:
+            return ids
+        ends = ids[-1] in self.tokenizer.special_ids.values()
+        return [*ids[: longest - 1], ids[-1]] if ends else ids[:longest]
+
+    def read(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of texts as the model expects them, as its objective or an imported model's own tokenizer says."""
+        if self.recipe.objective is not None:
+            return [self.objective.prompt(ids) for ids in self.tokenizer.encode_batch(texts)]
+        first = dict(self.blueprint.special_ids).get("start")
+        nothing = [] if first is None else [first]  # where a text begins
+        return [ids or nothing for ids in self.tokenizer.encode_batch(texts, special=True, template=True)]
+
+    @property
+    def _start(self) -> int:
+        """What the decoder of an encoder-decoder begins with."""
+        said = dict(self.blueprint.special_ids) if self.recipe.objective is None else {}
+        found = said.get("start", self.tokenizer.special_ids.get("start"))
+        if found is None:
+            raise RunError(f"{self.folder / RESOLVED}: says no model.special_ids.start, which the decoder begins with")
+        return found
+
+    def _rules(self, logits: Parts | None, stop: Parts | None) -> Rules:
+        """The rules that are given, else those of the recipe."""
+        settings = self.recipe.generate
+        return bound_rules(
+            settings.logits if logits is None else parts_of("logits", logits),
+            settings.stop if stop is None else parts_of("stop", stop),
+            self.tokenizer,
+        )
 
     def _limit(self, length: int, most: int | None) -> int:
         settings = self.recipe.generate
@@ -100,24 +225,21 @@ class Run:
             return settings.max_new_tokens
         return min(settings.max_new_tokens, int(settings.length_ratio * length) + 10)
 
-    def _behind(self, prompt: list[int], new: list[int]) -> str:
-        """The text of the new tokens as it stands behind the prompt: a space between the two belongs to it."""
-        before, whole = self.tokenizer.decode(prompt), self.tokenizer.decode([*prompt, *new])
-        return whole[len(before) :] if whole.startswith(before) else self.tokenizer.decode(new)
-
     def evaluate(self, split: str | None = None, limit: int | None = None) -> dict[str, float]:
         """Loss and metrics on a split (test, else valid) or its first `limit` examples; also in evaluation.json.
 
-        The metrics are those of `train.metrics`; by default perplexity, and BLEU and exact match of translations.
+        The metrics are those of `train.metrics`; by default those of the objective, such as accuracy or BLEU.
         """
         split = split or ("valid" if self._data.test is None else "test")
         examples = self._examples(split)[:limit]
-        loss = mean_loss(self.model, self._feed(examples))
+        nats, targets = total_loss(self.model, self._feed(examples))
+        loss = nats / targets
         scores = {"loss": loss}
         texts: tuple[list[str], list[str]] | None = None
         for metric in chosen_metrics(self.recipe.train.metrics, self.objective):
-            if metric.needs == "loss":
-                scores[metric.part_name] = metric.from_loss(loss)
+            if metric.reads == "loss":
+                per = nats / self._characters(examples, metric.part_name) if metric.per_character else loss
+                scores[metric.part_name] = metric.from_loss(per)
             else:
                 texts = texts or self._outputs(examples, metric.part_name)
                 scores[metric.part_name] = metric.score(*texts)
@@ -126,9 +248,16 @@ class Run:
         write_json(file, {**before, split: {"examples": len(examples), **scores}})
         return scores
 
+    def _characters(self, examples: Sequence[Mapping[str, str]], metric: str) -> int:
+        """The characters that the loss of the examples is about; raises UsageError where it is not about characters."""
+        field = self.objective.writes
+        if field is None:
+            raise UsageError(f"{metric} is of models that write a text; {self.objective.part_name} does not")
+        return max(1, sum(len(example[field]) for example in examples))
+
     def samples(self, count: int, split: str = "valid") -> list[Sample]:
         """Outputs beside references, of the first examples of a split; none of a model that translates nothing."""
-        if not count or self.objective.reads != "encoder_decoder" or getattr(self._data, split) is None:
+        if not count or self.objective.fields != ("source", "target") or getattr(self._data, split) is None:
             return []
         examples = self._examples(split)[:count]
         outputs, references = self._outputs(examples, "samples")
@@ -155,9 +284,14 @@ class Run:
         return Feed(self.objective, items, self._data.batch, self.recipe.train.seed, self.device, VALID)
 
     def _outputs(self, examples: Sequence[Mapping[str, str]], purpose: str) -> tuple[list[str], list[str]]:
-        """What the model writes for each example, and its references; nothing for a source too long to be read."""
-        if self.objective.reads != "encoder_decoder":
-            raise UsageError(f"{purpose} compares outputs with references, and {self.objective.part_name} has none")
+        """What the model says or writes of each example, and its reference; nothing of a source too long to be read."""
+        objective = self.objective
+        if objective.reference is None:
+            raise UsageError(f"{purpose} compares outputs with references, and {objective.part_name} has none")
+        if objective.predicts:
+            predictions = objective.predict(self.model, examples, self.tokenizer)
+            outputs = [objective.answer(prediction) for prediction in predictions]
+            return outputs, [objective.wanted(example) for example in examples]
         sources = [example["source"] for example in examples]
         bound = most_positions(self.model, "encoder") or 2**62
         read = self.tokenizer.encode_batch(sources)
@@ -166,16 +300,41 @@ class Run:
         return [next(written) if fit else "" for fit in fits], [example["target"] for example in examples]
 
 
-def load_run(path: str | Path, trust: bool = False, device: str = "cpu") -> Run:
-    """The run in a folder; raises RunError naming what is missing. `trust` imports the code its recipe asks for."""
+def _example(text: Any, fields: Sequence[str]) -> dict[str, str]:
+    """A text that is to be read, as an example of a corpus; raises UsageError where it lacks a field."""
+    example = {fields[0]: text} if isinstance(text, str) and len(fields) == 1 else text
+    known = dict(example) if isinstance(example, Mapping) else {}
+    missing = [field for field in fields if not isinstance(known.get(field), str)]
+    if missing or not all(isinstance(value, str) for value in known.values()):
+        raise UsageError(f"this model reads {' and '.join(fields)}: give a mapping of them to texts, got {text!r}")
+    return known
+
+
+def load_run(
+    path: str | Path,
+    trust: bool = False,
+    device: str = "cpu",
+    imports: Sequence[str | Path] = (),
+    sets: Sequence[str] = (),
+) -> Run:
+    """The run in a folder; raises RunError naming what is missing.
+
+    `trust` imports the code that its parts are in, `imports` gives it file by file, wherever it is now; `sets` changes
+    what the recipe says of generation, as `--set` writes it ("generate.stop=[end_token]").
+    """
     folder = RunFolder(Path(path))
     if not folder.path.is_dir():
         raise RunError(f"{folder}: there is no such folder")
-    for name in (RESOLVED, TOKENIZER, WEIGHTS):
+    for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():
             unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
             raise RunError(f"{folder / name}: is missing" + (", since training kept no weights yet" * unfinished))
-    recipe = load_recipe(folder / RESOLVED, trust=trust)
+    for text in sets:
+        if text.partition("=")[0].strip().partition(".")[0] != "generate":
+            raise UsageError(f"--set {text}: this run is made already; what can be set begins with generate.")
+    recipe = saved_recipe(folder, trust, imports, sets)
+    if recipe.data is not None and not (folder / TOKENIZER).is_file():
+        raise RunError(f"{folder / TOKENIZER}: is missing")
     known: Any = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).is_file() else {}
     return Run(folder.path, replace(recipe, name=known.get("recipe", folder.path.name)), device)
 
@@ -187,13 +346,15 @@ def train(
     force: bool = False,
     progress: bool = True,
     trust: bool = False,
+    imports: Sequence[str | Path] = (),
 ) -> Run:
     """Train the model of a recipe (a name, a path, a mapping or a Recipe) into a folder, by default runs/<its name>.
 
     `resume` goes on with what is in the folder, or starts; `force` replaces the run in it. Ctrl-C raises Interrupted,
-    with a checkpoint saved. Raises RunError, UsageError or DataError for what cannot be done, before training starts.
+    with a checkpoint saved. `trust` and `imports` are those of load_recipe. Raises RunError, UsageError or DataError
+    for what cannot be done, before training starts.
     """
-    loaded = load_recipe(recipe, trust=trust)
+    loaded = load_recipe(recipe, trust=trust, imports=imports)
     folder = choose_folder(loaded.name, out, resume, force)
     run = Run(folder.path, loaded, loaded.train.device)
     with Reporter(visible=progress) as reporter:
@@ -224,8 +385,8 @@ def _conclude(run: Run, reporter: Reporter) -> None:
 def _next(run: Run, prompt: str = "...") -> str:
     """What to type next."""
     lines = [f"tfkit evaluate {run.folder}", f"tfkit show {run.folder}"]
-    if run.objective.reads != "bidirectional":
-        lines.insert(0, f'tfkit generate {run.folder} "{prompt}"')
+    if run.objective.predicts or run.objective.reads != "bidirectional":
+        lines.insert(0, f'tfkit {"predict" if run.objective.predicts else "generate"} {run.folder} "{prompt}"')
     return "next: " + "\n      ".join(lines)
 
 

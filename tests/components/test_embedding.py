@@ -21,10 +21,13 @@ PLACED = torch.randn(1, 3, 2)
 
 
 class Added:
-    """A position that adds fixed vectors of width 2."""
+    """A position that adds fixed vectors, of width 2 unless given others."""
+
+    def __init__(self, vectors: Tensor = PLACED) -> None:
+        self.vectors = vectors
 
     def embed(self, positions: Tensor) -> Tensor:
-        return PLACED
+        return self.vectors
 
     def rotation(self, positions: Tensor, dim: int) -> None:
         return None
@@ -77,6 +80,28 @@ def test_everything_at_once_in_the_order_of_the_formula(after: bool) -> None:
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_token_projected_by_itself() -> None:
+    part = build(scale=3.0, segments=2, norm="layer_norm", d_embedding=3, project_tokens=True, projection_bias=False)
+    assert (part.width, part.tokens.embedding_dim, part.projection.bias) == (4, 3, None)
+    placed = torch.randn(1, 3, 4)
+    placement = Placement((Added(placed),), PLACES, PLACES)
+    total = 3 * part.tokens.weight[IDS] @ part.projection.weight.T + part.segments.weight[0] + placed  # type: ignore[union-attr]
+    centred = total - total.mean(-1, keepdim=True)
+    expected = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(part(Inputs(IDS), placement), expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(UsageError, match="width 3"):
+        part(Inputs(), placement, torch.randn(2, 3, 4))
+
+
+def test_a_norm_before_anything_is_added() -> None:
+    part = build(segments=2, norm={"type": "rms_norm", "eps": 1e-6}, norm_before_positions=True)
+    placed = torch.randn(1, 3, 4)
+    rows = part.tokens.weight[IDS]
+    normed = rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    out = part(Inputs(IDS), Placement((Added(placed),), PLACES, PLACES))
+    torch.testing.assert_close(out, normed + part.segments.weight[0] + placed)  # type: ignore[union-attr]
+
+
 def test_the_first_segment_is_added_when_the_call_gives_none() -> None:
     part = build(segments=2)
     expected = part(Inputs(IDS, torch.zeros_like(IDS)), NOWHERE)
@@ -119,6 +144,14 @@ def test_frozen_and_dropout() -> None:
         ({}, Shape(4), ""),
         ({"norm_after_projection": True, "norm": "rms_norm"}, SHAPE, "norm_after_projection"),
         ({"norm_after_projection": True, "d_embedding": 2}, SHAPE, "norm_after_projection"),
+        ({"project_tokens": True}, SHAPE, "project_tokens"),
+        ({"projection_bias": False}, SHAPE, "projection_bias"),
+        ({"norm_before_positions": True}, SHAPE, "norm_before_positions"),
+        (
+            {"project_tokens": True, "norm_after_projection": True, "d_embedding": 2, "norm": "rms_norm"},
+            SHAPE,
+            "norm_after_projection",
+        ),
     ],
 )
 def test_problems(options: dict[str, Any], shape: Shape, option: str) -> None:
@@ -172,3 +205,35 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, content: str | byt
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere\.txt: cannot be read"):
         load_vectors(tmp_path / "nowhere.txt", IDS_OF.get, torch.zeros(4, 3))
+
+
+# --- token_dropout ---
+
+
+def test_token_dropout_leaves_masked_tokens_out_and_scales_the_others() -> None:
+    from tfkit.components.embedding import TokenDropout
+
+    shape = Shape(d_model=4, vocab_size=9, max_length=8)
+    made = TokenDropout(TokenDropout.Config(mask_id=3, mask_rate=0.12), shape)
+    ids = torch.tensor([[1, 3, 2, 5, 0], [3, 3, 2, 2, 2]])
+    real = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()
+    out = made(Inputs(ids, real=real), Placement((), ids, ids))
+    for row, factor in ((0, 0.88 / (1 - 1 / 4)), (1, 0.88 / (1 - 2 / 5))):
+        for place in range(5):
+            token = int(ids[row, place])
+            wanted = torch.zeros(4) if token == 3 else made.tokens.weight[token] * factor
+            torch.testing.assert_close(out[row, place], wanted)
+    vectors = torch.randn(1, 2, 4)
+    assert torch.equal(made(Inputs(), Placement((), ids, ids), vectors), vectors)
+    assert made(Inputs(torch.full((1, 3), 3)), Placement((), ids, ids)).eq(0).all(), "all of it may be masked"
+
+
+def test_token_dropout_refuses_a_stack_that_hides_the_future() -> None:
+    import tfkit
+
+    over = {"model.embedding": {"type": "token_dropout", "mask_id": 3}}
+    with pytest.raises(tfkit.RecipeError, match="token_dropout needs a stack that sees both ways"):
+        tfkit.load_recipe("gpt2", overrides=over).blueprint()
+    model = tfkit.build(tfkit.load_recipe("esm2-8m", overrides={"model.num_layers": 1})).eval()
+    with pytest.raises(tfkit.TfkitError, match="'token_dropout' cannot keep packed texts apart"):
+        model(torch.tensor([[5, 6, 7]]), segment_ids=torch.tensor([[0, 0, 1]]))

@@ -51,6 +51,19 @@ def test_glu_equals_the_formula() -> None:
         torch.testing.assert_close(out.tolist(), expected)
 
 
+@pytest.mark.parametrize("name", ["mlp", "glu"])
+def test_inner_values_are_normed_before_down(name: str) -> None:
+    part, plain = build(name, inner_norm={"type": "rms_norm", "eps": 1e-3}), build(name)
+    plain.load_state_dict(part.state_dict(), strict=False)
+    torch.nn.init.normal_(part.inner_norm.weight)
+    seen: list[torch.Tensor] = []
+    plain.down.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    x = torch.randn(2, 2, 3, dtype=torch.float64)
+    plain(x, context())
+    normed = part.inner_norm.weight * seen[0] / (seen[0].square().mean(dim=-1, keepdim=True) + 1e-3).sqrt()
+    torch.testing.assert_close(part(x, context()), part.down(normed))
+
+
 @pytest.mark.parametrize(
     ("name", "bias", "expected"),
     [

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import tfkit
 from tfkit.components.embedding import Tokens
 from tfkit.components.head import Classifier, Discriminator, Hidden, LanguageModel, MaskedLM
 from tfkit.core.errors import UsageError
@@ -171,6 +172,44 @@ def test_classifier_with_an_activation_is_bert_s_pooler() -> None:
 
 
 # --- the others ---
+
+
+def test_pooled_gives_a_vector_a_text() -> None:
+    real = torch.tensor([[1, 1, 0], [0, 1, 1]])
+    first = torch.stack([HIDDEN[0, 0], HIDDEN[1, 1]])
+    assert torch.equal(build("pooled")(HIDDEN, real), first)
+    assert not build("pooled").state_dict()
+    head = build("pooled", activation="tanh")
+    torch.testing.assert_close(head(HIDDEN, real), (first @ head.dense.weight.T + head.dense.bias).tanh())
+    head = build("pooled", pool="mean", d_output=6, bias=False, normalized=True)
+    mean = torch.stack([HIDDEN[0, :2].mean(0), HIDDEN[1, 1:].mean(0)]) @ head.dense.weight.T
+    torch.testing.assert_close(head(HIDDEN, real), mean / mean.norm(dim=1, keepdim=True))
+    assert set(head.state_dict()) == {"dense.weight"}
+
+
+def test_a_text_that_is_pooled_ends_at_the_token_that_says_so() -> None:
+    model = {
+        "type": "encoder", "d_model": 4, "num_layers": 1, "vocab_size": 9, "embedding": "tokens",
+        "layer": {
+            "residual": "pre_norm", "norm": "layer_norm", "attention": {"type": "multi_head", "num_heads": 2},
+            "feedforward": {"type": "mlp", "d_ff": 8},
+        },
+        "head": {"type": "pooled", "pool": "last", "until": 3},
+    }  # fmt: skip
+    made = tfkit.build({"tfkit": 1, "model": model}).eval()
+    ids = torch.tensor([[1, 3, 3, 2], [4, 5, 6, 7], [4, 5, 6, 3]])
+    out = made(ids, attention_mask=torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]]))
+    assert torch.equal(out.logits, torch.stack([out.hidden[0, 1], out.hidden[1, 1], out.hidden[2, 3]]))
+    with pytest.raises(UsageError, match="looks for the token 3 in its input: give input_ids"):
+        made(inputs_embeds=torch.zeros(1, 2, 4))
+
+
+def test_masked_lm_with_a_width_of_its_own() -> None:
+    head = build("masked_lm", d_output=6, norm="layer_norm")
+    assert head.dense.weight.shape == (6, 4)
+    assert head.output.weight.shape == (7, 6)
+    config = REGISTRY.get("head", "masked_lm").Config.model_validate({"tied": True, "d_output": 6})
+    assert [problem.option for problem in config.check(SHAPE)] == ["d_output"]
 
 
 def test_hidden_gives_what_it_reads() -> None:

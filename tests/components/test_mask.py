@@ -95,7 +95,7 @@ def test_global_tokens_see_all_and_are_seen_by_all() -> None:
 
 @pytest.mark.parametrize(("part", "name"), [(Prefix, "prefix_length"), (GlobalTokens, "global_attention_mask")])
 def test_a_missing_input_is_named(part: Any, name: str) -> None:
-    assert part.needs == name and part.opens
+    assert part.needs == {name} and part.opens
     with pytest.raises(UsageError, match=name):
         dense([rule("causal"), part.Config().build(BOTH_WAYS)])
 
@@ -122,3 +122,37 @@ def test_no_window_of_nothing(options: dict[str, Any]) -> None:
 
 def test_global_tokens_would_show_the_future() -> None:
     assert list(GlobalTokens.Config().check(CAUSAL)) and not list(GlobalTokens.Config().check(BOTH_WAYS))
+
+
+CHUNKS = {
+    "causal": (CAUSAL, 2, "1 . . . .\n1 1 . . .\n. . 1 . .\n. . 1 1 .\n. . . . 1"),
+    "both ways": (BOTH_WAYS, 2, "1 1 . . .\n1 1 . . .\n. . 1 1 .\n. . 1 1 .\n. . . . 1"),
+    "longer than the text": (CAUSAL, 9, TRIANGLE),
+}
+
+
+@pytest.mark.parametrize("case", sorted(CHUNKS))
+def test_chunk(case: str) -> None:
+    shape, size, picture = CHUNKS[case]
+    assert dense([rule("causal")] * shape.causal + [rule("chunk", shape, size=size)])[0] == drawn(picture)
+
+
+def test_chunks_count_from_the_first_real_token_and_in_each_segment() -> None:
+    span = Span(5, 5, 0, torch.device("cpu"))
+    real = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]]).bool()
+    left, right = Visibility([rule("chunk", size=2)], span, real=real).dense().tolist()  # type: ignore[union-attr]
+    assert left[1:] == drawn(". 1 1 . .\n. 1 1 . .\n. . . 1 1\n. . . 1 1")
+    assert right[:4] == drawn("1 1 . . .\n1 1 . . .\n. . 1 1 .\n. . 1 1 .")
+    segments = torch.tensor([[1, 2, 2, 2, 3]])
+    (packed,) = Visibility([rule("chunk", size=2)], span, segments=(segments, segments)).dense().tolist()  # type: ignore[union-attr]
+    assert packed == drawn("1 . . . .\n. 1 1 . .\n. 1 1 . .\n. . . 1 .\n. . . . 1")
+
+
+def test_dilated() -> None:
+    assert dense([rule("causal"), rule("dilated", CAUSAL, dilation=2)])[0] == drawn(
+        "1 . . . .\n. 1 . . .\n1 . 1 . .\n. 1 . 1 .\n1 . 1 . 1"
+    )
+    assert dense([rule("window", size=4), rule("dilated", dilation=2)])[0] == drawn(
+        "1 . 1 . .\n. 1 . 1 .\n1 . 1 . 1\n. 1 . 1 .\n. . 1 . 1"
+    )
+    assert dense([rule("window", size=2), rule("dilated", dilation=1)])[0] == dense([rule("window", size=2)])[0]

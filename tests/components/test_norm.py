@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tfkit.components.norm import LayerNorm, RMSNorm
+from tfkit.core.errors import UsageError
 from tfkit.core.shape import Shape
 
 WIDTH = 12
@@ -35,6 +36,27 @@ def test_equals_the_formula(part: type, center: bool, offset: float) -> None:
     x = torch.randn(2, 3, WIDTH) * 2 + 1
     expected = (offset + norm.weight.double()) * naive(x, 1e-3, center) + norm.bias.double()
     torch.testing.assert_close(norm(x).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(("part", "center"), [(LayerNorm, True), (RMSNorm, False)])
+def test_groups_of_channels_are_normed_by_themselves(part: type, center: bool, affine: bool) -> None:
+    norm = part(part.Config(eps=1e-3, group_size=4, bias=True, affine=affine, weight_offset=0.5), Shape(WIDTH))
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(2, 3, WIDTH) * 2 + 1
+    expected = torch.cat([naive(group, 1e-3, center) for group in x.split(4, dim=-1)], dim=-1)
+    if affine:
+        expected = (0.5 + norm.weight.double()) * expected + norm.bias.double()
+    torch.testing.assert_close(norm(x).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", [LayerNorm, RMSNorm])
+def test_groups_that_do_not_divide_the_width_are_refused(part: type) -> None:
+    config = part.Config(group_size=5)
+    assert [problem.option for problem in config.check(Shape(WIDTH))] == ["group_size"]
+    with pytest.raises(UsageError, match="groups of 5 channels cannot work on a width of 12"):
+        part(config, Shape(WIDTH))(torch.randn(1, WIDTH))
 
 
 @pytest.mark.parametrize("part", [LayerNorm, RMSNorm])

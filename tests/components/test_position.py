@@ -9,10 +9,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from tfkit.components.position import ALiBi, Learned, Rotary, T5Bias
+from tfkit.components.position import ALiBi, Learned, LogTemperature, Rotary, Sinusoidal, T5Bias
 from tfkit.components.position.alibi import slopes
 from tfkit.core.errors import UsageError
 from tfkit.core.shape import Shape
+from tfkit.models.build import build_model
+from tfkit.recipe.model import blueprint_of
 
 SHAPE = Shape(d_model=8, max_length=6, num_heads=2)
 ENCODER = Shape(8, side="encoder", num_heads=2)
@@ -134,6 +136,27 @@ def test_rotary_refuses_options_without_meaning(options: dict[str, Any]) -> None
         Rotary.Config.model_validate(options)
 
 
+def test_rotary_clockwise_turns_the_other_way() -> None:
+    x, positions = torch.randn(1, 2, 3, 8), torch.tensor([[0, 5, 70]])
+    back = Rotary(Rotary.Config(clockwise=True), SHAPE).rotation(positions, 8)
+    forth = Rotary(Rotary.Config(), SHAPE).rotation(positions, 8)
+    torch.testing.assert_close(back(forth(x)), x)
+    assert not torch.allclose(back(x), forth(x))
+
+
+# --- log_temperature ---
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_log_temperature_grows_in_steps(offset: int) -> None:
+    part = LogTemperature(LogTemperature.Config(beta=0.3, length=4, offset=offset), SHAPE)
+    factors = part.temperature(torch.arange(20)[None])[0].tolist()
+    assert factors == pytest.approx([1 + 0.3 * math.log(1 + (p + offset) // 4) for p in range(20)])
+    assert part.hooks() == {"temperature"}
+    with pytest.raises(ValidationError, match="length"):
+        LogTemperature.Config.model_validate({"beta": 0.1})
+
+
 # --- alibi ---
 
 
@@ -147,6 +170,33 @@ def test_alibi_slopes_between_powers_of_two() -> None:
     assert slopes(1) == [2.0**-8]
     assert slopes(3) == pytest.approx([2.0**-4, 2.0**-8, 2.0**-2])
     assert all(len(slopes(n)) == n == len(set(slopes(n))) for n in range(1, 130))
+
+
+def test_alibi_slopes_of_the_power_above() -> None:
+    """Those of 8 heads for 6: every other one from the second on, then the rest from the first on."""
+    assert slopes(6, "above") == pytest.approx([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3])
+    assert slopes(8, "above") == slopes(8)
+    assert all(len(slopes(n, "above")) == n == len(set(slopes(n, "above"))) for n in range(1, 130))
+
+
+def test_alibi_scaled() -> None:
+    places = torch.tensor([[0, 3]]), torch.tensor([[0, 1, 5]])
+    plain, scaled = (ALiBi(ALiBi.Config(scale=scale), SHAPE).bias(*places, 4) for scale in (1.0, 0.25))
+    torch.testing.assert_close(scaled, plain / 4)
+
+
+def test_alibi_in_bfloat16_gives_nearly_the_same_weights() -> None:
+    part, exact = ALiBi(ALiBi.Config(bfloat16=True), DECODER), ALiBi(ALiBi.Config(), DECODER)
+    places = torch.arange(300)[None]
+    bias, precise = part.bias(places, places, 6), exact.bias(places, places, 6)
+    assert bias.shape == (1, 6, 300, 300)
+    head, key = 4, 271  # a slope between the powers of two
+    slope = torch.tensor(slopes(6)[head]).bfloat16()
+    assert float(bias[0, head, 299, key]) == float((slope * torch.tensor(key)).float())
+    hidden = torch.ones(300, 300).triu(1).bool()
+    shares, others = (both.masked_fill(hidden, -torch.inf).softmax(dim=-1) for both in (bias, precise))
+    assert 0 < float((shares - others).abs().max()) < 0.2
+    assert [problem.option for problem in ALiBi.Config(bfloat16=True).check(ENCODER)] == ["bfloat16"]
 
 
 def test_alibi_falls_with_distance_both_ways() -> None:
@@ -219,11 +269,54 @@ def test_t5_bias_needs_heads_and_buckets_that_divide() -> None:
         T5Bias(T5Bias.Config(), ENCODER).bias(torch.arange(2)[None], torch.arange(2)[None], 4)
 
 
+# --- sinusoidal ---
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize("spacing", ["d_model", "endpoints"])
+def test_sinusoidal_equals_the_formula(layout: Any, spacing: Any) -> None:
+    part = Sinusoidal(Sinusoidal.Config(layout=layout, spacing=spacing, offset=2), SHAPE)
+    out = part.embed(torch.tensor([[0, 5]]))[0]
+    for row, position in enumerate((2, 7)):
+        for pair in range(4):
+            angle = position / 10000 ** (pair / (4 if spacing == "d_model" else 3))
+            at = (2 * pair, 2 * pair + 1) if layout == "interleaved" else (pair, 4 + pair)
+            assert [float(out[row, place]) for place in at] == pytest.approx(
+                [math.sin(angle), math.cos(angle)], abs=1e-6
+            )
+
+
+def test_sinusoidal_adds_nothing_to_padding_when_it_is_skipped() -> None:
+    places = torch.tensor([[-1, -1, 0, 1], [0, 1, 2, -1]])
+    part = Sinusoidal(Sinusoidal.Config(skip_padding=True, offset=2), SHAPE)
+    out, plain = part.embed(places), Sinusoidal(Sinusoidal.Config(offset=2), SHAPE).embed(places)
+    assert part.skips_padding
+    assert torch.equal(out[places >= 0], plain[places >= 0]) and not out[places < 0].any()
+
+
+def test_sinusoidal_counts_real_tokens_only_where_a_call_has_padding() -> None:
+    position = {"type": "sinusoidal", "skip_padding": True}
+    layer = {"norm": "layer_norm", "attention": {"type": "multi_head", "num_heads": 2}}
+    model = build_model(
+        blueprint_of(
+            {
+                "type": "encoder", "d_model": 8, "vocab_size": 9, "num_layers": 1, "embedding": "tokens",
+                "position": position, "layer": {**layer, "feedforward": {"type": "mlp", "d_ff": 8}},
+            }
+        )
+    ).eval()  # fmt: skip
+    alone = model(torch.tensor([[5, 6, 7]])).hidden
+    real = torch.tensor([[0, 0, 1, 1, 1]])
+    padded = model(torch.tensor([[0, 0, 5, 6, 7]]), attention_mask=real).hidden
+    torch.testing.assert_close(padded[:, 2:], alone)
+
+
 # --- which hooks ---
 
 
 def test_each_overrides_one_hook() -> None:
-    assert [sorted(part.hooks()) for part in (Learned, Rotary, ALiBi, T5Bias)] == [
+    assert [sorted(part.hooks()) for part in (Learned, Sinusoidal, Rotary, ALiBi, T5Bias)] == [
+        ["embed"],
         ["embed"],
         ["rotation"],
         ["bias"],

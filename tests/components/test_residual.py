@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tfkit.components.residual import Branch, DeepNorm
+from tfkit.components.residual import Branch, BranchNorm, DeepNorm, Sandwich
 from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
@@ -76,7 +76,11 @@ def deep_norm(x: Tensor) -> Tensor:
     return M(3 * x + D(G(x)))
 
 
-EQUATIONS = [post_norm, pre_norm, sandwich, branch_norm, parallel, parallel_two_norms, deep_norm]
+def plain(x: Tensor) -> Tensor:
+    return D(G(D(F(x))))
+
+
+EQUATIONS = [plain, post_norm, pre_norm, sandwich, branch_norm, parallel, parallel_two_norms, deep_norm]
 
 
 @pytest.mark.parametrize("equation", EQUATIONS, ids=lambda equation: equation.__name__)
@@ -128,3 +132,13 @@ def test_deep_norm_s_constants_can_be_said() -> None:
     config = DeepNorm.Config(alpha=1.5, beta=0.25)
     assert DeepNorm(config, Shape(4, depth=9)).alpha == 1.5
     assert DeepNorm.init_gain(config, Shape(4, depth=9)) == 0.25
+
+
+@pytest.mark.parametrize("part", [Sandwich, BranchNorm])
+def test_a_scale_follows_the_norm_of_what_a_sublayer_gives(part: type) -> None:
+    x = torch.randn(3, dtype=torch.float64)
+    added = []
+    for scale in (1.0, 0.25):
+        branch = Branch("attention", F, CONTEXT, D, NORMS, scale)
+        added.append(part(part.Config(), Shape(3))(x, [branch]) - x)
+    torch.testing.assert_close(added[1], 0.25 * added[0])

@@ -11,11 +11,11 @@ from torch import Tensor
 from tfkit.components.attention import MultiHead
 from tfkit.components.mask import Causal, Window
 from tfkit.components.position import ALiBi, Rotary
+from tfkit.contracts.calls import randomise
 from tfkit.core.component import Slot
 from tfkit.core.context import Collector, Context, Placement, Span, Visibility
 from tfkit.core.shape import Shape
 
-from .cases import randomise
 from .reference import Naive, linear_bias, rotated
 
 WIDTH, HEADS, TIME, ROWS, SOURCE = 12, 4, 5, 2, 4

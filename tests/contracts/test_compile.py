@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 import torch
 
+from tfkit.contracts.calls import model, randomise, run, special, tokens
+from tfkit.contracts.cases import Case, load, loads
+from tfkit.contracts.check import CHECKS, expect_equal
+from tfkit.contracts.compile import compiles
+from tfkit.contracts.options import D_MODEL
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 from tfkit.models.base import Model, ModelOutput
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 
-from .cases import D_MODEL, Case, load, loads, model, randomise, run, special, tokens
-from .checks import CHECKS, compiles, expect_equal
+# what masks and positions ask of an attention; one that does not declare it stands in a layer by itself
+ASKED = {"masks", "rotation", "bias", "temperature"}
 
 
 def parts(slot: str, capability: str, topology: str = "decoder") -> list[Case]:
@@ -46,6 +51,8 @@ def bundle(cases: list[Case]) -> tuple[list[Case], Model]:
         embeds = case.slot == "position" and "embed" in case.part.hooks()  # type: ignore[attr-defined]
         columns.setdefault("embedded" if embeds else case.slot, []).append(case)
     embedded, heads = columns.pop("embedded", []), columns.pop("head", [])
+    apart = [case for case in columns.get("attention", []) if not case.part.capabilities >= ASKED]
+    columns["attention"] = [case for case in columns.get("attention", []) if case not in apart]
     layers = {
         f"kind_{index}": {slot: spelled(found[index]) for slot, found in columns.items() if index < len(found)}
         for index in range(max(map(len, columns.values())))
@@ -53,6 +60,7 @@ def bundle(cases: list[Case]) -> tuple[list[Case], Model]:
     looked_at = max(len(columns.get(slot, [])) for slot in ("attention", "position", "mask"))
     for kind in list(layers.values())[looked_at:]:  # the rest needs no attention, which takes longest to trace
         kind.update({"attention": None, "sublayers": ["feedforward", "feedforward"]})
+    layers |= {f"apart_{index}": {"attention": spelled(case)} for index, case in enumerate(apart)}
     base = Case("norm", "layer_norm", cases[0].topology).recipe()["model"]
     del base["num_layers"]
     recipe = base | {
@@ -71,7 +79,7 @@ def arguments_of(made: Model, batch: int, time: int) -> dict[str, torch.Tensor]:
     ids, real = tokens(batch, time), torch.ones(batch, time, dtype=torch.long)
     real[0, 0] = real[-1, -2:] = 0
     stack = made.stack(made.blueprint.last.side)
-    needs = frozenset(rule.needs for rule in stack.rules() if rule.needs)  # type: ignore[attr-defined]
+    needs = stack.plan.needs
     given = special(needs, ids, 0, torch.zeros(batch, dtype=torch.long))
     return given | {"input_ids": ids, "attention_mask": real}
 

@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from pathlib import Path
 
 import pytest
 
-from tfkit.core.registry import REGISTRY
+import tfkit.contracts
+from tfkit.contracts.cases import cases
+from tfkit.contracts.check import CHECKS, MODEL, with_needs
+from tfkit.contracts.verify import verify
+from tfkit.core.registry import CATALOGUES, REGISTRY
 
-from .cases import SLOTS, Case, cases, variants
-from .checks import CHECKS, SLOW, Check
-
-NAMES = [(slot, name) for slot in SLOTS for name in REGISTRY.names(slot)]
-PLAIN = [case for slot, name in NAMES for case in cases(slot, name)]
-FIRST = {cases(slot, name)[0] for slot, name in NAMES}
-VARIED = [case for slot, name in NAMES for case in variants(slot, name)]
-QUICK = [check for name, check in CHECKS.items() if name not in SLOW]
-
-
-def hold(case: Case, checks: Iterable[Check]) -> None:
-    """Every check that applies; all that is broken is told at once."""
-    broken = []
-    for check in checks:
-        if check.applies(case) and (not check.once or case in FIRST):
-            try:
-                check(case)
-            except AssertionError as error:
-                broken.append(str(error))
-    assert not broken, "\n".join(broken)
+NAMES = [(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot)]
+QUICK = [name for name, check in CHECKS.items() if not check.slow]
+SLOW = [name for name, check in CHECKS.items() if check.slow]
 
 
-@pytest.mark.parametrize("case", PLAIN, ids=str)
-def test_part_keeps_its_contracts(case: Case) -> None:
-    hold(case, QUICK)
-
-
-@pytest.mark.parametrize("case", VARIED, ids=str)
-def test_part_keeps_its_contracts_with_another_option(case: Case) -> None:
-    hold(case, [check for check in QUICK if check.every_option])
+@pytest.mark.parametrize(("slot", "name"), NAMES)
+def test_part_keeps_its_contracts(slot: str, name: str) -> None:
+    report = verify(REGISTRY.get(slot, name), QUICK)
+    assert report.holds, str(report)
+    assert report.outcomes, "nothing was asked of it"
 
 
 # test_compile.py does the same for many parts at once, in a tenth of the time
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW)
-@pytest.mark.parametrize("case", [case for case in PLAIN if case in FIRST or case.slot == "attention"], ids=str)
-def test_part_compiles_and_exports_alone(name: str, case: Case) -> None:
-    hold(case, [CHECKS[name]])
+@pytest.mark.parametrize("check", SLOW)
+@pytest.mark.parametrize(("slot", "name"), [entry for entry in NAMES if entry[0] in MODEL])
+def test_part_compiles_and_exports_alone(check: str, slot: str, name: str) -> None:
+    found = cases(slot, name)
+    for case in found if slot == "attention" else found[:1]:
+        if CHECKS[check].applies(case):
+            CHECKS[check](case)
+
+
+@pytest.mark.parametrize("slot", CATALOGUES)
+def test_every_slot_has_checks_of_its_own(slot: str) -> None:
+    own = [
+        check for check in CHECKS.values() if slot in check.slots and check.name not in ("declared", "built", "config")
+    ]
+    assert own, f"nothing is asked of a {slot}"
+
+
+def test_what_a_check_needs_runs_before_it() -> None:
+    for place, check in enumerate(CHECKS.values()):
+        assert set(check.needs) <= set(list(CHECKS)[:place]), check.name
+        assert with_needs(check.name)[0] == "built"
+
+
+def test_a_check_needs_what_is_asked_of_the_same_parts() -> None:
+    for check in CHECKS.values():
+        for need in check.needs:
+            assert set(check.slots) <= set(CHECKS[need].slots), f"{check.name} needs {need}"
+
+
+def test_every_file_of_checks_is_listed() -> None:
+    folder = Path(tfkit.contracts.__file__).parent
+    files = {file.stem for file in folder.glob("*.py") if re.search(r"^@contract\(", file.read_text(), re.MULTILINE)}
+    assert files == set(tfkit.contracts.FILES)

@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 import torch
 
+from tfkit.components.mixer import Mixer
 from tfkit.core.errors import UsageError
+from tfkit.core.registry import REGISTRY
 from tfkit.generation.greedy import greedy
+from tfkit.generation.rules import Rules
 from tfkit.generation.stepper import Stepper, evaluating, most_positions
+from tfkit.generation.stop import EndToken
 from tfkit.generation.texts import write_all
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
@@ -29,6 +33,13 @@ COMMON: dict[str, Any] = {
 }
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10], [11, 12]]
 SOURCES = [[3, 4, 5, 6], [7], [8, 9], [10, 11, 12]]
+
+
+def ending(end: int) -> Rules:
+    """A search that ends at that token, without a tokenizer to ask."""
+    rule = EndToken(EndToken.Config())
+    rule.ends = frozenset({end})
+    return Rules(stop=[rule])
 
 
 def model(kind: str, position: Any, **more: Any) -> Model:
@@ -59,8 +70,8 @@ def alone(net: Model, prompt: list[int], count: int, end: int | None, source: li
 def test_prompts_of_unlike_length_are_continued_as_each_alone(position: str) -> None:
     net = model("decoder", position)
     expected = [alone(net, prompt, 9, 0) for prompt in PROMPTS]
-    assert greedy(net, PROMPTS, 9, 0) == expected
-    assert greedy(net, PROMPTS, 9, 0, use_cache=False) == expected
+    assert greedy(net, PROMPTS, 9, ending(0)) == expected
+    assert greedy(net, PROMPTS, 9, ending(0), use_cache=False) == expected
 
 
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "t5_bias"])
@@ -68,8 +79,8 @@ def test_sources_of_unlike_length_are_translated_as_each_alone(position: str) ->
     net = model("encoder_decoder", position)
     start = [[1]] * len(SOURCES)
     expected = [alone(net, [1], 9, 0, source) for source in SOURCES]
-    assert greedy(net, start, 9, 0, sources=SOURCES) == expected
-    assert greedy(net, start, 9, 0, sources=SOURCES, use_cache=False) == expected
+    assert greedy(net, start, 9, ending(0), sources=SOURCES) == expected
+    assert greedy(net, start, 9, ending(0), sources=SOURCES, use_cache=False) == expected
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
@@ -95,16 +106,18 @@ def test_finished_rows_leave_the_batch_and_change_nothing() -> None:
     end = first[0][3]  # some rows stop early, others late
     cut = [row[: row.index(end)] if end in row else row for row in first]
     assert len({len(row) for row in cut}) > 1
-    assert greedy(net, PROMPTS, 12, end) == cut
-    assert greedy(net, PROMPTS, [1, 12, 0, 5], end) == [row[:n] for row, n in zip(cut, [1, 12, 0, 5], strict=True)]
+    assert greedy(net, PROMPTS, 12, ending(end)) == cut
+    assert greedy(net, PROMPTS, [1, 12, 0, 5], ending(end)) == [
+        row[:n] for row, n in zip(cut, [1, 12, 0, 5], strict=True)
+    ]
 
 
 def test_batches_do_not_matter_and_order_is_kept() -> None:
     net = model("encoder_decoder", "sinusoidal")
     start = [[1]] * len(SOURCES)
-    together = greedy(net, start, 7, 0, sources=SOURCES)
+    together = greedy(net, start, 7, ending(0), sources=SOURCES)
     for size in (1, 2, 3, 64):
-        assert write_all(net, start, [7] * len(start), 0, SOURCES, batch_size=size) == together
+        assert write_all(net, start, [7] * len(start), ending(0), SOURCES, batch_size=size) == together
 
 
 def test_mode_and_gradients_are_as_before() -> None:
@@ -167,3 +180,22 @@ def test_a_model_that_sees_the_future_is_computed_anew() -> None:
     assert not both_ways.caches
     with pytest.raises(UsageError, match="this encoder cannot decode from a state: its tokens see those behind them"):
         both_ways.new_state()
+
+
+def test_a_part_that_cannot_leave_padding_out_is_never_given_any() -> None:
+    class Looks(Mixer):
+        """The mean of everything so far, padding too."""
+
+        capabilities = frozenset({"causal"})
+
+        def forward(self, x: torch.Tensor, context: Any) -> torch.Tensor:
+            assert context.mask.real is None
+            return x.cumsum(dim=1) / torch.arange(1, x.shape[1] + 1)[:, None]
+
+    REGISTRY.register("mixer", "looks")(Looks)
+    layer = {"norm": "layer_norm", "mixer": "looks", "feedforward": {"type": "mlp", "d_ff": 32}}
+    net = model("decoder", "learned", layer=layer)
+    prompts = [*PROMPTS, [7, 8]]
+    with pytest.raises(UsageError, match="mixer 'looks' cannot leave padding out"):
+        greedy(net, prompts, 4)
+    assert write_all(net, prompts, [4] * 5) == [greedy(net, [prompt], 4)[0] for prompt in prompts]

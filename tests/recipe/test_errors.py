@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tfkit.core.errors import RecipeError
+from tfkit.core.registry import REGISTRY
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.reports.counts import count_parameters
 
@@ -189,7 +190,6 @@ def test_faults_are_data_too(here):
         # missing
         ("  num_layers: 4\n", "", "3:3: model: needs num_layers"),
         ("  type: decoder\n", "", "3:3: model: needs a type: encoder, decoder or encoder_decoder"),
-        ("type: mlp, ", "", "14:18: model.layer.feedforward: says no type; the feedforward types are glu, mlp"),
         (", d_ff: 16", "", "14:18: model.layer.feedforward: needs the option 'd_ff'"),
         (
             "    norm: layer_norm\n",
@@ -256,6 +256,13 @@ def test_faults_are_data_too(here):
 def test_messages(here, old, new, expected):
     assert GOOD.count(old) == 1
     assert said(here, GOOD.replace(old, new)) == [f"mine.yaml:{expected}"]
+
+
+def test_a_part_without_a_type_names_those_there_are(here):
+    known = ", ".join(REGISTRY.names("feedforward"))
+    assert said(here, GOOD.replace("type: mlp, ", "")) == [
+        f"mine.yaml:14:18: model.layer.feedforward: says no type; the feedforward types are {known}"
+    ]
 
 
 def test_a_vocabulary_is_missed_where_it_is_needed(here):

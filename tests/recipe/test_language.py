@@ -230,7 +230,7 @@ def test_r4_limits_are_anded_and_openings_ored():
     model = build(type="encoder", mask=[{"type": "window", "size": 2}, "global_tokens"])
     marks = torch.tensor([[0, 0, 0, 1]])
     x = torch.arange(4)[None]
-    with pytest.raises(Exception, match="this model's mask needs global_attention_mask with every call"):
+    with pytest.raises(Exception, match="this model needs global_attention_mask with every call"):
         model(x)
     base = model(x, global_attention_mask=marks).hidden
     far = model(torch.tensor([[7, 1, 2, 3]]), global_attention_mask=marks).hidden
@@ -252,7 +252,7 @@ def test_r4_what_cannot_stand_together():
     assert faults(mask=[{"type": "window", "size": 2}, "global_tokens"]) == [
         "model.mask[1]: global_tokens would show the future to a causal layer"
     ]
-    with pytest.raises(Exception, match="prefix_length was given, but no mask rule of this model reads it"):
+    with pytest.raises(Exception, match="prefix_length was given, but no part of this model reads it"):
         build()(torch.arange(3)[None], prefix_length=torch.tensor([1]))
 
 
@@ -766,7 +766,7 @@ def test_r16_it_is_laid_once_before_the_kinds():
 
 def test_r16_it_has_no_position_and_no_mask():
     plain = {"embedding": "none", "head": "none", "vocab_size": GONE, "memory": {"d_model": 8}}
-    model = build({"attention": "none", "cross_attention": LAYER["attention"]}, position="alibi", **plain)
+    model = build({"cross_attention": LAYER["attention"]}, position="alibi", **plain)
     vectors, memory = torch.randn(1, 3, 8), torch.randn(1, 5, 8)
     out = model(inputs_embeds=vectors, encoder_hidden_states=memory).hidden
     turned = model(inputs_embeds=vectors, encoder_hidden_states=memory.flip(1)).hidden

@@ -9,6 +9,7 @@ import yaml
 
 import tfkit
 from tfkit.recipe.resolved import scalar
+from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.source import parse_value
 
 BASE = """
@@ -59,20 +60,67 @@ def test_every_value_says_where_it_comes_from(file):
     known = origins(recipe.resolved())
     assert known["model.d_model"].startswith(f"{file}:21:")
     assert known["model.vocab_size"] == f"{file}:6:15"
+    assert known["model.d_model"].endswith(", variant wide")
     assert known["model.layers.kind_0.dropout"] == "--set model.layer.dropout=0.2"
-    assert known["model.layers.kind_0.mask.size"] == f"{file}:16:40"
-    assert known["model.layers.kind_1.feedforward.d_ff"] == f"{file}:17:50"
+    assert known["model.layers.kind_0.mask.size"] == f"{file}:16:40, kind local"
+    assert known["model.layers.kind_1.feedforward.d_ff"] == f"{file}:17:50, kind global"
     assert known["model.layers.kind_0.feedforward.d_ff"] == f"{file}:14:36"
-    assert known["model.layers.kind_0.feedforward.bias"] == "default"
-    assert known["train.seed"] == "<overrides>"
-    assert known["train.steps"] == "default"
+    assert known["model.layers.kind_0.feedforward.bias"].startswith("default: biases: all, none, ")
+    assert known["train.seed"] == "Python"
+    assert known["train.steps"] == "default: optimizer steps in all"
+    assert known["model.final_norm.type"] == f"{file}:12:11, from model.layer.norm"
+    assert known["model.pattern"] == f"{file}:18:12"
 
 
 def test_a_value_of_the_base_recipe_keeps_its_file(file, tmp_path):
     (tmp_path / "child.yaml").write_text("extends: base.yaml\nmodel: {d_model: 64}\n", encoding="utf-8")
     known = origins(tfkit.load_recipe(tmp_path / "child.yaml").resolved())
     assert known["model.d_model"] == f"{tmp_path / 'child.yaml'}:2:18"
-    assert known["model.vocab_size"].startswith(str(file))
+    assert known["model.vocab_size"] == f"{file}:6:15, base base"
+
+
+def test_a_variant_of_the_base_says_both(file, tmp_path):
+    (tmp_path / "child.yaml").write_text("extends: base.yaml\n", encoding="utf-8")
+    known = origins(tfkit.load_recipe(tmp_path / "child.yaml", variant="wide").resolved())
+    assert known["model.d_model"] == f"{file}:21:25, variant wide of base base"
+
+
+def test_a_norm_that_stands_elsewhere_says_which_one_it_is(file):
+    file.write_text(BASE.replace("embedding: tokens", "embedding: {type: tokens, norm: true}"), encoding="utf-8")
+    known = origins(tfkit.load_recipe(file).resolved())
+    assert known["model.embedding.norm.type"] == f"{file}:12:11, from model.layer.norm"
+
+
+def test_a_depth_that_nobody_says_comes_from_the_pattern(file):
+    file.write_text(BASE.replace("  num_layers: 4\n", ""), encoding="utf-8")
+    known = origins(tfkit.load_recipe(file).resolved())
+    assert known["model.num_layers"] == f"{file}:17:12, from model.pattern"
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_the_comments_end_on_their_line_and_every_default_has_a_sentence(name):
+    text = tfkit.load_recipe(name).resolved()
+    lines = text.splitlines()
+    rooms = ("model.", "train.", "generate.")
+    assert not [key for key, said in origins(text).items() if said == "default" and key.startswith(rooms)]
+    assert all(len(line) <= 120 for line in lines if "# default" in line)
+    assert yaml.safe_load(text) == yaml.safe_load("\n".join(line.rpartition("  # ")[0] or line for line in lines))
+
+
+def test_the_name_of_a_file_cannot_break_the_text(tmp_path):
+    odd = tmp_path / "a\a\nb  # c\udcff.yaml"
+    odd.write_text(BASE, encoding="utf-8")
+    recipe = tfkit.load_recipe(odd)
+    again = tmp_path / "again.yaml"
+    again.write_text(recipe.resolved(), encoding="utf-8")
+    assert tfkit.load_recipe(again).blueprint() == recipe.blueprint()
+
+
+def test_what_the_command_line_says_stays_on_its_line(file, tmp_path):
+    recipe = tfkit.load_recipe(file, sets=["model.head.type=  'language_model' \n ", "model.layer.dropout=0.25"])
+    again = tmp_path / "again.yaml"
+    again.write_text(recipe.resolved(), encoding="utf-8")
+    assert tfkit.load_recipe(again).blueprint() == recipe.blueprint()
 
 
 def test_each_side_of_an_encoder_decoder_says_where_it_comes_from():

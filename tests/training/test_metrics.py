@@ -2,12 +2,14 @@ import importlib
 import math
 import sys
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.training.metric import LossMetric, TextMetric
+from tfkit.training.metric.entity_f1 import entities
 
 OUTPUTS = ["the cat sat on the mat .", "Hello there , general Kenobi !", "it rains"]
 REFERENCES = ["the cat sat on a mat .", "hello there , General Kenobi !", "it is raining"]
@@ -20,16 +22,17 @@ def make(name, **options):
 @pytest.mark.parametrize("name", REGISTRY.names("metric"))
 def test_contract(name):
     kind = REGISTRY.get("metric", name)
-    assert issubclass(kind, LossMetric if kind.needs == "loss" else TextMetric)
+    assert issubclass(kind, LossMetric if kind.reads == "loss" else TextMetric)
     assert all(field.description for field in kind.Config.model_fields.values())
     metric = make(name)
-    if metric.needs == "loss":
+    if metric.reads == "loss":
         assert math.isfinite(metric.from_loss(1.5))
         with pytest.raises(UsageError, match="is computed from the loss, not from texts"):
             metric.score(OUTPUTS, REFERENCES)
     else:
-        assert metric.score(REFERENCES, REFERENCES) == pytest.approx(100)
-        assert 0 <= metric.score(OUTPUTS, REFERENCES) < 100
+        references, outputs = metric.samples or (REFERENCES, OUTPUTS)
+        assert metric.score(references, references) == pytest.approx(100)
+        assert -100 <= metric.score(outputs, references) < 100
         with pytest.raises(UsageError, match="is computed from texts, not from the loss"):
             metric.from_loss(1.0)
         with pytest.raises(UsageError, match="each output with its reference: got 1 and 2"):
@@ -66,6 +69,63 @@ def test_exact_match_and_perplexity():
     assert make("perplexity").from_loss(math.log(7)) == pytest.approx(7)
     assert make("perplexity").from_loss(1e6) == math.inf
     assert not make("perplexity").higher_is_better and make("bleu").higher_is_better
+
+
+def test_bits_per_character():
+    assert make("bits_per_character").from_loss(math.log(2) * 1.5) == pytest.approx(1.5)
+    assert not make("bits_per_character").higher_is_better and make("bits_per_character").per_character
+
+
+def test_accuracy_and_macro_f1():
+    assert make("accuracy").score(["a b", "c"], ["a x", "c"]) == pytest.approx(100 * 2 / 3)
+    assert make("accuracy").score(["a"], ["a b"]) == 50
+    # of class a: 2 right of 2 said and 3 wanted; b: 1 of 3 and 1; c: 0 of 0 and 1
+    outputs, references = ["a", "a", "b", "b", "b"], ["a", "a", "a", "b", "c"]
+    assert make("macro_f1").score(outputs, references) == pytest.approx(100 * (4 / 5 + 2 / 4 + 0) / 3)
+    assert make("macro_f1").score([" ".join(outputs)], [" ".join(references)]) == pytest.approx(100 * (0.8 + 0.5) / 3)
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ("B-a I-a O B-b", {("a", 0, 1), ("b", 3, 3)}),
+        ("B-a B-a I-b I-b", {("a", 0, 0), ("a", 1, 1), ("b", 2, 3)}),
+        ("I-a I-a O I-a", {("a", 0, 1), ("a", 3, 3)}),
+        ("S-a B-b I-b E-b O", {("a", 0, 0), ("b", 1, 3)}),
+        ("O O", set()),
+    ],
+)
+def test_entities_as_conlleval_reads_them(tags, found):
+    assert entities(tags.split()) == found
+
+
+def test_entity_f1():
+    # 2 of 3 said are right, 4 are wanted
+    outputs, references = ["B-a I-a O B-b", "B-a"], ["B-a I-a B-b B-b", "B-a"]
+    assert make("entity_f1").score(outputs, references) == pytest.approx(100 * 2 * 3 / (3 + 4))
+    assert make("entity_f1").score(["O"], ["O"]) == 0
+    with pytest.raises(UsageError, match="got 'NOUN'; take accuracy or macro_f1"):
+        make("entity_f1").score(["NOUN"], ["NOUN"])
+
+
+def test_correlations():
+    outputs, references = ["1", "2", "4", "4"], ["2", "3", "5", "1e1"]
+    assert make("pearson").score(outputs, references) == pytest.approx(
+        100 * np.corrcoef([1, 2, 4, 4], [2, 3, 5, 10])[0, 1]
+    )
+    ranked = np.corrcoef([1, 2, 3.5, 3.5], [1, 2, 3, 4])[0, 1]
+    assert make("spearman").score(outputs, references) == pytest.approx(100 * ranked)
+    assert make("pearson").score(["1", "1"], ["1", "2"]) == 0
+    with pytest.raises(UsageError, match="spearman compares numbers, got 'one'"):
+        make("spearman").score(["one"], ["1"])
+
+
+def test_rouge():
+    outputs, references = ["The cat sat.", "a"], ["the cat, on a mat sat", "b"]
+    common = {"1": (3, 3 + 6), "2": (1, 2 + 5), "L": (3, 3 + 6)}
+    for of, (shared, size) in common.items():
+        assert make("rouge", of=of).score(outputs, references) == pytest.approx(100 * (2 * shared / size) / 2)
+    assert make("rouge").score(["sat cat the"], ["the cat sat"]) == pytest.approx(100 / 3)
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,34 @@ Exit status: 0 all is well; 2 a recipe, a file, a run or the command line is wro
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import keyword
+import warnings
+from typing import Any, TextIO
 
 import click
 
 from tfkit import __version__
-from tfkit.core.errors import RecipeError, TfkitError
+from tfkit.core.errors import RecipeError, TfkitError, TfkitWarning
 from tfkit.core.registry import nearest
 
-# command -> what `tfkit --help` says of it; its module is tfkit.cli.<command>
+# command -> what `tfkit --help` says of it; its module is tfkit.cli.<command> (of a word of Python's, <command>_)
 COMMANDS = {
     "check": "Say whether recipes are right, or everything that is wrong in them.",
     "show": "Show an architecture: its parts, their weights and what they cost.",
+    "explain": "Say who set a value of a recipe, and what it replaced.",
+    "diff": "Say how two recipes or runs differ, in words and numbers.",
+    "parts": "List the registered parts, or all there is to know about one.",
+    "new": "Write a recipe of your own from another one, or a part with its test.",
+    "schema": "Print the JSON Schema of the recipe language, for editors.",
     "train": "Train the model of a recipe into a run's folder.",
     "evaluate": "Measure a run on its data.",
     "generate": "Let a run write.",
+    "predict": "Let a run say what it was trained to: labels, tags, answers, fills for a mask.",
+    "embed": "Print vectors of texts.",
+    "import": "Bring a model of Hugging Face's in as a run.",
+    "export": "Write a run as a folder that transformers loads.",
+    "verify": "Say whether a run computes what a model of Hugging Face's does.",
+    "bench": "Measure what attentions cost, by length of the text.",
 }
 WRONG, INTERRUPTED = 2, 130
 
@@ -35,7 +48,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"tfkit.cli.{name}").command
+        module = f"{name}_" if keyword.iskeyword(name) else name
+        command: click.Command = importlib.import_module(f"tfkit.cli.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -54,13 +68,30 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", TfkitWarning)
+                warnings.showwarning = _warn
+                return super().invoke(ctx)
         except TfkitError as error:
             complain(error)
             ctx.exit(WRONG)
         except KeyboardInterrupt as error:
             click.echo(f"tfkit: {error}" if str(error) else "tfkit: interrupted", err=True)
             ctx.exit(INTERRUPTED)
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning of tfkit's as it prints errors; others as Python does."""
+    ours = issubclass(category, TfkitWarning)
+    text = f"tfkit: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno)
+    click.echo(text, err=True, nl=False)
 
 
 def complain(error: TfkitError) -> None:

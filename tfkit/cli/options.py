@@ -46,19 +46,20 @@ class Reading:
     trust: bool = False
 
     def recipe(self, source: str) -> Recipe:
-        """The recipe of that name or path; raises RecipeError with every fault."""
+        """The recipe of that name or path; raises RecipeError with every fault, RunError for a run's resolved.yaml."""
         from tfkit.recipe.load import load_recipe
+        from tfkit.training.supply import run_folder, saved_recipe
 
+        run = run_folder(source)
+        if run is not None:
+            return saved_recipe(run, self.trust, self.imports, self.sets, self.variants)
         return load_recipe(source, variant=self.variants, trust=self.trust, sets=self.sets, imports=self.imports)
 
     def run(self, folder: str, device: str) -> Run:
         """The run in that folder; raises RunError."""
-        from tfkit.recipe.imports import import_parts
         from tfkit.run import load_run
 
-        for name in self.imports:
-            import_parts(name)
-        return load_run(Path(folder), trust=self.trust, device=device)
+        return load_run(Path(folder), trust=self.trust, device=device, imports=self.imports, sets=self.sets)
 
 
 TRUST = click.option("--trust", is_flag=True, help="Import what the recipe's own `imports:` names: that runs its code.")
@@ -67,6 +68,13 @@ IMPORTS = click.option(
 )
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a value, as in model.num_layers=4; repeatable."
+)
+GENERATE_SETS = click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change how it writes, as in generate.stop=[end_token, {type: time, seconds: 5}]; repeatable.",
 )
 VARIANTS = click.option(
     "--variant", "variants", multiple=True, metavar="NAME", help="Lay a variant of the recipe over it; repeatable."
@@ -81,6 +89,11 @@ def reads_recipe(function: Function) -> Function:
 def reads_run(function: Function) -> Function:
     """Give a command --import and --trust; it gets them as `reading`."""
     return _reading(function, IMPORTS, TRUST)
+
+
+def sets_run(function: Function) -> Function:
+    """Give a command --set, --import and --trust; it gets them as `reading`."""
+    return _reading(function, GENERATE_SETS, IMPORTS, TRUST)
 
 
 def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
@@ -102,9 +115,12 @@ def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
 
 
 def vocabulary_note(recipe: Recipe) -> str | None:
-    """What to say of a vocabulary whose size is not known yet, or None."""
-    if not recipe.unknown_vocab:
-        return None
-    bound = recipe.vocabulary_bound
-    counted = "1" if bound is None else f"{bound:,}, the most it can have"
-    return f"vocabulary known after the tokenizer is trained: counted with {counted}"
+    """What to say of a vocabulary, or of classes, whose number is not known yet; None where there is nothing."""
+    notes = []
+    if recipe.unknown_vocab:
+        bound = recipe.vocabulary_bound
+        counted = "1" if bound is None else f"{bound:,}, the most it can have"
+        notes.append(f"vocabulary known after the tokenizer is trained: counted with {counted}")
+    if recipe.unknown_labels:
+        notes.append("classes known after the corpus is read: counted with 1")
+    return "; ".join(notes) or None

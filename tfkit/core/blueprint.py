@@ -36,6 +36,15 @@ class LayerPlan:
     num_heads: int | None = None  # of its self-attentions, where they agree
     shared: bool = False  # one set of weights for all layers of its pattern entry
 
+    def parts(self) -> Iterator[Config]:
+        """All parts of the layer; of those in their options, none."""
+        yield self.residual
+        for sublayer in self.sublayers:
+            yield sublayer.config
+            if sublayer.norm is not None:
+                yield sublayer.norm
+        yield from (*self.mask, *(self.position or ()))
+
     def shares(self) -> bool:
         """Whether any weights of this layer serve other layers too."""
         return self.shared or any(getattr(sublayer.config, "shared", False) for sublayer in self.sublayers)
@@ -81,6 +90,24 @@ class StackPlan:
             other_depth=self.other_depth,
             num_heads=plan.num_heads if plan else self.num_heads,
         )
+
+    def parts(self) -> Iterator[Config]:
+        """All parts of the layers, and the positions that serve them; equal layers once."""
+        yield from self.position
+        for layer in self.layers:
+            yield from layer.parts()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The inputs of a call, besides ids and padding, that some part reads."""
+        return frozenset(name for config in self.parts() for name in config.part.needs)
+
+    def without(self, capability: str) -> list[str]:
+        """The parts that do not declare `capability`, each as slot 'name'; masks declare none."""
+        embedding = () if self.embedding is None else (self.embedding,)
+        parts = {config.part for config in (*self.parts(), *embedding)}
+        lacking = [part for part in parts if part.capabilities and capability not in part.capabilities]
+        return sorted(f"{part.part_slot} '{part.part_name}'" for part in lacking)
 
     @property
     def causal(self) -> bool:

@@ -21,21 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from tfkit.core.errors import on_one_line
 from tfkit.core.registry import REGISTRY, UnknownPart
-
-# What a part can do, as data: the rule table of the recipe room reads it.
-Capability = str
-CAPABILITIES: tuple[Capability, ...] = (
-    "causal",  # may stand in a stack that must not see the future
-    "bidirectional",  # may stand in a stack that sees both ways
-    "cross_attention",  # may attend to a memory
-    "cache",  # decodes one token at a time from a state
-    "padding",  # leaves padding out
-    "packing",  # keeps the segments of a packed batch apart
-    "weights",  # can return its attention weights
-    "compile",  # has no graph break
-    "export",  # can be exported
-)
 
 
 class Problem(NamedTuple):
@@ -92,9 +79,12 @@ class Component:
     Config: ClassVar[type[Config]] = Config
     part_slot: ClassVar[str] = ""
     part_name: ClassVar[str] = ""
-    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    capabilities: ClassVar[frozenset[str]] = frozenset()  # those of core/capabilities.py that hold for it
+    needs: ClassVar[frozenset[str]] = frozenset()  # inputs of the model's call, besides ids and padding, that it reads
     # parameters (by name within the part) that cannot change the output, such as a key bias under softmax
     inert: ClassVar[frozenset[str]] = frozenset()
+    # options of a small part of it, for the contract tests, where a name and a type do not say what they could be
+    example: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give a part without options of its own a Config of its own, so that `config.part` is never ambiguous."""
@@ -159,10 +149,14 @@ class Slot:
         try:
             part = REGISTRY.get(self.slot, name)
         except UnknownPart as error:
-            context = {"slot": self.slot, "name": name, "suggestion": error.suggestion, "known": ", ".join(error.known)}
+            context = {"slot": self.slot, "name": on_one_line(name, 60), "suggestion": error.suggestion}
+            context["known"] = ", ".join(error.known)
             message = "unknown {slot} '{name}'"
             if not error.suggestion:
                 message += " (there are: {known})" if error.known else " (none is registered; register one of your own)"
+            if error.note:
+                context["note"] = error.note
+                message += "{note}"
             raise _located(loc, PydanticCustomError("unknown_part", message, context), name) from None
         return part.Config.model_validate(options)
 
@@ -175,4 +169,4 @@ def _located(loc: tuple[str, ...], error: PydanticCustomError, value: Any) -> Va
     return ValidationError.from_exception_data("part", [{"type": error, "loc": loc, "input": value}])
 
 
-__all__ = ["CAPABILITIES", "Capability", "Component", "Config", "Problem", "Slot", "spell"]
+__all__ = ["Component", "Config", "Problem", "Slot", "spell"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -22,12 +23,25 @@ class Inputs:
     token_type_ids: Tensor | None = None  # [batch time]
     global_attention_mask: Tensor | None = None  # [batch time], 1 = sees all and is seen by all
     prefix_length: Tensor | None = None  # [batch], the number of tokens that all may see
+    real: Tensor | None = None  # [batch time], True = a real token; None: all of them
+
+
+ALL = 2**40  # more keys than any text has
 
 
 class Rule(Protocol):
-    """A mask rule: True = may look. `query` is [batch|1 query 1], `key` [batch|1 1 key]: places in the sequence."""
+    """A mask rule: True = may look. `query` is [batch|1 query 1], `key` [batch|1 1 key]: places in the sequence.
+
+    A limit that says how far it reaches takes [batch|1 tile query 1] and [batch|1 tile 1 key] too. One that
+    `counts_texts` is asked about places counted from the first token of the text that they belong to.
+    """
 
     opens: bool
+    marks: bool
+    counts_texts: bool
+    aligned: int | None
+
+    def reach(self) -> tuple[int, int] | None: ...
 
     def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor: ...
 
@@ -50,6 +64,15 @@ class Span:
         return torch.arange(self.keys, device=self.device)[None, None, :]
 
 
+@dataclass(frozen=True)
+class Reach:
+    """How many keys before and after itself a query sees at most; `aligned` = only those of its own such many."""
+
+    before: int
+    after: int
+    aligned: int | None = None
+
+
 @dataclass
 class Visibility:
     """Who may look at whom: rules over places in the sequence, made a tensor only when a kernel asks, and kept.
@@ -62,6 +85,7 @@ class Visibility:
     inputs: Inputs = field(default_factory=Inputs)
     real: Tensor | None = None  # [batch key], True = a real token
     segments: tuple[Tensor, Tensor] | None = None  # of queries [batch query] and of keys [batch key]; equal = together
+    kept: dict[Any, Any] = field(default_factory=dict, init=False)  # what kernels made of it, once for all layers
     _dense: Tensor | None = field(default=None, init=False)
     _seen: tuple[Tensor | None, Tensor | None] | None = field(default=None, init=False)
 
@@ -97,18 +121,57 @@ class Visibility:
             if dense is None or (triangle and self.real is None and self.segments is None):
                 self._seen = dense, None  # a token always sees itself
             else:
-                sees = dense.any(dim=-1, keepdim=True)
-                self._seen = dense | ~sees, sees
+                self._seen = opened(dense)
         return self._seen
 
+    def band(self) -> Reach | None:
+        """How far queries see, where that has an end on both sides and nothing opens more but marked tokens."""
+        limits = [rule for rule in self.rules if not rule.opens]
+        ends = [end for end in [rule.reach() for rule in limits] if end is not None]
+        if len(ends) < max(1, len(limits)) or not all(rule.marks for rule in self.rules if rule.opens):
+            return None
+        before, after = (min(end[side] for end in ends) for side in (0, 1))
+        if max(before, after) >= ALL:
+            return None
+        whole = self.span.past == 0 and self.starts() is None
+        aligned = [rule.aligned for rule in limits if rule.aligned]
+        return Reach(before, after, min(aligned) if aligned and whole else None)
+
+    def marked(self) -> Tensor | None:
+        """Which tokens see all and are seen by all, [batch key], where some rule opens those."""
+        if not any(rule.marks for rule in self.rules) or self.inputs.global_attention_mask is None:
+            return None
+        return self.inputs.global_attention_mask.bool()
+
+    def starts(self) -> Tensor | None:
+        """The place of the first token of the text that each key belongs to, [batch key]; None = 0 for all."""
+        if not any(rule.counts_texts for rule in self.rules):
+            return None
+        if self.segments is not None:
+            of_keys = self.segments[1]
+            begins = F.pad(of_keys[:, 1:] != of_keys[:, :-1], (1, 0), value=True)
+            return (begins * self.span.key()[0]).cummax(dim=1).values
+        return None if self.real is None else self.real.int().argmax(dim=1, keepdim=True).expand_as(self.real)
+
+    def among(self, query: Tensor, key: Tensor) -> Tensor:
+        """Who may look at whom, of queries at places [batch|1 ... query] and keys at places [batch|1 ... key].
+
+        Gives [batch|1 ... query key]; places of keys beyond the sequence are hidden. Openings are not asked where there
+        is more than one axis between.
+        """
+        visible = self._ruled(query, key, openings=query.dim() == 2)
+        facts = [((key >= 0) & (key < self.span.keys))[..., None, :]]
+        if self.real is not None:
+            facts.append(at(self.real, key)[..., None, :])
+        if self.segments is not None:
+            of_queries, of_keys = self.segments
+            facts.append(at(of_queries, query - self.span.past)[..., :, None] == at(of_keys, key)[..., None, :])
+        dense = _every([*facts, *([] if visible is None else [visible])])
+        assert dense is not None
+        return dense.expand(*dense.shape[:-2], query.shape[-1], -1)
+
     def _make(self) -> Tensor:
-        query, key = self.span.query(), self.span.key()
-        limits = [rule.visible(query, key, self.inputs) for rule in self.rules if not rule.opens]
-        openings = [rule.visible(query, key, self.inputs) for rule in self.rules if rule.opens]
-        visible = _every(limits)
-        if visible is not None:
-            for opening in openings:
-                visible = visible | opening
+        visible = self._ruled(self.span.query()[:, :, 0], self.span.key()[:, 0])
         together = [] if visible is None else [visible]
         if self.real is not None:
             together.append(self.real[:, None, :])
@@ -117,6 +180,35 @@ class Visibility:
         dense = _every(together)
         # every rule may have been an opening: those open what is open already
         return torch.ones(1, 1, self.span.keys, dtype=torch.bool, device=self.span.device) if dense is None else dense
+
+    def _ruled(self, query: Tensor, key: Tensor, openings: bool = True) -> Tensor | None:
+        """All limits, or any opening, of places [batch|1 ... query] and [batch|1 ... key]; None = no limit."""
+        visible = _every([self._asked(rule, query, key) for rule in self.rules if not rule.opens])
+        if visible is not None and openings:
+            for rule in self.rules:
+                visible = visible | self._asked(rule, query, key) if rule.opens else visible
+        return visible
+
+    def _asked(self, rule: Rule, query: Tensor, key: Tensor) -> Tensor:
+        starts = self.starts() if rule.counts_texts else None
+        if starts is not None:
+            query, key = query - at(starts, query), key - at(starts, key)
+        return rule.visible(query[..., :, None], key[..., None, :], self.inputs)
+
+
+def opened(dense: Tensor) -> tuple[Tensor, Tensor]:
+    """A dense mask with rows that see nothing opened, and [... query 1] which rows see something."""
+    sees = dense.any(dim=-1, keepdim=True)
+    return dense | ~sees, sees
+
+
+def at(facts: Tensor, places: Tensor) -> Tensor:
+    """Facts [batch time] at places [batch|1 ... n] -> [batch ... n]; places beyond take those of the nearest."""
+    places = places.clamp(0, facts.shape[1] - 1)
+    if places.shape[0] == 1:
+        return facts[:, places[0]]
+    row = torch.arange(places.shape[0], device=places.device).view(-1, *[1] * (places.dim() - 1))
+    return facts.expand(places.shape[0], -1)[row, places]
 
 
 def _every(masks: Sequence[Tensor]) -> Tensor | None:
@@ -142,21 +234,29 @@ class Placement:
         self.parts = parts
         self.query = query  # [batch|1 query], counted from 0 unless the call says otherwise
         self.key = key  # [batch|1 key]
-        self._rotations: dict[int, Any] = {}
+        self._rotations: dict[tuple[int, bool], Any] = {}
         self._biases: dict[int, Tensor | None] = {}
 
     def embed(self) -> Tensor | None:
         """What is added to the token embeddings, [batch|1 query width], or None."""
         return _total([part.embed(self.query) for part in self.parts])
 
-    def rotation(self, dim: int) -> Any | None:
-        """A callable that turns queries and new keys [batch heads query dim], or None where nothing rotates."""
-        if dim not in self._rotations:
-            query = self.query
-            turns = [part.rotation(query, dim) for part in self.parts]
+    def rotation(self, dim: int, of_keys: bool = False) -> Any | None:
+        """A callable that turns queries and new keys [batch heads query dim], or None where nothing rotates.
+
+        With `of_keys` it turns all keys so far, [batch heads key dim].
+        """
+        if (dim, of_keys) not in self._rotations:
+            positions = self.key if of_keys else self.query
+            turns = [part.rotation(positions, dim) for part in self.parts]
             found = [turn for turn in turns if turn is not None]
-            self._rotations[dim] = found[0] if found else None
-        return self._rotations[dim]
+            self._rotations[dim, of_keys] = found[0] if found else None
+        return self._rotations[dim, of_keys]
+
+    @property
+    def moves(self) -> bool:
+        """Whether rotations change as the text grows, so that a past keeps keys that are not turned yet."""
+        return any(getattr(part, "moves", False) for part in self.parts)
 
     def bias(self, num_heads: int) -> Tensor | None:
         """What is added to the attention scores, [batch|1 heads query key], or None."""

@@ -10,11 +10,15 @@ TfkitError
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 class TfkitError(Exception):
     """Base of all errors that are the user's to mend; the command line prints them without a traceback."""
+
+
+class TfkitWarning(UserWarning):
+    """What users should know though their work goes on; the command line prints it on standard error."""
 
 
 class DataError(TfkitError):
@@ -31,14 +35,24 @@ class UsageError(TfkitError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value was written: a file with its line and column (from 1), or `--set key=value`, or `<mapping>`."""
+    """Where a value was written: a file with its line and column (from 1), or `--set key=value`, or `<mapping>`.
+
+    `via` is the layer of values that it came in with, where that is not the recipe itself: `base gpt2`, `variant wide`.
+    """
 
     file: str
     line: int = 0
     column: int = 0
+    via: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+def on_one_line(text: str, width: int) -> str:
+    """What somebody wrote, for a message: without line breaks, cut to `width`."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 3]}..."
 
 
 @dataclass(frozen=True)
@@ -67,9 +81,10 @@ class Fault:
         return self.place.column
 
     def __str__(self) -> str:
-        head = f"{self.place}: {self.path}: " if self.path else f"{self.place}: "
+        head = f"{self.place}: {on_one_line(self.path, 200)}: " if self.path else f"{self.place}: "
         tail = f" Did you mean '{self.suggestion}'?" if self.suggestion else ""
-        message = self.message if not tail or self.message.endswith((".", "?", "!")) else f"{self.message}."
+        said = " ".join(self.message.splitlines())
+        message = said if not tail or said.endswith((".", "?", "!")) else f"{said}."
         return head + message + tail
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from tfkit.core.component import Config, Slot
+from tfkit.core.component import Config, Problem, Slot
+from tfkit.core.shape import Shape
 
 # The bounds keep every size that a recipe can ask for within what 64-bit arithmetic can count.
 Width = Annotated[int, Field(ge=1, le=2**28)]
@@ -17,6 +18,14 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=2**31)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
+# `labels`: as many as the training corpus has labels, known once it is read (as `vocab_size: tokenizer` is)
+Classes = PositiveInt | Literal["labels"]
+
+
+def class_count(classes: int | str) -> int:
+    """The number that a `Classes` option stands for; 1 while the labels are not known."""
+    return 1 if isinstance(classes, str) else classes
+
 
 # R19: no arithmetic, only the two roots that papers use.
 Scale = float | Literal["sqrt_d_model", "1/sqrt_d_model"] | None
@@ -50,6 +59,12 @@ def check_bias(bias: bool | tuple[str, ...], projections: tuple[str, ...]) -> It
     for name in () if isinstance(bias, bool) else bias:
         if name not in projections:
             yield "bias", f"'{name}' is no projection here; there are: {', '.join(projections)}"
+
+
+def check_norm(option: str, norm: Config | None, width: int) -> Iterator[Problem]:
+    """What cannot fit where a part has a norm of that width inside: `option` is the part's option that gives it."""
+    for problem in () if norm is None else norm.check(Shape(width)):
+        yield problem._replace(option=f"{option}.{problem.option}" if problem.option else option)
 
 
 Activation = Annotated[Config, Slot("activation")]

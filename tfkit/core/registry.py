@@ -2,18 +2,23 @@
 
 The registry knows where each slot's catalogue lives only by that module's name, and imports it when the slot is first
 asked for. So `recipe` can validate a tokenizer or an optimizer without importing those rooms, and a part registered a
-moment ago is known everywhere at once.
+moment ago is known everywhere at once. Installed plugins are imported when all names of a slot, or one that nobody
+has registered yet, are asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import TfkitWarning, UsageError
+from tfkit.core.plugins import PluginProblem, distribution_of, failure, installed
 
 if TYPE_CHECKING:
     from tfkit.core.component import Component
@@ -38,7 +43,12 @@ CATALOGUES: dict[str, str] = {
     "optimizer": "tfkit.training.optimizer",
     "schedule": "tfkit.training.schedule",
     "metric": "tfkit.training.metric",
+    "logits": "tfkit.generation.logits",
+    "stop": "tfkit.generation.stop",
 }
+# slot -> the same of what is registered like a part but named by no recipe: maps to other libraries' formats
+MAPS: dict[str, str] = {"family": "tfkit.interop.huggingface.families"}
+HOMES = CATALOGUES | MAPS
 
 PartClass = TypeVar("PartClass", bound="type[Component]")
 
@@ -51,20 +61,36 @@ def nearest(word: str, words: list[str]) -> str | None:
 
 
 class UnknownPart(UsageError):
-    """No part of that name stands in that slot; `.suggestion` is the nearest that does."""
+    """No part of that name stands in that slot.
 
-    def __init__(self, slot: str, name: str, known: list[str]) -> None:
+    `.suggestion` is the nearest that does, `.note` tells of plugins that might have had it but are broken.
+    """
+
+    def __init__(self, slot: str, name: str, known: list[str], problems: list[PluginProblem]) -> None:
         self.slot, self.name, self.known = slot, name, known
         self.suggestion = nearest(name, known)
-        super().__init__(f"unknown {slot} '{name}'")
+        self.note = "".join(f"; {problem}" for problem in problems)
+        super().__init__(f"unknown {slot} '{name}'{self.note}")
+
+
+class Entry(NamedTuple):
+    """A part that was registered, and the one that stood there before."""
+
+    slot: str
+    name: str
+    part: type[Component]
+    before: type[Component] | None
 
 
 class Registry:
-    """Parts by slot and name."""
+    """Parts by slot and name. `problems` are the installed plugins that could not be loaded."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, dict[str, type[Component]]] = {slot: {} for slot in CATALOGUES}
+        self.problems: list[PluginProblem] = []
+        self._parts: dict[str, dict[str, type[Component]]] = {slot: {} for slot in HOMES}
         self._loaded: set[str] = set()
+        self._plugins_loaded = False
+        self._recorders: list[list[Entry]] = []
 
     def register(self, slot: str, name: str) -> Callable[[PartClass], PartClass]:
         """Class decorator that enters a part under `name` in `slot`.
@@ -72,7 +98,7 @@ class Registry:
         Raises UsageError for an unknown slot, a name that is no plain word, and a name already taken (naming both
         places). A class defined again at the same place (a reloaded module, a notebook cell) takes its old place.
         """
-        if slot not in CATALOGUES:
+        if slot not in HOMES:
             hint = nearest(slot, list(CATALOGUES))
             raise UsageError(
                 f"unknown slot '{slot}'; the slots are {', '.join(CATALOGUES)}"
@@ -88,17 +114,64 @@ class Registry:
         return enter
 
     def _enter(self, slot: str, name: str, part: type[Component]) -> None:
+        foreign = not is_shipped(part)
+        if foreign:
+            self._load_catalogue(slot)  # so that a name taken twice is the newcomer's fault, never the catalogue's
         there = self._parts[slot].get(name)
-        if there is not None and origin(there) != origin(part):
+        if there is not None and _home(there) != _home(part):
             raise UsageError(f"{slot} '{name}' is registered twice: by {origin(there)} and by {origin(part)}")
         part.adopt(slot, name)
         self._parts[slot][name] = part
+        for entries in self._recorders if foreign else ():
+            entries.append(Entry(slot, name, part, there))
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[list[Entry]]:
+        """What an import registers besides tfkit's own parts; taken back where it fails, unless its module stays."""
+        entries: list[Entry] = []
+        self._recorders.append(entries)
+        try:
+            yield entries
+        except BaseException:
+            self.take_back(entry for entry in reversed(entries) if entry.part.__module__ not in sys.modules)
+            raise
+        finally:
+            self._recorders = [others for others in self._recorders if others is not entries]
+
+    def take_back(self, entries: Iterator[Entry]) -> None:
+        """Undo what was entered, where it is still there."""
+        for slot, name, part, before in entries:
+            if self._parts[slot].get(name) is not part:
+                continue
+            if before is None:
+                del self._parts[slot][name]
+            else:
+                self._parts[slot][name] = before
+
+    def _load_catalogue(self, slot: str) -> None:
+        if slot not in self._loaded:
+            importlib.import_module(HOMES[slot])
+            self._loaded.add(slot)
+
+    def _load_plugins(self) -> None:
+        """Import what is installed, once; what is broken is kept in `problems` and warned of, the rest works."""
+        if self._plugins_loaded:
+            return
+        self._plugins_loaded = True
+        for entry in installed():
+            try:
+                with self.recording():
+                    entry.load()
+            except (Exception, SystemExit) as error:
+                problem = PluginProblem(entry.name, distribution_of(entry), failure(error, entry.module))
+                self.problems.append(problem)
+        for problem in self.problems:
+            warnings.warn(str(problem), TfkitWarning, stacklevel=2)
 
     def load(self, slot: str) -> dict[str, type[Component]]:
-        """The parts of `slot` by name, its catalogue imported."""
-        if slot not in self._loaded:
-            importlib.import_module(CATALOGUES[slot])
-            self._loaded.add(slot)
+        """The parts of `slot` by name, those of its catalogue and of installed plugins among them."""
+        self._load_catalogue(slot)
+        self._load_plugins()
         return self._parts[slot]
 
     def names(self, slot: str) -> list[str]:
@@ -107,19 +180,45 @@ class Registry:
 
     def get(self, slot: str, name: str) -> type[Component]:
         """The part called `name` in `slot`; raises UnknownPart."""
-        parts = self.load(slot)
-        if name not in parts:
-            raise UnknownPart(slot, name, self.names(slot))
-        return parts[name]
+        self._load_catalogue(slot)
+        if name not in self._parts[slot] and name not in self.load(slot):
+            raise UnknownPart(slot, name, self.names(slot), self.problems)
+        return self._parts[slot][name]
+
+    def registered(self) -> dict[str, dict[str, type[Component]]]:
+        """What stands in every slot at this moment; nothing is imported."""
+        return {slot: dict(parts) for slot, parts in self._parts.items()}
+
+    def has(self, slot: str, name: str) -> bool:
+        """Whether a part of that name stands in that slot."""
+        return slot in HOMES and (name in self._parts[slot] or name in self.load(slot))
+
+
+def is_shipped(part: type) -> bool:
+    """Whether a class is tfkit's own."""
+    return part.__module__.startswith("tfkit.")
 
 
 def origin(part: type) -> str:
-    """Where a part was defined: its qualified name and its file."""
+    """Where a part was defined: its qualified name, its file and its line."""
+    name, file = _home(part)
     try:
-        file = inspect.getsourcefile(part) or "<unknown file>"
-    except TypeError:
-        file = "<interactive>"
-    return f"{part.__qualname__} ({file})"
+        line = f":{inspect.findsource(part)[1] + 1}"
+    except (OSError, TypeError, IndexError, SyntaxError):
+        line = ""
+    return f"{name} ({file}{line})"
+
+
+def source_file(part: type) -> str | None:
+    """The file that a class was defined in; None where there is none, as in a notebook."""
+    try:
+        return inspect.getsourcefile(part)
+    except (OSError, TypeError):
+        return None
+
+
+def _home(part: type) -> tuple[str, str]:
+    return part.__qualname__, source_file(part) or "<interactive>"
 
 
 REGISTRY = Registry()

@@ -12,17 +12,22 @@ from einops import rearrange, repeat
 from torch import Tensor
 
 from tfkit.core.context import Visibility
+from tfkit.functional.band import Shown, band_of, rows_at, with_rows
 
 log = logging.getLogger("tfkit")
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How raw scores become weights: scores = softcap(query keyᵀ * scale) + bias, then the mask, softmax, dropout."""
+    """How raw scores become weights: scores = softcap(query keyᵀ * scale) + bias, then the mask, softmax, dropout.
+
+    `sinks` [heads] are scores of a key whose value is zero, which every query sees: what goes there is left out.
+    """
 
     scale: float
     softcap: float | None = None
     dropout: float = 0.0
+    sinks: Tensor | None = None
 
 
 def attend(
@@ -31,13 +36,36 @@ def attend(
     """Attention by the fastest kernel that can do it; rows that may see nothing give zeros.
 
     `query` is [batch heads query dim], `key` [batch kv_heads key dim], `value` [batch kv_heads key value_dim], where
-    heads is a multiple of kv_heads; `bias` is [batch|1 heads query key]. Gives [batch heads query value_dim].
+    heads is a multiple of kv_heads; `bias` is [batch|1 heads query key]. Gives [batch heads query value_dim]. Under a
+    mask that leaves a band, time and memory grow with the length, unless there is a bias.
     """
+    band = band_of(mask, query.shape[0]) if bias is None else None
+    if band is None:
+        return _whole(query, key, value, mask, scores, bias)
+    out = _whole(band.queries(query), band.keys(key), band.keys(value), band.shown, scores)
+    out = band.tiles.joined(out, query.shape[0])
+    if band.places is None or band.rows is None:
+        return out
+    return with_rows(out, band.places, _whole(rows_at(query, band.places), key, value, band.rows, scores))
+
+
+def attend_rows(query: Tensor, places: Tensor, key: Tensor, value: Tensor, mask: Visibility, scores: Scores) -> Tensor:
+    """`attend` for a few queries, which stand at `places` [batch n]: of queries and of what is given, the time is n."""
+    rows = Shown(mask.among(places, mask.span.key()[:, 0]))
+    return _whole(query, key, value, rows, scores)
+
+
+def _whole(
+    query: Tensor, key: Tensor, value: Tensor, mask: Visibility | Shown, scores: Scores, bias: Tensor | None = None
+) -> Tensor:
+    """Attention of all queries to all keys."""
     if scores.softcap is not None:
         announce("soft-capped scores have no fused kernel; attention runs in its eager form")
         return reference(query, key, value, mask, scores, bias)[0]
-    if mask.is_causal and bias is None:
+    if mask.is_causal and bias is None and scores.sinks is None:
         return _fused(query, key, value, None, scores, is_causal=True)
+    if scores.sinks is not None:
+        return _with_sinks(query, key, value, mask, scores, bias)
     visible, sees = mask.seen()
     allowed = None if visible is None else visible[:, None]
     if bias is not None:
@@ -45,6 +73,21 @@ def attend(
         allowed = allowed.to(query.dtype)
     out = _fused(query, key, value, allowed, scores)
     return out if sees is None else out * sees[:, None]
+
+
+def _with_sinks(
+    query: Tensor, key: Tensor, value: Tensor, mask: Visibility | Shown, scores: Scores, bias: Tensor | None
+) -> Tensor:
+    """The sink as one more key of zeros whose score is its bias; a row that sees nothing else gives zeros by itself."""
+    assert scores.sinks is not None
+    visible = mask.dense()
+    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    allowed = query.new_zeros(shape) if bias is None else bias.to(query.dtype).expand(shape)
+    if visible is not None:
+        allowed = allowed.masked_fill(~visible[:, None], float("-inf"))
+    sink = repeat(scores.sinks, "head -> batch head query 1", batch=shape[0], query=shape[2])
+    allowed = torch.cat((allowed, sink.to(query.dtype)), dim=-1)
+    return _fused(query, F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1)), allowed, scores)
 
 
 def _fused(
@@ -57,7 +100,12 @@ def _fused(
 
 
 def reference(
-    query: Tensor, key: Tensor, value: Tensor, mask: Visibility, scores: Scores, bias: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Visibility | Shown,
+    scores: Scores,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same in plain float32 steps; gives the output and the weights [batch heads query key] before dropout."""
     group = query.shape[1] // key.shape[1]
@@ -71,7 +119,10 @@ def reference(
     visible, sees = mask.seen()
     if visible is not None:
         raw = raw.masked_fill(~visible[:, None], float("-inf"))
-    weights = torch.softmax(raw, dim=-1)
+    if scores.sinks is not None:
+        sink = repeat(scores.sinks.float(), "head -> batch head query 1", batch=raw.shape[0], query=raw.shape[2])
+        raw = torch.cat((raw, sink), dim=-1)
+    weights = torch.softmax(raw, dim=-1)[..., : key.shape[2]]
     if sees is not None:
         weights = weights * sees[:, None]
     out = F.dropout(weights, scores.dropout) @ value.float()

@@ -15,8 +15,9 @@ Layout = Literal["halves", "interleaved"]
 class Rotation:
     """Turns the first channels of queries and keys; called on x [batch heads time dim], gives the same shape.
 
-    `cosine` and `sine` are [batch|1 1 time pairs], float32. In the layout `halves` channel i is paired with i + pairs,
-    channel 2i with 2i + 1 in the layout `interleaved`; channels beyond the pairs stay as they are.
+    `cosine` and `sine` are [batch|1 1 time pairs], float64; x turns in float32, or in float64 where it is that. In the
+    layout `halves` channel i is paired with i + pairs, channel 2i with 2i + 1 in the layout `interleaved`; channels
+    beyond the pairs stay as they are.
     """
 
     cosine: Tensor
@@ -25,12 +26,14 @@ class Rotation:
 
     def __call__(self, x: Tensor) -> Tensor:
         width = 2 * self.cosine.shape[-1]
-        turned, rest = x[..., :width].float(), x[..., width:]
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        cosine, sine = self.cosine.to(dtype), self.sine.to(dtype)
+        turned, rest = x[..., :width].to(dtype), x[..., width:]
         if self.layout == "halves":
             first, second = turned.chunk(2, dim=-1)
         else:
             first, second = turned[..., 0::2], turned[..., 1::2]
-        a = first * self.cosine - second * self.sine
-        b = second * self.cosine + first * self.sine
+        a = first * cosine - second * sine
+        b = second * cosine + first * sine
         joined = torch.cat((a, b), dim=-1) if self.layout == "halves" else torch.stack((a, b), dim=-1).flatten(-2)
         return torch.cat((joined.to(x.dtype), rest), dim=-1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.core.errors import UsageError
+from tfkit.generation.logits.base import PADDING
 from tfkit.models import DecodeState, Model
 
 Ids = Sequence[int]
@@ -26,6 +27,7 @@ class Stepper:
         """
         check_ids(model, prompts, sources)
         self.model = model
+        self.steps = 0  # tokens written on each row
         device = next(model.parameters()).device
         self.ids, self.real = _padded(prompts, device, left=True)  # [rows time], real None where nothing is padded
         self.state: DecodeState | None = model.new_state() if use_cache and model.caches else None
@@ -49,8 +51,17 @@ class Stepper:
         out: Tensor = self.model.head(hidden[:, -1:])
         return out[:, 0]
 
+    def tokens(self) -> Tensor:
+        """Each row's prompt and what was written behind it, [rows time], PADDING before them."""
+        return self.ids if self.real is None else self.ids.masked_fill(~self.real, PADDING)
+
+    def written(self) -> Tensor:
+        """How many of the last tokens of each row were written, [rows]."""
+        return torch.full((self.rows,), self.steps, device=self.ids.device)
+
     def append(self, tokens: Tensor) -> None:
         """Add one token to each row; `tokens` is [rows]."""
+        self.steps += 1
         self.ids = torch.cat((self.ids, tokens[:, None]), dim=1)
         if self.real is not None:
             self.real = torch.cat((self.real, self.real.new_ones(self.rows, 1)), dim=1)

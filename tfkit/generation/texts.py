@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from tfkit.generation.greedy import greedy
+from tfkit.generation.rules import Rules
 from tfkit.generation.stepper import Ids, check_ids
 from tfkit.models import Model
 
@@ -13,7 +15,7 @@ def write_all(
     model: Model,
     prompts: Sequence[Ids],
     limits: Sequence[int],
-    end_id: int | None,
+    rules: Rules | None = None,
     sources: Sequence[Ids] | None = None,
     batch_size: int = 64,
 ) -> list[list[int]]:
@@ -25,15 +27,25 @@ def write_all(
     read = prompts if sources is None else sources
     order = sorted(range(len(read)), key=lambda index: len(read[index]))
     written: list[list[int]] = [[] for _ in read]
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
+    for rows in _batches(model, order, prompts, read, batch_size):
         out = greedy(
             model,
             [prompts[row] for row in rows],
             [limits[row] for row in rows],
-            end_id,
+            rules,
             sources=None if sources is None else [sources[row] for row in rows],
         )
         for row, ids in zip(rows, out, strict=True):
             written[row] = ids
     return written
+
+
+def _batches(
+    model: Model, order: Sequence[int], prompts: Sequence[Ids], read: Sequence[Ids], batch_size: int
+) -> Iterator[list[int]]:
+    """Rows to be written together; of one length where some part cannot leave padding out."""
+    alone = any(plan.without("padding") for plan in model.blueprint.stacks())
+    for _, alike in groupby(order, key=lambda row: (len(read[row]), len(prompts[row])) if alone else None):
+        rows = list(alike)
+        for start in range(0, len(rows), batch_size):
+            yield rows[start : start + batch_size]

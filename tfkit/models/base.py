@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,8 @@ class Model(Component, nn.Module):
             self.stack("decoder").embedding.tokens = self.stack("encoder").embedding.tokens  # type: ignore[union-attr]
         self.head = None if blueprint.head is None else self._build_head(blueprint.head)
         self.heads = nn.ModuleDict({name: self._build_head(head) for name, head in blueprint.heads})
+        # what each head reads, asked of its options here: the compiler cannot look at them
+        self._readings = {"": Reading.of(blueprint.head)} | {name: Reading.of(head) for name, head in blueprint.heads}
 
     def stack(self, side: str) -> Stack:
         """The encoder or the decoder."""
@@ -77,10 +79,22 @@ class Model(Component, nn.Module):
         if not with_heads:
             return out
         if self.head is not None:
-            out.logits = self.head(*body.read(self.blueprint.head))
-        configs = dict(self.blueprint.heads)
-        out.heads = {name: head(*body.read(configs[name])) for name, head in self.heads.items()}
+            out.logits = self.head(*body.read(self._readings[""]))
+        out.heads = {name: head(*body.read(self._readings[name])) for name, head in self.heads.items()}
         return out
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a head reads: the encoder or the last stack, and the text up to which token."""
+
+    of_encoder: bool = False
+    until: int | None = None
+
+    @classmethod
+    def of(cls, head: Config | None) -> Reading:
+        """What the options of a head say."""
+        return cls(getattr(head, "reads", None) == "encoder", getattr(head, "until", None))
 
 
 @dataclass
@@ -92,13 +106,16 @@ class Body:
     memory: Tensor | None = None
     memory_real: Tensor | None = None
     collector: Collector = field(default_factory=Collector)
+    ids: Tensor | None = None  # [batch time] of the last stack
+    memory_ids: Tensor | None = None  # of the encoder
 
-    def read(self, head: Config | None) -> tuple[Tensor, Tensor | None]:
-        """What `head` reads: hidden states and which of them are real."""
-        if getattr(head, "reads", None) == "encoder" and self.memory is not None:
-            return self.memory, self.memory_real
+    def read(self, reading: Reading) -> tuple[Tensor, Tensor | None]:
+        """Hidden states and which of them are real, those of the text that a head asks for."""
+        if reading.of_encoder and self.memory is not None:
+            return self.memory, as_text(self.memory_real, self.memory_ids, reading.until)
         # with a decode state the mask may be that of everything so far
-        return self.hidden, None if self.real is None else self.real[:, -self.hidden.shape[1] :]
+        real = None if self.real is None else self.real[:, -self.hidden.shape[1] :]
+        return self.hidden, as_text(real, self.ids, reading.until)
 
 
 def as_real(mask: Tensor | None, tokens: Tensor | None, name: str) -> Tensor | None:
@@ -111,6 +128,17 @@ def as_real(mask: Tensor | None, tokens: Tensor | None, name: str) -> Tensor | N
     return mask.bool()
 
 
+def as_text(real: Tensor | None, ids: Tensor | None, end: int | None) -> Tensor | None:
+    """Of the `real` tokens [batch time] those up to the first `end` among the `ids`; raises UsageError without ids."""
+    if end is None:
+        return real
+    if ids is None:
+        raise UsageError(f"this model looks for the token {end} in its input: give input_ids")
+    found = ids == end
+    before = found.cumsum(dim=1) == found  # the first one itself is not behind it
+    return before if real is None else before & real
+
+
 def check_ids(ids: Tensor | None, name: str) -> None:
     """Raise UsageError unless `ids` are whole numbers of shape [batch time]."""
     if ids is None:
@@ -119,11 +147,10 @@ def check_ids(ids: Tensor | None, name: str) -> None:
         raise UsageError(f"{name} is [batch time] of whole numbers, got shape {list(ids.shape)} of {ids.dtype}")
 
 
-def check_needed(rules: Iterable[Any], given: Mapping[str, Tensor | None]) -> None:
-    """Raise UsageError where a mask rule needs an input the call lacks, or the call gives one that no rule reads."""
-    needed = {rule.needs for rule in rules if rule.needs}
+def check_needed(needed: Collection[str], given: Mapping[str, Tensor | None]) -> None:
+    """Raise UsageError where a part needs an input the call lacks, or the call gives one that no part reads."""
     for name, value in given.items():
         if name in needed and value is None:
-            raise UsageError(f"this model's mask needs {name} with every call")
+            raise UsageError(f"this model needs {name} with every call")
         if name not in needed and value is not None:
-            raise UsageError(f"{name} was given, but no mask rule of this model reads it")
+            raise UsageError(f"{name} was given, but no part of this model reads it")

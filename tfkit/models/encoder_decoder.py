@@ -50,27 +50,37 @@ class EncoderDecoder(Model):
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise UsageError("give decoder_input_ids: the tokens so far, the start token first")
         special = {"global_attention_mask": global_attention_mask, "prefix_length": prefix_length}
-        check_needed([*self.stack("encoder").rules(), *self.stack("decoder").rules()], special)
+        check_needed(self.stack("encoder").plan.needs | self.stack("decoder").plan.needs, special)
+        real = as_real(attention_mask, input_ids, "attention_mask")
         source = Call(
-            inputs=Inputs(input_ids, token_type_ids, global_attention_mask, prefix_length),
+            inputs=Inputs(input_ids, token_type_ids, global_attention_mask, prefix_length, real),
             vectors=inputs_embeds,
-            real=as_real(attention_mask, input_ids, "attention_mask"),
+            real=real,
             positions=position_ids,
             memory=encoder_hidden_states,
             collector=collector or Collector(),
         )
         memory, memory_real = self._encoded(source, state)
+        real = as_real(decoder_attention_mask, decoder_input_ids, "decoder_attention_mask")
         target = Call(
-            inputs=Inputs(decoder_input_ids, None, global_attention_mask, prefix_length),
+            inputs=Inputs(decoder_input_ids, None, global_attention_mask, prefix_length, real),
             vectors=decoder_inputs_embeds,
-            real=as_real(decoder_attention_mask, decoder_input_ids, "decoder_attention_mask"),
+            real=real,
             positions=decoder_position_ids,
             memory=memory,
             memory_real=memory_real,
             state=state,
             collector=source.collector,
         )
-        body = Body(self.stack("decoder")(target), target.real, memory, memory_real, source.collector)
+        body = Body(
+            self.stack("decoder")(target),
+            target.real,
+            memory,
+            memory_real,
+            source.collector,
+            decoder_input_ids,
+            input_ids,
+        )
         return self.finish(body, with_heads)
 
     def _encoded(self, source: Call, state: DecodeState | None) -> tuple[Tensor, Tensor | None]:

@@ -26,6 +26,7 @@ class Layer(nn.Module):
         super().__init__()
         shape = stack.shape(index, plan)
         self.residual = plan.residual.build(shape)
+        self.branch_scale: float = getattr(plan.residual, "branch_scale", 1.0)
         self.init_gain = self.residual.init_gain(plan.residual, shape)
         self.names = tuple(sublayer.name for sublayer in plan.sublayers)
         self.reads_memory = frozenset(sublayer.name for sublayer in plan.sublayers if sublayer.memory)
@@ -51,7 +52,7 @@ class Layer(nn.Module):
             if seen is None:
                 raise UsageError(f"{name} needs a memory to attend to: give encoder_hidden_states")
             seen = replace(seen, state=state.get(name))
-            branches.append(Branch(name, getattr(self, name), seen, self.dropout, norms))
+            branches.append(Branch(name, getattr(self, name), seen, self.dropout, norms, self.branch_scale))
         return branches
 
     def new_state(self) -> LayerState:

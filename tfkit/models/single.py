@@ -45,15 +45,16 @@ class SingleStack(Model):
         """
         check_ids(input_ids, "input_ids")
         stack = self.stack(self.side)
-        check_needed(stack.rules(), {"global_attention_mask": global_attention_mask, "prefix_length": prefix_length})
+        check_needed(stack.plan.needs, {"global_attention_mask": global_attention_mask, "prefix_length": prefix_length})
         if prefix_length is not None and segment_ids is not None:
             raise UsageError(
                 "prefix_length counts from the start of a row, which packed texts share; give one or the other"
             )
+        real = as_real(attention_mask, input_ids, "attention_mask")
         call = Call(
-            inputs=Inputs(input_ids, token_type_ids, global_attention_mask, prefix_length),
+            inputs=Inputs(input_ids, token_type_ids, global_attention_mask, prefix_length, real),
             vectors=inputs_embeds,
-            real=as_real(attention_mask, input_ids, "attention_mask"),
+            real=real,
             positions=position_ids,
             segments=segment_ids,
             memory=encoder_hidden_states,
@@ -61,7 +62,7 @@ class SingleStack(Model):
             state=state,
             collector=collector or Collector(),
         )
-        body = Body(stack(call), call.real, collector=call.collector)
+        body = Body(stack(call), call.real, collector=call.collector, ids=input_ids)
         return self.finish(body, with_heads)
 
 

@@ -69,10 +69,13 @@ class Stack(nn.Module):
         self._stack_parts: list[Positioned] = list(self.position)  # type: ignore[arg-type]
         self._kinds = [self._kind(plan, index) for index in range(len(plan.layers))]
         self._order = plan.order
+        self._without = {name: plan.without(name) for name in ("padding", "packing")}
+        self._moves = any(getattr(part, "moves", False) for part in self.modules())
         self._skips_padding = any(getattr(part, "skips_padding", False) for part in self.position)
 
     def forward(self, call: Call) -> Tensor:
         """[batch time] ids or [batch time width] vectors -> hidden states [batch time d_model]."""
+        self._check_padding(call)
         contexts = self._contexts(call)
         x = self._embed(call, contexts[0])
         states = [None] * len(self._order) if call.state is None else call.state.layers
@@ -84,6 +87,14 @@ class Stack(nn.Module):
             x = layer(x, context, state)
         out: Tensor = self.final_dropout(self.final_norm(x))
         return out
+
+    def _check_padding(self, call: Call) -> None:
+        """Raise UsageError for padding or packed texts where some part would look at them as if they were real."""
+        if (call.real is not None or call.memory_real is not None) and self._without["padding"]:
+            lacking = self._without["padding"][0]
+            raise UsageError(f"{lacking} cannot leave padding out; give texts of one length, and no attention_mask")
+        if call.segments is not None and self._without["packing"]:
+            raise UsageError(f"{self._without['packing'][0]} cannot keep packed texts apart; give no segment_ids")
 
     def _embed(self, call: Call, context: Context) -> Tensor:
         placement = Placement(self._stack_parts, context.position.query, context.position.key)
@@ -132,17 +143,17 @@ class Stack(nn.Module):
                 positions = (call.real.cumsum(dim=1) * call.real - 1)[:, -count:]
         if state is None:
             segments = None if call.segments is None else (call.segments, call.segments)
+            if self._moves and call.real is not None:
+                positions = positions * call.real  # the places of padding do not make a text longer
             return Span(count, count, 0, device), positions, positions, call.real, segments
         state.extend(positions, call.real, call.segments)
         segments = None
         if state.segments is not None:
             segments = state.segments[:, past:], state.segments
         keys = positions if state.positions is None else state.positions
+        if self._moves and state.real is not None:
+            positions, keys = positions * state.real[:, past:], keys * state.real
         return Span(count, past + count, past, device), positions, keys, state.real, segments
-
-    def rules(self) -> list[Rule]:
-        """All mask rules of the stack's layers."""
-        return [rule for kind in self._kinds for rule in kind.rules]
 
     @property
     def caches(self) -> bool:

@@ -11,10 +11,11 @@ from typing import Any
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError
 from tfkit.core.registry import nearest
 from tfkit.recipe.merge import merge
-from tfkit.recipe.node import Node, kind
+from tfkit.recipe.migrate import current_mapping, newer_faults, parse_current
+from tfkit.recipe.node import Node, kind, shorten
 from tfkit.recipe.overlay import COMPOSING_KEYS, choose, override_overlay, read_variants, set_overlay
 from tfkit.recipe.shipped import shipped_recipes
-from tfkit.recipe.source import from_mapping, near_file, parse, read, read_bytes
+from tfkit.recipe.source import near_file, read_bytes
 
 MAX_BASES = 32
 
@@ -24,7 +25,8 @@ class Composed:
     """A recipe with all its layers laid over each other, not yet validated.
 
     `root` has no `extends` and no `variants` any more; `variants` holds those of the file and of its bases as they
-    were written; `text` is the file as written (None for a mapping), `name` the file's stem or "recipe".
+    were written; `text` is the file as written (None for a mapping), `name` the file's stem or "recipe"; `overlays` is
+    what was laid over the file.
     """
 
     root: Node
@@ -33,6 +35,7 @@ class Composed:
     file: Path | None
     variants: Node | None
     name: str
+    overlays: Sequence[Node] = ()
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,11 @@ def compose(
     root = _stripped(layers[0])
     for layer in layers[1:]:
         root = merge(root, _stripped(layer), faults)
-    for overlay in _overlays(entries, _listed(variants), overrides or {}, _listed(sets), faults):
+    overlays = _overlays(entries, _listed(variants), overrides or {}, _listed(sets), faults)
+    for overlay in overlays:
         root = merge(root, overlay, faults)
     name = written.file.stem if written.file else "recipe"
-    return Composed(root, faults, written.text, written.file, entries, name)
+    return Composed(root, faults, written.text, written.file, entries, name, overlays)
 
 
 def _listed(texts: Sequence[str]) -> Sequence[str]:
@@ -89,14 +93,14 @@ def _overlays(
 
 def _written(source: str | Path | Mapping[str, Any], shipped: Mapping[str, Path]) -> _Written:
     if isinstance(source, Mapping):
-        return _readable(_Written(*from_mapping(source)))
+        return _readable(_Written(*current_mapping(source)))
     if not isinstance(source, str | Path):
         raise UsageError(f"a recipe is a name, a path or a mapping, not a {type(source).__name__}")
     path = _shown(shipped[source]) if isinstance(source, str) and source in shipped else Path(source)
     if not os.path.exists(path):  # unlike Path.exists, never raises
         raise RecipeError([_unknown(str(source), Place(str(source)), path, shipped)])
     content = read_bytes(path)
-    root, faults = parse(content, str(path))
+    root, faults = parse_current(content, str(path))
     return _readable(_Written(root, faults, content.decode("utf-8", "replace"), path))
 
 
@@ -110,7 +114,8 @@ def _readable(written: _Written) -> _Written:
 def _unknown(word: str, place: Place, path: Path, shipped: Mapping[str, Path]) -> Fault:
     """The fault of a recipe that is not there."""
     looks_like_path = _is_path(word)
-    message = f"no such file: '{path}'" if looks_like_path else f"'{word}' is neither a shipped recipe nor a file"
+    named = shorten(str(path) if looks_like_path else word, 200)
+    message = f"no such file: '{named}'" if looks_like_path else f"'{named}' is neither a shipped recipe nor a file"
     by_name = nearest(Path(word).stem, list(shipped))
     by_file = near_file(path)
     suggestion = (by_file or by_name) if looks_like_path else (by_name or by_file)
@@ -129,10 +134,10 @@ def _with_bases(written: _Written, shipped: Mapping[str, Path], faults: list[Fau
         path = _base_path(said, shipped, faults)
         _refuse_circle(path, trail, said, faults)
         try:
-            root, found = read(path)
+            root, found = parse_current(read_bytes(path), str(path), via=f"base {path.stem}")
         except RecipeError as error:
             raise RecipeError([*faults, *(_at_extends(fault, said) for fault in error.faults)]) from None
-        faults += found
+        faults += found + newer_faults(root)
         if root.value is None:
             raise RecipeError(faults)
         layers.append(root)
@@ -161,7 +166,7 @@ def _base_path(said: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> 
 def _unknown_base(word: str, said: Node, path: Path, shipped: Mapping[str, Path]) -> Fault:
     """The fault of an `extends` that names nothing; what it suggests is relative to the file, as one would write it."""
     fault = _unknown(word, said.place, path, shipped)
-    message = fault.message if _is_path(word) else f"'{word}' is no shipped recipe; a path ends in .yaml"
+    message = fault.message if _is_path(word) else f"'{shorten(word)}' is no shipped recipe; a path ends in .yaml"
     suggestion = fault.suggestion
     if suggestion is not None and suggestion not in shipped:
         suggestion = os.path.relpath(suggestion, said.folder or Path())

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.component import Config
+from tfkit.core.component import Component, Config
+from tfkit.core.registry import is_shipped
 from tfkit.recipe.faults import Faults
 from tfkit.recipe.node import Node
 from tfkit.recipe.prepare import Preparer
+from tfkit.recipe.rules import fact, reason
 from tfkit.recipe.values import given, mapping
 
 # what an objective reads -> the models it can train, in words
@@ -45,23 +47,67 @@ class Contradictions:
     def _direction(self, objective: Config) -> None:
         wanted = getattr(objective.part, "reads", None)
         has = _direction_of(self.blueprint)
-        if wanted is not None and has != wanted:
+        if wanted is not None and has != wanted and has not in getattr(objective.part, "also", ()):
             node = at(self.root, "objective", "type") or at(self.root, "objective") or self.root
             place = (at(self.root, "model", "type") or self.root).place
             name = objective.part.part_name
             self.faults.add(node, f"'{name}' trains {WANTED[wanted]}; this model is {WANTED[has]}, see {place}")
 
     def _head(self, objective: Config) -> None:
-        wanted: Sequence[str] = getattr(objective.part, "heads", ())
-        head, written = self.blueprint.head, at(self.root, "model", "head")
+        self._has_head(objective, getattr(objective, "head", None), getattr(objective.part, "heads", ()))
+        for name, types in getattr(objective.part, "beside", {}).items():
+            self._has_head(objective, name, types)
+
+    def _has_head(self, objective: Config, name: str | None, wanted: Sequence[str]) -> None:
+        """The model's head, or the one called `name`, is of one of the types that an objective can train."""
+        way = ("model", "head") if name is None else ("model", "heads", name)
+        head = self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)
+        written = at(self.root, *way)
         if head is None and written is not None and written.value is not None:
             return  # a head with faults of its own
-        name = None if head is None else head.part.part_name
-        if wanted and name not in wanted:
+        if wanted and (head is None or not _serves(head.part, wanted)):
             node = written or at(self.root, "model") or self.root
-            has = "the model has no head" if name is None else f"the head is '{name}'"
-            objective_name, types = objective.part.part_name, " or ".join(wanted)
-            self.faults.add(node, f"objective '{objective_name}' needs a head of type {types}; {has}")
+            what = "head" if name is None else f"head '{name}'"
+            has = f"the model has no {what}" if head is None else f"the {what} is '{head.part.part_name}'"
+            types = " or ".join(wanted)
+            self.faults.add(node, f"objective '{objective.part.part_name}' needs a {what} of type {types}; {has}")
+
+    def check_labels(self, asked: Sequence[Node], objective: Config | None) -> None:
+        """`num_classes: labels` stands in the head that an objective with labels trains."""
+        trains = "head" if getattr(objective, "head", None) is None else f"heads.{getattr(objective, 'head', None)}"
+        for node in asked:
+            if objective is None or not getattr(objective.part, "labelled", False):
+                why = "there is no objective" if objective is None else f"'{objective.part.part_name}' has none"
+                self.faults.add(
+                    node, f"labels are those that an objective learns from the corpus, and {why}; say a number"
+                )
+            elif node.path != f"model.{trains}.num_classes":
+                self.faults.add(node, f"labels are those of model.{trains}, which the objective trains; say a number")
+
+    def check_calls(self, objective: Config) -> None:
+        """An objective hands over what the parts need, and nothing that some part cannot deal with."""
+        node = at(self.root, "objective") or self.root
+        pack = at(self.root, "data", "batch", "pack")
+        packed = pack if pack is not None and pack.value is True else None
+        if packed is not None and "packing" not in objective.part.capabilities:
+            self.faults.add(packed, f"'{objective.part.part_name}' cannot pack its batches; see {node.place}")
+        for part in self._parts():
+            self._check_needs(objective, part, node)
+            if "attention_mask" in _gives(objective) and (rule := fact("a batch with padding")).refuses(part):
+                self.faults.add(node, f"{reason(rule, part)}; '{objective.part.part_name}' makes such batches")
+            if packed is not None and (rule := fact("a packed batch")).refuses(part):
+                self.faults.add(packed, reason(rule, part))
+
+    def _parts(self) -> list[type[Component]]:
+        """The different parts of all stacks, in a fixed order."""
+        parts = {config.part for plan in self.blueprint.stacks() for config in plan.parts()}
+        return sorted(parts, key=lambda part: (part.part_slot, part.part_name))
+
+    def _check_needs(self, objective: Config, part: type[Component], node: Node) -> None:
+        for name in sorted(part.needs - _gives(objective)):
+            who = f"{part.part_slot} '{part.part_name}'"
+            text = f"'{objective.part.part_name}' hands over no {name}, which {who} needs with every call"
+            self.faults.add(node, text)
 
     def check_tokenizer(self, tokenizer: Config) -> None:
         """A tokenizer gives no ids that the model has no room for."""
@@ -86,6 +132,18 @@ class Contradictions:
                 missing, has = ", ".join(sorted(wanted - fields)), ", ".join(sorted(fields))
                 text = f"'{objective.part.part_name}' needs the fields {missing}; this one gives {has}"
                 self.faults.add(node, text)
+
+
+def _gives(objective: Config) -> frozenset[str]:
+    """The inputs that an objective calls a model with, besides ids and places."""
+    gives: frozenset[str] = getattr(objective.part, "gives", frozenset())
+    return gives
+
+
+def _serves(head: type[Component], wanted: Sequence[str]) -> bool:
+    """Whether a head is one of those types, made from one, or a user's own that takes the loss as they do."""
+    types = {getattr(base, "part_name", "") for base in head.__mro__}
+    return bool(types.intersection(wanted)) or (not is_shipped(head) and hasattr(head, "loss"))
 
 
 def _direction_of(blueprint: Blueprint) -> str:

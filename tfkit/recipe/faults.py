@@ -8,10 +8,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tfkit.core.component import Problem
-from tfkit.core.errors import Fault, Place
+from tfkit.core.errors import Fault, Place, RecipeError
 from tfkit.core.registry import nearest
 from tfkit.recipe.node import Node, inline
 from tfkit.recipe.options import model_at
+
+MAX_FAULTS = 1_000  # nobody reads more, and finding them takes time
 
 # what Pydantic's error types mean in the words of a recipe
 MEANINGS: dict[str, str] = {
@@ -34,10 +36,12 @@ MEANINGS: dict[str, str] = {
 
 
 class Faults:
-    """Collects faults while a recipe is resolved."""
+    """Collects faults while a recipe is resolved; raises RecipeError when there are more than anybody reads."""
 
     def __init__(self, found: Iterable[Fault] = ()) -> None:
         self.found = list(found)
+        # parts, by slot and name, that code would bring which was not imported; None: nobody knows which
+        self.awaited: frozenset[tuple[str, str]] | None = frozenset()
         # a value that could not be read at all is none of the things asked of it; once said is enough
         self._unread: set[Place | None] = {fault.place for fault in self.found}
 
@@ -51,6 +55,8 @@ class Faults:
         if node.place.line and node.place in self._unread:
             return
         self.found.append(Fault(place, node.path if path is None else path, message, suggestion))
+        if len(self.found) > MAX_FAULTS:
+            raise RecipeError(self.found)
 
     def unknown_key(self, node: Node, known: Sequence[str], what: str = "option") -> None:
         """A key that means nothing where it stands."""
@@ -89,6 +95,8 @@ class Faults:
             return self.add(node, f"needs the option '{option}'{dropped_note(node, option)}")
         context = first.get("ctx", {})
         if kind == "unknown_part":
+            if self._is_awaited(context):
+                return None
             return self.add(node, first["msg"], context.get("suggestion"))
         phrases = list(dict.fromkeys(_meaning(detail) for _, detail in details))
         got = "" if kind in ("value_error", "part_type") else f", got {shown(node.plain())}"
@@ -99,6 +107,12 @@ class Faults:
                 [word.strip(" '") for word in str(context.get("expected", "")).replace(" or ", ",").split(",")],
             )
         self.add(node, _either(phrases) + got, suggestion)
+
+    def _is_awaited(self, unknown: Mapping[str, Any]) -> bool:
+        """Whether an unknown part follows from code that was not imported, of which there is a fault already."""
+        if self.awaited is None:
+            return not unknown["suggestion"]
+        return (unknown["slot"], unknown["name"]) in self.awaited
 
 
 def find(node: Node, loc: Sequence[int | str]) -> tuple[Node, Sequence[int | str]]:

@@ -62,7 +62,7 @@ class HeadResolver:
             return None
         keys = self.stacks[plan.side]
         config = Preparer(self.faults, stack_norm(keys)).config(node, "head", plan.shape(plan.num_layers))
-        if getattr(config, "tied", False) and given(keys, "embedding") is None:
+        if getattr(config, "tied", False) and not _has_table(plan, given(keys, "embedding")):
             self.faults.add(mapping(node).get("tied", node), f"tied to a token table, and the {plan.side} has none")
         return config
 
@@ -94,7 +94,7 @@ class HeadResolver:
     def _width(self, plan: StackPlan) -> tuple[int | None, Place]:
         """The width of a stack's token table, and where it is said."""
         keys = self.stacks[plan.side]
-        width: int = plan.embedding.width(plan.shape())  # type: ignore[union-attr]
+        width: int = plan.embedding.table_width(plan.shape())  # type: ignore[union-attr]
         own = given(mapping(keys.get("embedding")), "d_embedding")
         return width, (own or keys.get("d_model", self.model)).place
 
@@ -110,3 +110,8 @@ class HeadResolver:
             else:
                 found.append((name, child.value))
         return tuple(found)  # type: ignore[arg-type]
+
+
+def _has_table(plan: StackPlan, node: Node | None) -> bool:
+    """Whether a stack looks tokens up; an embedding with faults, which are told where it stands, may."""
+    return node is not None and (plan.embedding is None or plan.embedding.reads(plan.shape()) is None)  # type: ignore[attr-defined]

@@ -2,100 +2,243 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from tfkit.core.errors import TfkitError, UsageError
+from tfkit.core.errors import Fault, Place, UsageError
+from tfkit.core.plugins import failure
+from tfkit.core.registry import REGISTRY, Entry, nearest
 from tfkit.recipe.faults import Faults
 from tfkit.recipe.node import Node
 from tfkit.recipe.prepare import folder
 from tfkit.recipe.values import items
 
-_IMPORTED: set[str] = set()  # what the user had imported in this process, by file or module
+
+@dataclass(frozen=True)
+class Imported:
+    """A file or a module that the user had imported in this process, and what it registered.
+
+    `name` is what --import takes, whatever the working folder; `sha256` is of the source that ran, None of a module.
+    """
+
+    name: str
+    module: ModuleType
+    sha256: str | None
+    entries: tuple[Entry, ...]
+
+    @property
+    def parts(self) -> tuple[tuple[str, str], ...]:
+        """Slot and name of each part."""
+        return tuple((entry.slot, entry.name) for entry in self.entries)
+
+
+_IMPORTED: dict[str, Imported] = {}  # by identity
 
 
 def import_parts(name: str | Path) -> ModuleType:
-    """Import a Python file (by path) or an installed module (by name), which registers its parts; once per file.
+    """Import a Python file (by path) or an installed module (by name), which registers its parts.
 
-    Raises UsageError naming the file when it is missing or cannot be imported.
+    A file is run once, and again when its text has changed. Raises UsageError naming the file and the line when it is
+    missing or cannot be imported; the registry is then as it was.
     """
+    return imported(name).module
+
+
+def imported(name: str | Path) -> Imported:
+    """`import_parts`, with what was registered."""
     text = str(name)
-    module = _import(text)
-    _IMPORTED.add(_identity(text))
-    return module
+    done = _file(Path(text)) if is_file(text) else _module(text)
+    for slot, part_name, part, _ in done.entries:
+        if not REGISTRY.has(slot, part_name):
+            REGISTRY.register(slot, part_name)(part)
+    _IMPORTED[identity(text)] = done
+    return done
 
 
-def _import(text: str) -> ModuleType:
-    if not (text.endswith(".py") or "/" in text):
-        return _guarded(text, lambda: importlib.import_module(text))
-    path = Path(text)
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file to import parts from")
-    module_name = f"tfkit_parts_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
-    if module_name in sys.modules:
-        return sys.modules[module_name]
+def find_imported(name: str | Path) -> Imported | None:
+    """What was imported under that name, None where nothing was."""
+    return _IMPORTED.get(identity(name))
+
+
+def importer_of(slot: str, name: str) -> Imported | None:
+    """What was imported that registered this part; None for a part that came in otherwise."""
+    part = REGISTRY.get(slot, name)
+    entered = ((done, entry) for done in _IMPORTED.values() for entry in done.entries)
+    return next((done for done, entry in entered if entry.part is part), None)
+
+
+def is_file(name: str) -> bool:
+    """Whether that names a file rather than a module."""
+    return name.endswith(".py") or "/" in name or "\\" in name
+
+
+def identity(name: str | Path) -> str:
+    """One text for a file or a module, however it is written."""
+    return os.path.realpath(name) if is_file(str(name)) else str(name)
+
+
+def hash_of(path: Path) -> str:
+    """The sha256 of a file, as it is recorded with a run."""
+    return sha256(path.read_bytes()).hexdigest()
+
+
+def _file(path: Path) -> Imported:
+    source = _source(path)
+    digest = sha256(source).hexdigest()
+    before = _IMPORTED.get(identity(str(path)))
+    for done in _IMPORTED.values():  # the same text is the same code, wherever it has been moved to
+        if done.sha256 == digest:
+            return replace(done, name=str(path.absolute()))
+    place = sha256(identity(path).encode()).hexdigest()
+    module_name = f"tfkit_parts_{path.stem}_{place[:8]}_{digest[:8]}"
     spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path}: not a Python file")
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # before it runs, so that its classes can be pickled and inspected
-
-    def run() -> ModuleType:
-        assert spec.loader is not None
-        spec.loader.exec_module(module)
-        return module
-
     try:
-        return _guarded(str(path), run)
-    except TfkitError:
-        del sys.modules[module_name]
-        raise
+        with REGISTRY.recording() as entries:
+            try:
+                # no compiled file stands beside the user's, and what is hashed is what runs
+                exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+            except BaseException:
+                del sys.modules[module_name]
+                raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(failure(error, str(path))) from error
+    return Imported(str(path.absolute()), module, digest, _in_place_of(before, entries))
 
 
-def _guarded(name: str, run: object) -> ModuleType:
+def _in_place_of(older: Imported | None, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """What a file registers now; what its older text registered and this one does not is taken back."""
+    stood = {} if older is None else {(entry.slot, entry.name): entry for entry in older.entries}
+    now = {(entry.slot, entry.name) for entry in entries}
+    REGISTRY.take_back(entry for key, entry in stood.items() if key not in now)
+    return tuple(entry._replace(before=stood.get((entry.slot, entry.name), entry).before) for entry in entries)
+
+
+def _source(path: Path) -> bytes:
+    """The text of a Python file; raises UsageError for anything else."""
+    if os.path.isdir(path):
+        raise UsageError(f"{path}: is a folder; name a Python file in it, or a module that is installed")
+    if not os.path.isfile(path):
+        near = nearest(path.name, [file.name for file in islice(path.parent.glob("*.py"), 1000)])
+        hint = f". Did you mean '{path.parent / near}'?" if near is not None else ""
+        raise UsageError(f"{path}: no such file to import parts from{hint}")
+    if path.suffix != ".py":
+        raise UsageError(f"{path}: not a Python file, whose name ends in .py")
     try:
-        return run()  # type: ignore[operator,no-any-return]
-    except TfkitError as error:
-        raise UsageError(f"{name}: {error}") from error
-    except Exception as error:
-        place = ""
-        trace = error.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename.endswith(name):
-                place = f":{trace.tb_lineno}"
-            trace = trace.tb_next
-        raise UsageError(f"{name}{place}: cannot be imported: {type(error).__name__}: {error}") from error
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def honour_imports(node: Node | None, given: Sequence[str | Path], trust: bool, faults: Faults) -> tuple[str, ...]:
-    """Import what the recipe's `imports:` names, where the user trusts it or named the same with --import.
+def _module(name: str) -> Imported:
+    try:
+        with REGISTRY.recording() as entries:
+            module = importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        hint = ""
+        if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
+            file = Path(f"{name}.py")
+            hint = f"; did you mean the file {file}?" if file.is_file() else "; is it installed here?"
+        raise UsageError(failure(error, name) + hint) from error
+    before = _IMPORTED.get(name)
+    found = entries or (before.entries if before is not None else _registered_by(name))
+    return Imported(name, module, None, tuple(found))
 
-    Anything else is a fault that says how; gives what was imported, files as paths.
-    """
-    allowed = {_identity(name) for name in given}
-    done = []
-    for item in items(node):
-        if not isinstance(item.value, str):
-            faults.add(item, "expected a Python file or the name of a module")
-            continue
-        name = str((folder(item) / item.value).absolute()) if item.value.endswith(".py") else item.value
-        if not trust and _identity(name) not in allowed | _IMPORTED:
-            faults.add(
-                item, f"this recipe needs the code in '{item.value}'; read it, then give --trust or --import {name}"
+
+def _registered_by(module: str) -> Iterator[Entry]:
+    """The parts of a module that had been imported before anybody recorded what it registers."""
+    for slot, parts in REGISTRY.registered().items():
+        for name, part in parts.items():
+            if part.__module__ == module or part.__module__.startswith(f"{module}."):
+                yield Entry(slot, name, part, None)
+
+
+@dataclass
+class Importer:
+    """Imports what a recipe is loaded with, and collects the faults of what cannot be had."""
+
+    faults: Faults
+    trust: bool = False
+
+    def __post_init__(self) -> None:
+        self.done: dict[str, str] = {}  # what is there, by identity: as --import takes it
+        self._failed: set[str] = set()
+
+    def given(self, names: Iterable[str | Path]) -> None:
+        """What the user gives with --import; each that fails is a fault at that place."""
+        for name in names:
+            try:
+                self.done[identity(name)] = imported(name).name
+            except UsageError as error:
+                self._failed.add(identity(name))
+                self.faults.found.append(Fault(Place(f"--import {name}"), "", str(error)))
+                self._without(str(name))
+
+    def honour(self, node: Node | None, settled: Sequence[str] = ()) -> None:
+        """Import what the recipe's `imports:` names, where the user trusts it or named the same with --import.
+
+        Anything else is a fault that says how; what is `settled` has been seen to already.
+        """
+        for item in items(node):
+            if isinstance(item.value, str):
+                self._honour(item, item.value, settled)
+            else:
+                self.faults.add(item, "expected a Python file or the name of a module")
+
+    def _honour(self, item: Node, said: str, settled: Sequence[str]) -> None:
+        name = str((folder(item) / said).absolute()) if is_file(said) else said
+        if name in settled or identity(name) in self.done or identity(name) in self._failed:
+            return
+        if is_file(said) and not os.path.exists(name):
+            self.faults.add(item, f"there is no file '{said}' to import parts from; give its place with --import FILE")
+        elif not self.trust and identity(name) not in _IMPORTED:
+            self.faults.add(
+                item, f"this recipe needs the code in '{said}'; read it, then give --trust or --import {name}"
             )
-            continue
-        try:
-            import_parts(name)
-            done.append(name)
-        except UsageError as error:
-            faults.add(item, str(error))
-    return tuple(done)
+        else:
+            try:
+                self.done[identity(name)] = imported(name).name
+                return
+            except UsageError as error:
+                self.faults.add(item, str(error))
+        self._without(name)
+
+    def _without(self, name: str) -> None:
+        """Say nothing of parts that are unknown because this code was not imported."""
+        parts = parts_written_in(name)
+        self.faults.awaited = None if parts is None or self.faults.awaited is None else self.faults.awaited | parts
 
 
-def _identity(name: str | Path) -> str:
-    return str(Path(name).resolve()) if str(name).endswith(".py") else str(name)
+def parts_written_in(name: str) -> frozenset[tuple[str, str]] | None:
+    """Slot and name of the parts that a file registers, read from its text without running it; None if unknown."""
+    try:
+        tree = ast.parse(Path(name).read_bytes()) if is_file(name) else None
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        tree = None
+    if tree is None:
+        return None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node.func) == "register"]
+    words = [tuple(_constant(argument) for argument in call.args) for call in calls]
+    if any(len(said) != 2 or None in said for said in words):
+        return None  # a name that is computed could be any
+    return frozenset((str(slot), str(part)) for slot, part in words)
+
+
+def _called(function: ast.expr) -> str:
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def _constant(argument: ast.expr) -> Any:
+    return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else None

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from tfkit.core.blueprint import LayerPlan
 from tfkit.core.component import Config
-from tfkit.core.registry import REGISTRY
-from tfkit.recipe.masks import check_direction, check_opposed, hide_future, layer_masks
+from tfkit.recipe.abilities import check_layer
+from tfkit.recipe.masks import check_opposed, hide_future, layer_masks
 from tfkit.recipe.merge import merge
 from tfkit.recipe.node import Node
-from tfkit.recipe.pattern import NO_PARTS, is_per_layer, varies
+from tfkit.recipe.per_layer import NO_PARTS, is_per_layer, varies
 from tfkit.recipe.positions import agreed_heads, layer_positions
 from tfkit.recipe.prepare import Preparer
 from tfkit.recipe.sublayers import (
@@ -25,6 +25,7 @@ from tfkit.recipe.sublayers import (
 from tfkit.recipe.text import LayerText, StackText
 from tfkit.recipe.values import flag, given, mapping, rate
 
+MAX_KINDS = 256  # each is checked by itself
 LAYER_KEYS = ("residual", "norm", "dropout", "position", "mask", "shared", "sublayers", *SUBLAYERS)
 
 
@@ -64,6 +65,10 @@ class LayerResolver:
 
     def check_texts(self) -> bool:
         """Report what cannot stand in `layer` or a kind; false where nothing can be said of the layers after that."""
+        if len(self.kinds) > MAX_KINDS:
+            node = self.stack.keys["layers"]
+            self.faults.add(node, f"names {len(self.kinds):,} kinds; at most {MAX_KINDS:,} can be told apart")
+            return False
         for kind in self.kinds.values():
             if not isinstance(kind.value, dict):
                 self.faults.add(kind, "expected a mapping of what differs from `layer`; {} for no change")
@@ -114,16 +119,14 @@ class LayerResolver:
             return None
         check_norms(layer, residual, sublayers, norm)
         check_opposed(layer, mask)
-        check_direction(layer, sublayers)
         num_heads = agreed_heads(sublayers)
-        return LayerPlan(
+        plan = LayerPlan(
             residual, tuple(sublayers), norm, dropout, mask, causal, position, num_heads, shared,
         )  # fmt: skip
+        check_layer(layer, plan)
+        return plan
 
 
 def _residual(layer: LayerText) -> Config | None:
     node = layer.keys.get("residual", replace(layer.node, value="post_norm"))
-    if node.value is None:
-        layer.faults.add(node, f"every layer has a residual layout; there are: {', '.join(REGISTRY.names('residual'))}")
-        return None
-    return layer.config(node, "residual")
+    return layer.config(replace(node, value="plain") if node.value is None else node, "residual")

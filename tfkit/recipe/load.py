@@ -16,16 +16,18 @@ from tfkit.core.errors import RecipeError
 from tfkit.recipe.compose import Composed, compose
 from tfkit.recipe.contradictions import Contradictions, data_parts
 from tfkit.recipe.faults import Faults, shown
-from tfkit.recipe.imports import honour_imports, import_parts
+from tfkit.recipe.imports import Importer
+from tfkit.recipe.migrate import LANGUAGE, newer_faults
 from tfkit.recipe.node import Node
+from tfkit.recipe.origin import Value
 from tfkit.recipe.prepare import Preparer
 from tfkit.recipe.resolve import ModelResolver
-from tfkit.recipe.resolved import resolved_text
+from tfkit.recipe.resolved import model_values, resolved_text
 from tfkit.recipe.sections import Data, Generate, Section, Train
 from tfkit.recipe.sizes import Vocabulary
+from tfkit.recipe.trace import Trace, trace
 from tfkit.recipe.values import given, mapping
 
-LANGUAGE = 1
 TOP_KEYS = ("tfkit", "model", "data", "objective", "train", "generate", "imports")
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -43,7 +45,9 @@ class Recipe:
     train: Train
     generate: Generate
     imports: tuple[str, ...] = ()
-    _resolved: dict[int | None, tuple[Blueprint, Node]] = field(default_factory=dict, repr=False, compare=False)
+    _resolved: dict[int | None, tuple[Blueprint, ModelResolver]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def blueprint(self, vocab_size: int | None = None) -> Blueprint:
         """The architecture, fully spelled out. `vocab_size` is what `vocab_size: tokenizer` stands for.
@@ -52,8 +56,13 @@ class Recipe:
         """
         return self._resolve(vocab_size)[0]
 
-    def _resolve(self, vocab_size: int | None) -> tuple[Blueprint, Node]:
-        """The Blueprint, and the text that each part of it comes from."""
+    def trace(self, vocab_size: int | None = None) -> Trace:
+        """The text that each value of the Blueprint comes from."""
+        blueprint, resolver = self._resolve(vocab_size)
+        return trace(resolver, blueprint)
+
+    def _resolve(self, vocab_size: int | None) -> tuple[Blueprint, ModelResolver]:
+        """The Blueprint, and what made it."""
         size = vocab_size if vocab_size is not None else self.vocabulary_bound
         if size not in self._resolved:
             faults = Faults()
@@ -61,13 +70,26 @@ class Recipe:
             blueprint = resolver.resolve()
             if faults.found or blueprint is None:
                 raise RecipeError(faults.found)
-            self._resolved[size] = replace(blueprint, name=self.name), resolver.origin()
+            self._resolved[size] = replace(blueprint, name=self.name), resolver
         return self._resolved[size]
 
     @cached_property
     def unknown_vocab(self) -> bool:
         """Whether the size of the vocabulary is known only after the tokenizer is trained."""
         return bool(_asked(mapping(self.root)["model"]))
+
+    @cached_property
+    def unknown_labels(self) -> bool:
+        """Whether the classes of a head are known only after the training corpus is read (`num_classes: labels`)."""
+        return bool(labels_asked(mapping(self.root)["model"]))
+
+    def labelled(self, count: int) -> Recipe:
+        """The same with the number of labels that `num_classes: labels` stands for."""
+        if not self.unknown_labels:
+            return self
+        root = mapping(self.root)
+        model = _with_labels(root["model"], count)
+        return replace(self, root=replace(self.root, value={**root, "model": model}), _resolved={})
 
     @property
     def vocabulary_bound(self) -> int | None:
@@ -76,18 +98,41 @@ class Recipe:
 
     def resolved(self, vocab_size: int | None = None) -> str:
         """The recipe with every value spelled out and its origin as a comment; loads to an equal Blueprint."""
-        blueprint, origin = self._resolve(vocab_size)
+        written = replace(self.root, value={**mapping(self.root), "model": self.trace(vocab_size).model})
+        values = {"tfkit": LANGUAGE, "model": model_values(self.blueprint(vocab_size)), **self.sections()}
+        return resolved_text(self.name, Value("", values, written))
+
+    def sections(self) -> dict[str, Any]:
+        """What the recipe says besides `model:`, validated, by key; nothing for what it leaves out."""
         sections = {"data": self.data, "objective": self.objective, "train": self.train, "generate": self.generate}
         said = {key: value for key, value in sections.items() if value is not None}
-        imports = {"imports": self.imports} if self.imports else {}
-        written = replace(self.root, value={**mapping(self.root), "model": origin})
-        return resolved_text(self.name, blueprint, said | imports, written)
+        return said | ({"imports": list(self.imports)} if self.imports else {})
 
 
 def _asked(model: Node) -> list[Node]:
     sides = [model, *(mapping(model).get(side) for side in ("encoder", "decoder"))]
     sizes = [mapping(side).get("vocab_size") for side in sides]
     return [node for node in sizes if node is not None and node.value == "tokenizer"]
+
+
+def labels_asked(model: Node) -> list[Node]:
+    """Where the heads of a model say `num_classes: labels`."""
+    heads = [mapping(model).get("head"), *mapping(mapping(model).get("heads")).values()]
+    said = [mapping(head).get("num_classes") for head in heads]
+    return [node for node in said if node is not None and node.value == "labels"]
+
+
+def _with_labels(model: Node, count: int) -> Node:
+    """`model` with a number where its heads say `num_classes: labels`."""
+    asked = {node.path for node in labels_asked(model)}
+
+    def filled(node: Node) -> Node:
+        if isinstance(node.value, dict):
+            return replace(node, value={key: filled(child) for key, child in node.value.items()})
+        return replace(node, value=count) if node.path in asked else node
+
+    keys = {key: filled(child) if key in ("head", "heads") else child for key, child in mapping(model).items()}
+    return replace(model, value=keys)
 
 
 def load_recipe(
@@ -106,18 +151,50 @@ def load_recipe(
     """
     if isinstance(source, Recipe):
         return source
-    for name in imports:
-        import_parts(name)
     variants = (variant,) if isinstance(variant, str) else tuple(variant or ())
-    composed = compose(source, overrides=overrides, sets=sets, variants=variants)
+    try:
+        composed = compose(source, overrides=overrides, sets=sets, variants=variants)
+    except RecipeError as error:
+        faults = Faults(error.faults)
+        Importer(faults).given(imports)
+        raise RecipeError(faults.found) from None
+    return _imported(composed, trust, imports)
+
+
+def load_saved(
+    file: Path,
+    trust: bool = False,
+    sets: Sequence[str] = (),
+    variants: Sequence[str] = (),
+    imports: Sequence[str] = (),
+    settled: Sequence[str] = (),
+) -> Recipe:
+    """The recipe that a run keeps. `imports` is code that was found for it, which may have another place by now.
+
+    What the recipe calls by a name in `settled` has been seen to. Raises RecipeError with every fault at once.
+    """
+    return _imported(compose(file, sets=sets, variants=variants), trust, imports, settled, saved=True)
+
+
+def _imported(
+    composed: Composed,
+    trust: bool,
+    imports: Sequence[str | Path],
+    settled: Sequence[str] = (),
+    saved: bool = False,
+) -> Recipe:
+    """Import what is needed, then validate; raises RecipeError with the faults of both."""
     faults = Faults(composed.faults)
-    recipe = _validate(composed, honour_imports(mapping(composed.root).get("imports"), imports, trust, faults), faults)
+    importer = Importer(faults, trust)
+    importer.given(imports)
+    importer.honour(mapping(composed.root).get("imports"), settled)
+    recipe = _validate(composed, tuple(importer.done.values()), faults, saved)
     if faults.found or recipe is None:
         raise RecipeError(faults.found)
     return recipe
 
 
-def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults) -> Recipe | None:
+def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, saved: bool) -> Recipe | None:
     """The Recipe that `composed` is, as far as its faults allow; None where it describes no model at all."""
     root = mapping(composed.root)
     for key, child in root.items():
@@ -136,12 +213,15 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults) -> R
     recipe = Recipe(
         composed.name, composed.root, composed.text, composed.file, data, objective, train, generate, imports
     )
-    _resolve_model(recipe, faults)
+    _resolve_model(recipe, faults, saved)
     return recipe
 
 
-def _resolve_model(recipe: Recipe, faults: Faults) -> None:
-    """Resolve the model and check it against the other sections; where it is right, `recipe` keeps it."""
+def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
+    """Resolve the model and check it against the other sections; where it is right, `recipe` keeps it.
+
+    The tokenizer of a saved run is trained: it may have fewer tokens than its settings allow.
+    """
     root = mapping(recipe.root)
     tokenizer, corpora = data_parts(given(root, "data"))
     vocabulary = Vocabulary(getattr(tokenizer, "vocabulary_bound", None))
@@ -154,21 +234,24 @@ def _resolve_model(recipe: Recipe, faults: Faults) -> None:
         if recipe.objective is not None:
             sections.check_objective(recipe.objective)
             sections.check_corpora(corpora, recipe.objective)
-        if tokenizer is not None and not vocabulary.asked:
+            sections.check_calls(recipe.objective)
+        sections.check_labels(labels_asked(root["model"]), recipe.objective)
+        if tokenizer is not None and not vocabulary.asked and not saved:
             sections.check_tokenizer(tokenizer)
     if blueprint is not None:
-        recipe._resolved[vocabulary.size] = replace(blueprint, name=recipe.name), resolver.origin()
+        recipe._resolved[vocabulary.size] = replace(blueprint, name=recipe.name), resolver
 
 
 def _check_version(node: Node | None, root: Node, faults: Faults) -> None:
     """`tfkit: 1` is the version of the language."""
     if node is None:
         faults.add(root, f"needs the version of the recipe language: tfkit: {LANGUAGE}", path="tfkit")
-    elif node.value is True or not isinstance(node.value, int):
+    elif isinstance(node.value, bool) or not isinstance(node.value, int):
         faults.add(node, f"expected the version of the recipe language, {LANGUAGE}, got {shown(node.plain())}")
-    elif node.value != LANGUAGE:
-        newer = "is newer than this tfkit; install a newer one" if node.value > LANGUAGE else "does not exist"
-        faults.add(node, f"version {node.value} of the recipe language {newer}; this one speaks version {LANGUAGE}")
+    elif node.value > LANGUAGE:
+        faults.found += newer_faults(root)
+    elif node.value != LANGUAGE:  # an older one has been migrated
+        faults.add(node, f"version {node.value} of the recipe language does not exist; this is version {LANGUAGE}")
 
 
 def _section(node: Node | None, model: type[AnySection], faults: Faults) -> AnySection | None:

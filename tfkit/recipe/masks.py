@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tfkit.core.blueprint import SublayerPlan
 from tfkit.core.component import Config
 from tfkit.recipe.node import Node
 from tfkit.recipe.prepare import Preparer, validated
@@ -17,7 +16,7 @@ def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> tuple[Config, ...
     """All rules of a layer, each once; `none` in the layer drops the stack's."""
     preparer = Preparer(stack.faults)
     by_type = validated(replace(stack.node, value="causal"), "mask", stack.faults) if stack.causal else None
-    nodes = _written(stack, keys)
+    nodes = written_masks(stack, keys)
     rules = [preparer.config(node, "mask") for node in nodes]
     causal = stack.causal or any(rule is not None and rule.part.hides_future for rule in rules)  # type: ignore[attr-defined]
     for node, rule in zip(nodes, rules, strict=True):
@@ -39,17 +38,8 @@ def check_opposed(layer: LayerText, masks: Sequence[Config]) -> None:
         layer.faults.add(node, "causal and reverse_causal on one layer leave each token only itself")
 
 
-def check_direction(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> None:
-    """Refuse sublayers that cannot look the way the layer's masks say."""
-    direction = "causal" if layer.shape.causal else "bidirectional"
-    for sublayer in sublayers:
-        part = sublayer.config.part
-        if part.capabilities and direction not in part.capabilities and not sublayer.memory:
-            node = layer.keys.get(sublayer.name, layer.node)
-            layer.faults.add(node, f"'{part.part_name}' cannot stand in a {direction} layer")
-
-
-def _written(stack: StackText, keys: Mapping[str, Node]) -> list[Node]:
+def written_masks(stack: StackText, keys: Mapping[str, Node]) -> list[Node]:
+    """The masks that the text gives a layer, besides that of the model's type."""
     own = keys.get("mask")
     if own is not None and own.value is None:
         return []

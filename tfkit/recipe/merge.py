@@ -8,7 +8,7 @@ from tfkit.core.errors import Fault
 from tfkit.recipe.node import Node, kind, under
 
 # Keys whose mappings are no parts: they merge whatever their `type` says.
-_SECTION_KEYS = {"model", "encoder", "decoder", "layer", "layers", "heads", "memory", "special_ids"}
+_SECTION_KEYS = {"model", "encoder", "decoder", "layer", "layers", "heads", "memory", "special_ids", "gate"}
 _SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "generate"}
 
 
@@ -21,16 +21,19 @@ def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
     - A mapping without `type` cannot say which part it means over a list, a number, false or none: a fault. Over
       `true` it may stand (`norm: true` is the stack's norm, R12), and over anything in a section, which has no type.
     - `{per_layer: [...]}` (R5) is a plain value: replaced whole, and replaces whole.
+
+    What a value replaces, it keeps in `.under`.
     """
     if _is_per_layer(base) or _is_per_layer(over):
-        return over
+        return over.over(base)
     if is_section(over.path):
-        return _merged(base, over, faults) if isinstance(base.value, dict) and isinstance(over.value, dict) else over
+        both = isinstance(base.value, dict) and isinstance(over.value, dict)
+        return _merged(base, over, faults) if both else over.over(base)
     if isinstance(over.value, dict):
         return _lay_mapping(base, over, faults)
     if isinstance(over.value, str) and isinstance(base.value, dict):
         return _lay_mapping(base, as_part(over), faults)
-    return over
+    return over.over(base)
 
 
 def is_section(path: str) -> bool:
@@ -43,14 +46,15 @@ def as_part(node: Node) -> Node:
     """A word as the mapping it is short for; anything else as it is."""
     if not isinstance(node.value, str):
         return node
-    return replace(node, value={"type": Node(node.value, node.place, under(node.path, "type"), node.key_place)})
+    named = replace(node, path=under(node.path, "type"), dropped=())
+    return replace(node, value={"type": named})
 
 
 def _lay_mapping(base: Node, over: Node, faults: list[Fault]) -> Node:
     base = as_part(base)
     if not isinstance(base.value, dict):
         if over.get("type") is not None or base.value is True:
-            return over
+            return over.over(base)
         faults.append(Fault(over.place, over.path, _without_type(base)))
         return base
     return _replaced(base, over) if _changes_type(base, over) else _merged(base, over, faults)
@@ -81,7 +85,8 @@ def _replaced(base: Node, over: Node) -> Node:
     assert isinstance(base.value, dict) and isinstance(over.value, dict)
     lost = [node for key, node in base.value.items() if key != "type" and key not in over.value]
     dropped = (base.value["type"], *lost) if lost else ()
-    return replace(over, dropped=dropped + _still_dropped(base, over, over.value))
+    value = {key: child.over(base.value[key]) if key in base.value else child for key, child in over.value.items()}
+    return replace(over, value=value, dropped=dropped + _still_dropped(base, over, value))
 
 
 def _still_dropped(base: Node, over: Node, value: dict[str, Node]) -> tuple[Node, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ class Node:
     """One value with its place.
 
     `path` is dotted as in the recipe (`model.layer.attention.num_heads`, `model.pattern[2]`); `key_place` is where its
-    key stands; `dropped` are the options lost because the part's type changed in a merge. A value that had a fault
-    stands in the tree as None. Nodes are never changed, so trees may share them.
+    key stands; `dropped` are the options lost because the part's type changed in a merge, `under` is the value that
+    this one was laid over. A value that had a fault stands in the tree as None. Nodes are never changed, so trees may
+    share them.
     """
 
     value: Scalar | list[Node] | dict[str, Node]
@@ -35,6 +36,7 @@ class Node:
     path: str = ""
     key_place: Place | None = None
     dropped: tuple[Node, ...] = ()
+    under: Node | None = field(default=None, compare=False, repr=False)
 
     def get(self, key: str) -> Node | None:
         """The value under `key`, or None when there is none or this is no mapping."""
@@ -68,6 +70,21 @@ class Node:
         elif isinstance(value, list):
             value = [child.moved(f"{path}[{index}]") for index, child in enumerate(value)]
         return replace(self, value=value, path=path, key_place=key_place or self.key_place)
+
+    def over(self, base: Node) -> Node:
+        """The same value, laid over `base` and over all that it lay on already."""
+        return replace(self, under=base if self.under is None else self.under.over(base))
+
+    def came(self, via: str) -> Node:
+        """The same value, as one that came in with the layer of values `via`."""
+        value = self.value
+        if isinstance(value, dict):
+            value = {key: child.came(via) for key, child in value.items()}
+        elif isinstance(value, list):
+            value = [child.came(via) for child in value]
+        said = f"{via} of {self.place.via}" if self.place.via else via
+        key_place = None if self.key_place is None else replace(self.key_place, via=said)
+        return replace(self, value=value, place=replace(self.place, via=said), key_place=key_place)
 
 
 def under(path: str, key: str) -> str:
@@ -116,9 +133,20 @@ def inline(value: Any) -> str:
         case dict():
             return "{" + ", ".join(f"{inline(key)}: {inline(item)}" for key, item in value.items()) + "}"
         case str():
-            return value if _reads_back(value) else json.dumps(value, ensure_ascii=False)
+            return value if _reads_back(value) else _quoted(value)
         case _:
-            return repr(value)
+            return re.sub(r"e([-+]?)0*(\d)", _exponent, repr(value))
+
+
+def _exponent(found: re.Match[str]) -> str:
+    """1e-9 and 1e16 rather than 1e-09 and 1e+16."""
+    return f"e{found[1].strip('+')}{found[2]}"
+
+
+def _quoted(text: str) -> str:
+    """In double quotes; a character that may not stand in a recipe, or breaks a line, as an escape."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return re.sub(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", lambda found: f"\\u{ord(found[0]):04x}", quoted)
 
 
 def _reads_back(text: str) -> bool:

@@ -15,6 +15,7 @@ from tfkit.recipe.source import from_value, parse_value
 
 # They say how a recipe is put together, so nothing can be laid over them.
 COMPOSING_KEYS = ("extends", "variants")
+LONGEST_PLACE = 200  # letters of what somebody typed; a place is on one line
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ Variant = Axis | Node
 
 def set_overlay(text: str, faults: list[Fault]) -> Node | None:
     """The overlay that `--set key=value` says, or None after a fault."""
-    place = Place(f"--set {text}")
+    place = Place(f"--set {shorten(text, LONGEST_PLACE)}")
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals:
@@ -92,11 +93,11 @@ def read_variants(entries: Mapping[str, Node], faults: list[Fault]) -> dict[str,
 
 def choose(text: str, variants: Mapping[str, Variant], faults: list[Fault]) -> Node | None:
     """The overlay that `--variant text` names (`wide`, `heads=4`), or None after a fault."""
-    place = Place(f"--variant {text}")
+    place = Place(f"--variant {shorten(text, LONGEST_PLACE)}")
     name, equals, value = text.partition("=")
     variant = variants.get(name.strip())
     if variant is None:
-        known = ", ".join(choices(variants)) or "none"
+        known = shorten(", ".join(choices(variants)), 400) or "none"
         message = f"unknown variant '{shorten(name)}'; the variants of this recipe: {known}"
         faults.append(Fault(place, "", message, nearest(name, list(variants))))
         return None
@@ -105,7 +106,7 @@ def choose(text: str, variants: Mapping[str, Variant], faults: list[Fault]) -> N
     if equals:
         faults.append(Fault(place, "", f"'{name}' has no values to choose from; say --variant {name}"))
         return None
-    return variant
+    return variant.came(f"variant {name}")
 
 
 def choices(variants: Mapping[str, Variant]) -> list[str]:
@@ -118,7 +119,7 @@ def _written(name: str, variant: Variant) -> list[str]:
 
 
 def _choose_value(axis: Axis, value: str | None, place: Place, faults: list[Fault]) -> Node | None:
-    possible = f"say one of {', '.join(axis.written())}"
+    possible = f"say one of {shorten(', '.join(axis.written()), 400)}"
     if value is None:
         faults.append(Fault(place, "", f"'{axis.name}' is a list to choose from; {possible}"))
         return None
@@ -130,7 +131,7 @@ def _choose_value(axis: Axis, value: str | None, place: Place, faults: list[Faul
     if choice is None:
         faults.append(Fault(place, "", f"{shorten(value)} is none of the values of '{axis.name}'; {possible}"))
         return None
-    return nested(choice.path, choice)
+    return nested(choice.path, choice.came(f"variant {axis.name}={inline(choice.plain())}"))
 
 
 def _variant(name: str, entry: Node, faults: list[Fault]) -> Variant | None:

@@ -1,21 +1,20 @@
-"""Patterns: which kind each layer is (rules R1, R2 and R5 of the language)."""
+"""Patterns: which kind each layer is (rules R1 and R2 of the language)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tfkit.core.registry import nearest
 from tfkit.recipe.faults import Faults
-from tfkit.recipe.node import Node
+from tfkit.recipe.node import Node, shorten
 
 MAX_LAYERS = 1_000_000
-NO_PARTS = "per_layer gives numbers, words or booleans; parts vary by kinds (`layers:` and `pattern:`)"
 ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a million of them are told apart by identity, which is quick
 class Entry:
     """One entry of a pattern: the kinds laid over `layer`, how often in a row, and its number in the text."""
 
@@ -26,8 +25,7 @@ class Entry:
 
 def combinations(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
     """The different combinations of kinds in the order they first appear; repeated entries are one object each."""
-    different = {id(entry): entry for entry in entries}  # quick for a million layers, where hashing each is not
-    return list(dict.fromkeys(entry.kinds for entry in different.values()))
+    return list(dict.fromkeys(entry.kinds for entry in dict.fromkeys(entries)))
 
 
 def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], faults: Faults) -> list[Entry]:
@@ -96,8 +94,9 @@ def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> Ent
     names, count = tuple(match["kinds"].split("+")), int(match["count"] or 1)
     for name in names:
         if name not in kinds:
-            there = f"; `layers:` names {', '.join(kinds)}" if kinds else "; `layers:` names no kinds"
-            faults.add(node, f"unknown kind '{name}'{there}", nearest(name, list(kinds)))
+            faults.add(
+                node, f"unknown kind '{shorten(name)}'; `layers:` names {_listed(kinds)}", nearest(name, list(kinds))
+            )
             return None
     if not 1 <= count <= MAX_LAYERS:
         faults.add(node, f"a kind is repeated 1 to {MAX_LAYERS:,} times, got {count}")
@@ -105,50 +104,12 @@ def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> Ent
     return Entry(names, count, number)
 
 
+def _listed(kinds: Sequence[str]) -> str:
+    """The names of kinds for a message, which is not to be longer than one reads."""
+    more = len(kinds) - 20
+    return ", ".join([*kinds[:20], *([f"and {more:,} more"] if more > 0 else [])]) or "no kinds"
+
+
 def _flat(groups: list[list[Entry]]) -> list[Entry]:
     runs = [[replace(entry, count=1)] * entry.count for group in groups for entry in group]
     return [entry for run in runs for entry in run]
-
-
-def varies(node: Node) -> bool:
-    """Whether a `{per_layer: [...]}` stands somewhere in `node`."""
-    if isinstance(node.value, dict):
-        return "per_layer" in node.value or any(varies(child) for child in node.value.values())
-    return isinstance(node.value, list) and any(varies(child) for child in node.value)
-
-
-def is_per_layer(node: Node) -> bool:
-    """Whether `node` is itself a `{per_layer: [...]}`."""
-    return isinstance(node.value, dict) and "per_layer" in node.value
-
-
-def pick(node: Node, turns: Mapping[str, tuple[int, int]], faults: Faults) -> Node:
-    """`node` with each `{per_layer: [...]}` replaced by one layer's value.
-
-    `turns` says for `layer` ("") and for each kind the layer's number among those that text describes, and their count.
-    """
-    if isinstance(node.value, list):
-        return replace(node, value=[pick(child, turns, faults) for child in node.value])
-    if not isinstance(node.value, dict):
-        return node
-    if "per_layer" in node.value:
-        return _picked(node, turns, faults)
-    return replace(node, value={key: pick(child, turns, faults) for key, child in node.value.items()})
-
-
-def _picked(node: Node, turns: Mapping[str, tuple[int, int]], faults: Faults) -> Node:
-    assert isinstance(node.value, dict)
-    values = node.value["per_layer"]
-    if len(node.value) > 1 or not isinstance(values.value, list):
-        faults.add(node, "per_layer stands alone, with a list: {per_layer: [32, 64]}")
-        return replace(node, value=None)
-    match = re.search(r"\.layers\.(\w+)\.", values.path)
-    index, count = turns.get(match[1] if match else "", turns[""])
-    if len(values.value) != count:
-        text = f"kind '{match[1]}'" if match else "`layer`"
-        faults.add(values, f"has {len(values.value)} values, {text} describes {count} layers")
-        return replace(node, value=None)
-    chosen = values.value[index]
-    if isinstance(chosen.value, (dict, list)):
-        faults.add(chosen, NO_PARTS)
-    return replace(chosen, path=node.path)

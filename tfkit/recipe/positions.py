@@ -24,7 +24,7 @@ def stack_positions(node: Node | None, plan: StackPlan, width: int, preparer: Pr
     dims = sorted({dim for sublayers in served for dim in _head_dims(sublayers, plan.shape())})
     positions = []
     for item in items(node):
-        config = None if item.value is None else preparer.config(item, "position")
+        config = _config(item, preparer)
         if config is None:
             continue
         positions.append(config)
@@ -33,6 +33,10 @@ def stack_positions(node: Node | None, plan: StackPlan, width: int, preparer: Pr
             preparer.faults.problems(item, config.check(replace(plan.shape(), d_model=width)))
             preparer.faults.problems(item, _rotation_problems(config, dims))
     rotations = [config for config in positions if "rotation" in config.part.hooks()]  # type: ignore[attr-defined]
+    if node is not None and served and not any(map(_attends, served)):
+        for item, config in zip(items(node), positions, strict=False):
+            if "embed" not in config.part.hooks():  # type: ignore[attr-defined]
+                preparer.faults.add(item, "no layer that it serves has an attention over its own tokens to take it")
     if node is not None and len(rotations) > 1:
         preparer.faults.add(node, "two positions that rotate queries and keys cannot stand together")
     return tuple(positions)
@@ -40,15 +44,13 @@ def stack_positions(node: Node | None, plan: StackPlan, width: int, preparer: Pr
 
 def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tuple[Config, ...] | None:
     """The layer's own positions, laid over the stack's; None where the stack's serve."""
-    node, below = layer.keys.get("position"), given(layer.stack.keys, "position")
+    node = layer_position_text(layer)
     if node is None:
         return None
-    if node.value is not None and below is not None and not isinstance(below.value, list):
-        node = node if isinstance(node.value, list) else merge(below, node, layer.faults.found)
     shape = replace(layer.shape, num_heads=agreed_heads(sublayers))
     positions = []
     for item in items(node):
-        config = layer.preparer.config(item, "position", shape)
+        config = _config(item, layer.preparer, shape)
         if config is not None and "embed" in config.part.hooks():  # type: ignore[attr-defined]
             layer.faults.add(
                 item, f"'{config.part.part_name}' is added to the embeddings; it stands in the stack, not in a layer"
@@ -57,6 +59,26 @@ def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tupl
             positions.append(config)
             layer.faults.problems(item, _rotation_problems(config, _head_dims(sublayers, shape)))
     return tuple(positions)
+
+
+def layer_position_text(layer: LayerText) -> Node | None:
+    """What a layer says of its own positions, laid over the stack's; None where it says nothing."""
+    node, below = layer.keys.get("position"), given(layer.stack.keys, "position")
+    if node is None or node.value is None or below is None or isinstance(below.value, list):
+        return node
+    return node if isinstance(node.value, list) else merge(below, node, layer.faults.found)
+
+
+def _attends(sublayers: Sequence[SublayerPlan]) -> bool:
+    """Whether a layer looks at its own tokens by attention."""
+    return any(sub.config.part.part_slot == "attention" and not sub.memory for sub in sublayers)
+
+
+def _config(node: Node, preparer: Preparer, shape: Shape | None = None) -> Config | None:
+    if node.value is not None:
+        return preparer.config(node, "position", shape)
+    preparer.faults.add(node, "none stands alone, as in position: none; a list names positions")
+    return None
 
 
 def agreed_heads(sublayers: Sequence[SublayerPlan]) -> int | None:

@@ -13,10 +13,10 @@ from tfkit.core.component import Config, Slot
 from tfkit.core.options import PathMark
 from tfkit.core.shape import Shape
 from tfkit.recipe.faults import Faults
-from tfkit.recipe.merge import merge
+from tfkit.recipe.merge import as_part, merge
 from tfkit.recipe.node import Node
 from tfkit.recipe.options import config_class, marks, types_in
-from tfkit.recipe.pattern import is_per_layer
+from tfkit.recipe.per_layer import is_per_layer
 from tfkit.recipe.values import given, mapping
 
 
@@ -47,8 +47,7 @@ class Preparer:
         if model is None:
             return node
         if isinstance(node.value, str):
-            named = replace(node, value={"type": node})
-            filled = self.fields(named, model)
+            filled = self.fields(as_part(node), model)
             return filled if len(filled.value) > 1 else node  # type: ignore[arg-type]
         return self.fields(node, model)
 
@@ -86,7 +85,7 @@ class Preparer:
             if self.norm is None:
                 self.faults.add(child, "true means the stack's norm, and layer.norm gives none")
                 return replace(child, value=None)
-            return replace(self.norm, place=child.place, path=child.path)
+            return replace(as_part(self.norm), place=child.place, path=child.path)
         if child.value is None or child.value is False or self.norm is None:
             return child
         return merge(self.norm, child, self.faults.found)

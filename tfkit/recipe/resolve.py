@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tfkit.core.blueprint import Blueprint, StackPlan
@@ -14,7 +14,7 @@ from tfkit.recipe.heads import HeadResolver
 from tfkit.recipe.layers import LayerResolver
 from tfkit.recipe.merge import merge
 from tfkit.recipe.node import Node
-from tfkit.recipe.pattern import MAX_LAYERS, combinations, expand
+from tfkit.recipe.pattern import MAX_LAYERS, Entry, combinations, expand
 from tfkit.recipe.positions import stack_positions
 from tfkit.recipe.prepare import Preparer, stack_norm, validated
 from tfkit.recipe.sizes import Sizes, Vocabulary
@@ -36,7 +36,9 @@ class ModelResolver:
         self.faults = faults
         self.vocabulary = vocabulary
         self.stacks: dict[Side, Mapping[str, Node]] = {}  # the text of each stack
-        self.layers: dict[Side, list[Node]] = {}  # the text of each distinct layer of a stack
+        self.texts: dict[Side, StackText] = {}
+        self.layers: dict[Side, DistinctLayers] = {}
+        self.entries: dict[Side, Sequence[Entry]] = {}  # the pattern's entry of each layer
         self.partial: Blueprint | None = None  # what could be resolved, however much is wrong
 
     def resolve(self) -> Blueprint | None:
@@ -56,17 +58,6 @@ class ModelResolver:
             plans["decoder"] = replace(decoder, other_depth=encoder.num_layers)
         self.partial = self._blueprint(kind, plans)
         return self.partial if all(plan.layers for plan in plans.values()) else None
-
-    def origin(self) -> Node:
-        """The text of the model as its Blueprint is written out: each stack and each layer by itself."""
-        children = dict(mapping(self.node))
-        for side, keys in self.stacks.items():
-            nodes = self.layers.get(side, [])
-            layer = nodes[0] if len(nodes) == 1 else keys.get("layer", self.node)
-            kinds = replace(self.node, value={f"kind_{index}": node for index, node in enumerate(nodes)})
-            stack = {**keys, "layer": layer, "layers": kinds}
-            children |= {side: replace(self.node, value=stack)} if len(self.stacks) > 1 else stack
-        return replace(self.node, value=children)
 
     def _topology(self) -> Config | None:
         if not isinstance(self.node.value, dict):
@@ -124,7 +115,7 @@ class ModelResolver:
             final_dropout=rate(keys.get("final_dropout"), self.faults),
             memory_width=sizes.memory(encoder),
         )
-        text = StackText(self.node, keys, plan, causal, len(self.stacks) == 1, self.faults)
+        text = self.texts[side] = StackText(self.node, keys, plan, causal, len(self.stacks) == 1, self.faults)
         return self._with_ends(self._with_layers(text, num_layers), keys)
 
     def _with_layers(self, text: StackText, num_layers: int | None) -> StackPlan:
@@ -137,7 +128,8 @@ class ModelResolver:
         order = distinct.order(entries)
         if not order:
             return text.plan
-        self.layers[text.plan.side] = distinct.nodes
+        self.layers[text.plan.side] = distinct
+        self.entries[text.plan.side] = entries
         shared = sharing(distinct.plans, entries, order)
         return replace(text.plan, layers=tuple(distinct.plans), order=tuple(order), entries=shared)
 
@@ -152,19 +144,8 @@ class ModelResolver:
 
     def _final_norm(self, plan: StackPlan, keys: Mapping[str, Node]) -> Config | None:
         """A stack ends in a norm when its last layer's layout says so, unless `final_norm` says otherwise (R12)."""
-        node, norm = keys.get("final_norm"), stack_norm(keys)
-        if node is None:
-            ends = bool(plan.layers) and plan.layers[plan.order[-1]].residual.part.final_norm  # type: ignore[attr-defined]
-            node = norm if ends else None
-        elif node.value is True:
-            if norm is None:
-                self.faults.add(node, "true means the stack's norm, and layer.norm gives none")
-            node = norm
-        elif node.value is not None and norm is not None:
-            node = merge(norm, node, self.faults.found)
-        if node is None or node.value is None:
-            return None
-        return Preparer(self.faults).config(node, "norm", plan.shape())
+        node = final_norm_text(plan, keys, self.faults)
+        return None if node is None or node.value is None else Preparer(self.faults).config(node, "norm", plan.shape())
 
     # the whole
 
@@ -185,3 +166,16 @@ class ModelResolver:
             self.faults.add(node, "weights have to begin somehow; leave init out for xavier, the original's")
             return None
         return Preparer(self.faults).config(node, "init")
+
+
+def final_norm_text(plan: StackPlan, keys: Mapping[str, Node], faults: Faults) -> Node | None:
+    """The text of the final norm of the stack that `keys` describe, its layer's norm laid under it."""
+    node, norm = keys.get("final_norm"), stack_norm(keys)
+    if node is None:
+        ends = bool(plan.layers) and plan.layers[plan.order[-1]].residual.part.final_norm  # type: ignore[attr-defined]
+        return norm if ends else None
+    if node.value is True:
+        if norm is None:
+            faults.add(node, "true means the stack's norm, and layer.norm gives none")
+        return norm
+    return node if node.value is None or norm is None else merge(norm, node, faults.found)

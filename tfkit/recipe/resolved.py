@@ -9,103 +9,145 @@ from typing import Any
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config, spell
-from tfkit.recipe.node import Node
+from tfkit.recipe.node import shorten
+from tfkit.recipe.origin import Notes, Value, one_line, origin
+from tfkit.recipe.repeats import folded, runs
 
+Label = tuple[int, int]  # of a layer: the number of its plan, or -1 and that of its pattern entry
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*([+*][A-Za-z0-9_]+)*")
+WIDTH, SHORTEST = 114, 32  # of a line without the sign of its comment, and of the comment of a default
 RESERVED = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
-def resolved_text(name: str, blueprint: Blueprint, sections: Mapping[str, Any], written: Node) -> str:
-    """The text of `resolved.yaml`; loads to an equal Blueprint.
-
-    `sections` are those besides `model:`, `written` is the text of the whole recipe, which values come from.
-    """
-    spelled = {"tfkit": 1, "model": spelled_model(blueprint)} | {key: spell(value) for key, value in sections.items()}
-    title = f"# {name}, every value spelled out; after each stands where it comes from."
-    return "\n".join([title, *_lines(spelled, written, 0)]) + "\n"
+def resolved_text(name: str, recipe: Value) -> str:
+    """The text of `resolved.yaml`; loads to an equal Blueprint."""
+    title = f"# {one_line(name)}, every value spelled out; after each stands where it comes from."
+    return "\n".join([title, *_lines(recipe, 0)]) + "\n"
 
 
-def spelled_model(blueprint: Blueprint) -> dict[str, Any]:
-    """The `model:` section of a Blueprint."""
-    stacks = {plan.side: spelled_stack(plan, blueprint) for plan in blueprint.stacks()}
-    model: dict[str, Any] = {"type": blueprint.type.part.part_name}
-    options = blueprint.type.spelled()
-    if len(options) > 1:
-        model["type"] = options
+def model_values(blueprint: Blueprint) -> dict[str, Any]:
+    """The `model:` section of a Blueprint, its parts not yet spelled out."""
+    stacks = {plan.side: stack_values(plan, blueprint) for plan in blueprint.stacks()}
+    options = len(type(blueprint.type).model_fields)
+    model: dict[str, Any] = {"type": blueprint.type if options else blueprint.type.part.part_name}
     for side, stack in stacks.items():
         model |= {side: stack} if len(stacks) > 1 else stack
-    model["head"] = spell(blueprint.head)
+    model["head"] = blueprint.head
     if blueprint.heads:
-        model["heads"] = {name: spell(head) for name, head in blueprint.heads}
-    model["init"] = spell(blueprint.init)
+        model["heads"] = dict(blueprint.heads)
+    model["init"] = blueprint.init
     if blueprint.special_ids:
         model["special_ids"] = dict(blueprint.special_ids)
     return model
 
 
-def spelled_stack(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:
+def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:
     """The stack keys of one side."""
-    default = blueprint.type.part.sides[plan.side]  # type: ignore[attr-defined]
+    causal = causal_by_type(plan, blueprint)
     stack: dict[str, Any] = {"d_model": plan.d_model, "num_layers": plan.num_layers}
     if plan.vocab_size is not None:
         stack["vocab_size"] = plan.vocab_size
     stack |= {
         "max_length": plan.max_length,
-        "embedding": spell(plan.embedding),
-        "position": _one_or_many(plan.position),
+        "embedding": plan.embedding,
+        "position": one_or_many(plan.position),
     }
     if plan.memory_width is not None and len(list(blueprint.stacks())) == 1:
         stack["memory"] = {"d_model": plan.memory_width}
-    layers = [spelled_layer(layer, default) for layer in plan.layers]
-    if len(layers) == 1 and len(set(plan.entries)) == 1:
-        stack["layer"] = layers[0]
+    layers = [layer_values(layer, causal) for layer in plan.layers]
+    names = kind_names(plan)
+    if names:
+        stack["layer"] = {"norm": plan.layers[0].norm}
+        stack["layers"] = {name: _kind([layers[kind] for kind in kinds]) for name, kinds in names.items()}
+        stack["pattern"] = _pattern(plan)
     else:
-        stack["layer"] = {"norm": spell(plan.layers[0].norm)}
-        stack["layers"], stack["pattern"] = _pattern(plan, layers)
-    return stack | {"final_norm": spell(plan.final_norm), "final_dropout": plan.final_dropout}
+        stack["layer"] = layers[0]
+        if plan.memory_width is not None and "cross_attention" not in layers[0]:
+            stack["layer"] = layers[0] | {"cross_attention": None}  # not laid over the attention then (R16)
+    return stack | {"final_norm": plan.final_norm, "final_dropout": plan.final_dropout}
 
 
-def spelled_layer(plan: LayerPlan, causal_by_type: bool) -> dict[str, Any]:
-    """One layer, with every option of every part."""
-    masks = [rule for rule in plan.mask if not (causal_by_type and rule.part.part_name == "causal")]
-    layer: dict[str, Any] = {"residual": spell(plan.residual), "norm": spell(plan.norm), "dropout": plan.dropout}
-    layer["mask"] = _one_or_many(masks)
+def causal_by_type(plan: StackPlan, blueprint: Blueprint) -> bool:
+    """Whether the model's type alone keeps this stack from seeing the future."""
+    return bool(blueprint.type.part.sides[plan.side])  # type: ignore[attr-defined]
+
+
+def spelled_masks(plan: LayerPlan, causal: bool) -> list[Config]:
+    """The rules of a layer that have to be said; `causal` says whether the model's type brings that one."""
+    return [rule for rule in plan.mask if not (causal and rule.part.part_name == "causal")]
+
+
+def layer_values(plan: LayerPlan, causal: bool) -> dict[str, Any]:
+    """One layer, with every part."""
+    layer: dict[str, Any] = {"residual": plan.residual, "norm": plan.norm, "dropout": plan.dropout}
+    layer["mask"] = one_or_many(spelled_masks(plan, causal))
     if plan.position is not None:
-        layer["position"] = _one_or_many(plan.position)
+        layer["position"] = one_or_many(plan.position)
     if plan.shared:
         layer["shared"] = True
     layer["sublayers"] = [re.sub(r"_\d+$", "", sublayer.name) for sublayer in plan.sublayers]
     for sublayer in plan.sublayers:
-        layer[sublayer.name] = spell(sublayer.config)
+        layer[sublayer.name] = sublayer.config
         if sublayer.norm != plan.norm:
-            layer[f"{sublayer.name}_norm"] = spell(sublayer.norm)
+            layer[f"{sublayer.name}_norm"] = sublayer.norm
     return layer
 
 
-def _pattern(plan: StackPlan, layers: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Kinds by name, and the pattern that names them.
+def kind_names(plan: StackPlan) -> dict[str, list[int]]:
+    """What the kinds are called, each with the numbers of its layers' plans; nothing where all layers are equal.
 
-    Layers of one entry share weights, so an entry is written once, in an inner list where it returns. Where `per_layer`
-    made layers of one entry differ, it is written again.
+    Layers of one entry share weights, so an entry is written once. Where `per_layer` made layers of one entry differ,
+    their values are written again.
     """
-    labels = [(kind if entry < 0 else -1, entry) for kind, entry in zip(plan.order, plan.entries, strict=True)]
-    kinds: dict[Any, list[int]] = {}
-    for label, kind in zip(labels, plan.order, strict=True):
+    if len(plan.layers) == 1 and len(set(plan.entries)) == 1:
+        return {}
+    return {_name(label, found): found for label, found in _kinds(plan).items()}
+
+
+def _kinds(plan: StackPlan) -> dict[Label, list[int]]:
+    """The numbers of the layers' plans by label, in the order of the stack; once where all of a label are alike."""
+    kinds: dict[Label, list[int]] = {}
+    for (kind, _), label in _pairs(plan).items():
         kinds.setdefault(label, []).append(kind)
-    names: dict[Any, str] = {}
-    texts: dict[str, Any] = {}
-    for label, found in kinds.items():
-        alike = len(set(found)) == 1
-        names[label] = f"kind_{found[0]}" if alike else f"entry_{label[1]}"
-        texts[names[label]] = layers[found[0]] if alike else _per_layer([layers[kind] for kind in found])
+    if all(len(found) == 1 for found in kinds.values()):
+        return kinds
+    whole: dict[Label, list[int]] = {label: [] for label in kinds}
+    for label, kind in zip(_labels(plan), plan.order, strict=True):
+        whole[label].append(kind)
+    return whole
 
-    def spelled(part: Sequence[Any]) -> list[str]:
-        return [f"{names[label]}*{count}" for label, count in _runs(part)]
 
-    before, cycle, after = _folded(labels)
+def _labels(plan: StackPlan) -> list[Label]:
+    return list(map(_pairs(plan).__getitem__, zip(plan.order, plan.entries, strict=True)))
+
+
+def _pairs(plan: StackPlan) -> dict[tuple[int, int], Label]:
+    """The different pairs of a plan's number and an entry's, in order, each with its label; there may be few."""
+    pairs = dict.fromkeys(zip(plan.order, plan.entries, strict=True))
+    return {(kind, entry): (kind if entry < 0 else -1, entry) for kind, entry in pairs}
+
+
+def _name(label: Label, kinds: Sequence[int]) -> str:
+    return f"kind_{kinds[0]}" if len(set(kinds)) == 1 else f"entry_{label[1]}"
+
+
+def _kind(layers: Sequence[Any]) -> Any:
+    """The text of a kind, which describes these layers."""
+    alike = all(layer is layers[0] for layer in layers)
+    return layers[0] if alike else _per_layer([spell(layer) for layer in layers])
+
+
+def _pattern(plan: StackPlan) -> list[Any]:
+    """The order of the kinds; an entry that returns stands in an inner list."""
+    labels, names = _labels(plan), {label: _name(label, found) for label, found in _kinds(plan).items()}
+
+    def spelled(part: Sequence[Label]) -> list[str]:
+        return [f"{names[label]}*{count}" for label, count in runs(part)]
+
+    before, cycle, after = _folded(labels) if max(plan.entries) >= 0 else folded(labels)
     if not (before or after):
-        return texts, spelled(cycle)
-    return texts, [*spelled(before), *([spelled(cycle)] if cycle else []), *spelled(after)]
+        return spelled(cycle)
+    return [*spelled(before), *([spelled(cycle)] if cycle else []), *spelled(after)]
 
 
 def _folded(labels: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
@@ -139,40 +181,30 @@ def _per_layer(texts: Sequence[Any]) -> Any:
     return {"per_layer": list(texts)}
 
 
-def _runs(values: Sequence[Any]) -> list[tuple[Any, int]]:
-    runs: list[tuple[Any, int]] = []
-    for value in values:
-        if runs and runs[-1][0] == value:
-            runs[-1] = value, runs[-1][1] + 1
-        else:
-            runs.append((value, 1))
-    return runs
-
-
-def _one_or_many(parts: Sequence[Config]) -> Any:
+def one_or_many(parts: Sequence[Config]) -> Any:
+    """Parts as a recipe writes them: none, one, or a list."""
     if not parts:
         return None
-    return spell(parts[0]) if len(parts) == 1 else [spell(part) for part in parts]
+    return parts[0] if len(parts) == 1 else list(parts)
 
 
-def _lines(value: Mapping[str, Any], node: Node | None, depth: int) -> Iterator[str]:
-    """A mapping in block style; `node` is what the user wrote at that key, if anything."""
-    for key, child in value.items():
-        written = node.value.get(key) if node is not None and isinstance(node.value, dict) else None
-        indent = "  " * depth
-        if isinstance(child, Mapping) and child:
+def _lines(value: Value, depth: int) -> Iterator[str]:
+    """A mapping in block style, each value with its origin."""
+    indent = "  " * depth
+    for child in value.children():
+        key, plain = child.path.rpartition(".")[2], child.plain()
+        if isinstance(plain, Mapping) and plain:
             yield f"{indent}{key}:"
-            yield from _lines(child, written, depth + 1)
+            yield from _lines(child, depth + 1)
         else:
-            yield f"{indent}{key}: {scalar(child)}{_origin(written, key, node)}"
+            text = f"{indent}{key}: {scalar(plain)}"
+            yield f"{text}  # {_comment(child, max(WIDTH - len(text), SHORTEST))}"
 
 
-def _origin(written: Node | None, key: str, owner: Node | None) -> str:
-    if written is not None:
-        return f"  # {written.place}"
-    if key == "type" and owner is not None and isinstance(owner.value, str):
-        return f"  # {owner.place}"
-    return "  # default"
+def _comment(value: Value, width: int) -> str:
+    """Who set a value, on one line; the sentence of a default is cut, a place never."""
+    found = origin(value)
+    return found.short() if found.place is not None else shorten(found.short(), width)
 
 
 def scalar(value: Any) -> str:
@@ -189,3 +221,13 @@ def scalar(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{scalar(key)}: {scalar(child)}" for key, child in value.items()) + "}"
     return "[" + ", ".join(scalar(child) for child in value) + "]"
+
+
+def notes(file: str, text: str) -> Notes:
+    """The comments that a resolved.yaml, `text`, has behind its values, by file and line."""
+    found = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        value, mark, comment = line.rpartition("  # ")
+        if mark and value.strip():
+            found[file, number] = comment
+    return found

@@ -16,6 +16,8 @@ Objective = Annotated[Config, Slot("objective")]
 Optimizer = Annotated[Config, Slot("optimizer")]
 Schedule = Annotated[Config, Slot("schedule")]
 Metric = Annotated[Config, Slot("metric")]
+LogitsRule = Annotated[Config, Slot("logits")]
+StopRule = Annotated[Config, Slot("stop")]
 
 
 class Section(BaseModel):
@@ -54,11 +56,11 @@ class Batch(Section):
 class Data(Section):
     """What is read, and how it becomes tokens and batches."""
 
-    tokenizer: Tokenizer
-    train: Corpus
-    valid: Corpus | None = None
-    test: Corpus | None = None
-    batch: Batch = Batch(tokens=4096)
+    tokenizer: Tokenizer = Field(description="how text becomes tokens")
+    train: Corpus = Field(description="the examples that the model learns from")
+    valid: Corpus | None = Field(None, description="the examples that choose the best weights while training")
+    test: Corpus | None = Field(None, description="the examples that evaluate measures on")
+    batch: Batch = Field(Batch(tokens=4096), description="how examples become batches")
 
 
 class Mean(Section):
@@ -74,12 +76,16 @@ def _listed(value: Any) -> Any:
 class Train(Section):
     """How a model is trained."""
 
-    seed: NonNegativeInt = 0
+    seed: NonNegativeInt = Field(0, description="where all random numbers begin: weights, order of examples, dropout")
     device: str = Field("auto", description="auto takes CUDA where there is one; or cpu, cuda, cuda:1")
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the computation; weights and their averages stay float32"
+    )
     steps: PositiveInt = Field(10_000, description="optimizer steps in all")
-    optimizer: Optimizer = Field("adam")  # type: ignore[assignment]
-    schedule: Schedule = Field("inverse_square_root")  # type: ignore[assignment]
+    optimizer: Optimizer = Field("adam", description="how gradients change the weights")  # type: ignore[assignment]
+    schedule: Schedule = Field(  # type: ignore[assignment]
+        "inverse_square_root", description="the learning rate of each step"
+    )
     clip_norm: PositiveFloat | None = Field(None, description="largest norm of all gradients together")
     accumulate: PositiveInt = Field(1, description="batches whose gradients make one step")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
@@ -94,10 +100,28 @@ class Train(Section):
     freeze: Names = Field((), description="parameters that stay as they are: names or beginnings of names")
 
 
+def _one_or_many(value: Any) -> Any:
+    """One part, a list of them, or none, as a tuple."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+_LogitsAsWritten = LogitsRule | list[LogitsRule] | None
+_StopAsWritten = StopRule | list[StopRule] | None
+LogitsRules = Annotated[tuple[LogitsRule, ...], BeforeValidator(_one_or_many, json_schema_input_type=_LogitsAsWritten)]
+StopRules = Annotated[tuple[StopRule, ...], BeforeValidator(_one_or_many, json_schema_input_type=_StopAsWritten)]
+
+
 class Generate(Section):
     """Defaults of generation."""
 
-    max_new_tokens: PositiveInt = 256
+    max_new_tokens: PositiveInt = Field(256, description="stop after so many tokens")
     length_ratio: NonNegativeFloat | None = Field(
         None, description="for translation: at most ratio * source + 10 tokens"
+    )
+    logits: LogitsRules = Field((), description="rules that change the scores of the next token, in their order")
+    stop: StopRules = Field(
+        ("end_token",),  # type: ignore[arg-type]
+        description="rules that end a text, any of them; a list of one's own leaves end_token out unless it names it",
     )

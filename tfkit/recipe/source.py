@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
@@ -44,9 +44,12 @@ _NO_CHARACTER = "a text with a NUL or half a surrogate pair"
 Locate = Callable[[Any], Place]
 
 
-def read(path: str | Path) -> tuple[Node, list[Fault]]:
-    """The tree of the recipe file at `path` with its faults; raises RecipeError when there is no such file to read."""
-    return parse(read_bytes(path), str(path))
+def read(path: str | Path, via: str = "") -> tuple[Node, list[Fault]]:
+    """The tree of the recipe file at `path` with its faults; raises RecipeError when there is no such file to read.
+
+    `via` is the layer of values that it is, where it is not the recipe itself.
+    """
+    return parse(read_bytes(path), str(path), via)
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -83,17 +86,24 @@ def near_file(path: Path) -> str | None:
     return str(folder / next(name for name in names if found in (name, Path(name).stem)))
 
 
-def parse(source: str | bytes, file: str) -> tuple[Node, list[Fault]]:
-    """The tree of a recipe's text with all its faults.
+def parse(
+    source: str | bytes, file: str, via: str = "", lines: Sequence[int] | None = None
+) -> tuple[Node, list[Fault]]:
+    """The tree of a recipe's text with all its faults; `lines` says of each line, from 0, where it stands in the file.
 
     When the text cannot be read as one mapping (a syntax error, not UTF-8, too deep, too large), the root's value is
     None and the faults say why; otherwise the tree holds whatever could be read.
     """
-    start = Place(file, 1, 1)
+    start = Place(file, 1, 1, via)
     faults: list[Fault] = []
     try:
         text = _decoded(source, file)
-        builder = _Builder(text, lambda mark: Place(file, mark.line + 1, mark.column + 1), faults)
+
+        def locate(mark: Any) -> Place:
+            line = mark.line if lines is None else lines[min(mark.line, len(lines) - 1)]
+            return Place(file, line + 1, mark.column + 1, via)
+
+        builder = _Builder(text, locate, faults)
         return builder.document(start), faults
     except Stop as stop:
         return Node(None, start), [*faults, stop.fault]
@@ -382,6 +392,9 @@ class _Converter:
             return None
         if type(data) is float and not math.isfinite(data):
             self._fault(path, f"{data}: a number in a recipe is finite")
+            return None
+        if type(data) is int and abs(data) >= 10**scalar.LONGEST_NUMBER:
+            self._fault(path, f"a number of more than {scalar.LONGEST_NUMBER} digits")
             return None
         if type(data) is str and _UNSTORABLE.search(data):
             self._fault(path, _NO_CHARACTER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tfkit.core.blueprint import SublayerPlan
@@ -11,6 +11,7 @@ from tfkit.core.component import Config
 from tfkit.recipe.faults import Faults, shown
 from tfkit.recipe.merge import merge
 from tfkit.recipe.node import Node
+from tfkit.recipe.rules import fact, reason
 from tfkit.recipe.text import LayerText
 from tfkit.recipe.values import given
 
@@ -78,7 +79,7 @@ class SublayerResolver:
                 self.layer.faults.add(child, text, at_key=True)
 
     def _sublayer(self, name: str, base: str) -> SublayerPlan | None:
-        node = self._text(name, base)
+        node = sublayer_text(self.layer.keys, name, base, self.layer.faults)
         if node is None or node.value is None:
             place = self.layer.keys.get("sublayers", self.layer.node)
             self.layer.faults.add(place, f"names {name}, and the layer describes no {base}")
@@ -89,27 +90,32 @@ class SublayerResolver:
         config = layer.config(node, SUBLAYERS[base])
         if config is None:
             return None
-        if memory and "cross_attention" not in config.part.capabilities:
-            layer.faults.add(node, f"'{config.part.part_name}' cannot attend to a memory")
+        if memory and (rule := fact("a memory")).refuses(config.part):
+            layer.faults.add(node, reason(rule, config.part))
         return SublayerPlan(name, config, self._norm(layer, name, base), memory)
-
-    def _text(self, name: str, base: str) -> Node | None:
-        """`feedforward_2` is laid over `feedforward`."""
-        node, over = self.layer.keys.get(base), self.layer.keys.get(name)
-        if name == base or over is None:
-            return node
-        return over if node is None else merge(node, over, self.layer.faults.found)
 
     def _norm(self, layer: LayerText, name: str, base: str) -> Config | None:
         """The sublayer's own norm, laid over the layer's, which it has otherwise."""
-        node, below = layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")), layer.preparer.norm
-        if node is None:
+        if layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")) is None:
             return self.norm
-        if node.value is None:
-            return None
-        if below is not None:
-            node = below if node.value is True else merge(below, node, layer.faults.found)
-        return layer.config(node, "norm")
+        node = sublayer_norm_text(layer, name, base)
+        return None if node is None or node.value is None else layer.config(node, "norm")
+
+
+def sublayer_text(keys: Mapping[str, Node], name: str, base: str, faults: Faults) -> Node | None:
+    """What a layer says of one sublayer: `feedforward_2` is laid over `feedforward`."""
+    node, over = keys.get(base), keys.get(name)
+    if name == base or over is None:
+        return node
+    return over if node is None else merge(node, over, faults.found)
+
+
+def sublayer_norm_text(layer: LayerText, name: str, base: str) -> Node | None:
+    """What a layer says of the norm of one sublayer: its own is laid over the layer's."""
+    node, below = layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")), layer.preparer.norm
+    if node is None or node.value is True:
+        return node if below is None else below
+    return node if node.value is None or below is None else merge(below, node, layer.faults.found)
 
 
 def check_norms(layer: LayerText, residual: Config, sublayers: Sequence[SublayerPlan], norm: Config | None) -> None:
@@ -123,8 +129,9 @@ def check_norms(layer: LayerText, residual: Config, sublayers: Sequence[Sublayer
         if match is None or not match["norm"] or subject in own or match["number"]:
             continue
         if not any(sublayer.name.startswith(subject) and sublayer.name in own for sublayer in sublayers):
-            one_for_all = f"the layout '{layout}' has one norm for all sublayers"
-            layer.faults.add(child, one_for_all if None in own else f"the layer has no {subject}", at_key=True)
+            one_for_all = f"the layout '{layout}' has {'one norm for all sublayers' if names else 'no norms'}"
+            text = one_for_all if None in own or not names else f"the layer has no {subject}"
+            layer.faults.add(child, text, at_key=True)
     if names and norm is None and "norm" not in layer.keys:
         text = f"the layout '{layout}' needs a norm: say norm in the layer, or norm: none"
         layer.faults.add(layer.keys.get("residual", layer.stack.node), text)

@@ -25,8 +25,8 @@ from tfkit.core.errors import UsageError
 from tfkit.models.base import Model
 from tfkit.models.stack import Stack
 from tfkit.reports.meter import Path, Tally
-from tfkit.reports.sample import build_sample, used_kinds, weight_sets
-from tfkit.reports.weigh import heads_of, is_empty, parts_of, stacks_of, weigh_cache, weigh_training
+from tfkit.reports.sample import WeightSets, build_sample, used_kinds, weight_sets
+from tfkit.reports.weigh import heads_of, idle_parameters, is_empty, parts_of, stacks_of, weigh_cache, weigh_training
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Counts:
-    """The account of a model at a length, a batch and a dtype; `total` is its bottom line."""
+    """The account of a model at a length, a batch and a dtype; `total` is its bottom line.
+
+    `active` are the parameters that one token passes: all, but for experts that it does not choose.
+    """
 
     rows: tuple[Row, ...]
     total: Cost
     trainable: int
+    active: int
     length: int
     batch: int
     dtype: torch.dtype
@@ -96,7 +100,8 @@ def count(
         caches = weigh_cache(model, length, batch)
     account = _Account(blueprint, model, length * batch, tallies, caches)
     rows = tuple(account.rows())
-    return Counts(rows, account.total(rows), account.trainable, length, batch, dtype)
+    total = account.total(rows)
+    return Counts(rows, total, account.trainable, total.parameters - account.idle, length, batch, dtype)
 
 
 def count_parameters(blueprint: Blueprint) -> int:
@@ -145,6 +150,7 @@ class _Account:
     tallies: dict[Path, Tally] = field(default_factory=dict)
     caches: dict[Path, int] = field(default_factory=dict)
     trainable: int = 0
+    idle: int = 0  # parameters that a token does not pass
     _flops: int = 0
     _counted: set[int] = field(default_factory=set)  # weights
 
@@ -158,7 +164,7 @@ class _Account:
                 yield from self._single(side, "once", nn.Module(), once)
             sets = weight_sets(plan)
             for index, kind in enumerate(used_kinds(plan)):
-                yield self._layers(plan, kind, (side, "layer", str(index)), stack.layers[2 * index], sets[kind])
+                yield self._layers(plan, kind, (side, "layer", str(index)), stack.layers[2 * index], sets)
             yield from self._single(side, "final_norm", stack.final_norm, self._within(side, "final_norm"))
         for name, head in heads_of(self.model):
             yield from self._single("", name, head, self._within("", name))
@@ -181,16 +187,14 @@ class _Account:
         self._flops += tally.flops
         yield Row(side, name, part.cost, (part,))
 
-    def _layers(self, plan: StackPlan, kind: int, path: Path, layer: nn.Module, sets: int) -> Row:
-        """All layers of one kind; `sets` is how often there are weights of what they share."""
+    def _layers(self, plan: StackPlan, kind: int, path: Path, layer: nn.Module, sets: WeightSets) -> Row:
+        """All layers of one kind; `sets` says how often there are weights of what they share."""
         times, whole = plan.order.count(kind), self._within(*path, "1")
-        sublayers = plan.layers[kind].sublayers
-        shared = {sublayer.name for sublayer in sublayers if getattr(sublayer.config, "shared", False)}
         parts, parameters = [], 0
         for name, module in parts_of(layer).items():
             # the residual layout has what runs in the layer outside the other parts
             tally = self.tallies.get((*path, "1"), Tally()) if name == "residual" else self._within(*path, "1", name)
-            uses = sets if plan.layers[kind].shared or name in shared else times
+            uses = sets.of(kind, name) if sets.shares(kind, name) else times
             part = self._part(name, module, tally, self.caches.get((*path, name), 0), uses)
             parts.append(part)
             parameters += uses * part.cost.parameters
@@ -202,6 +206,7 @@ class _Account:
     def _part(self, name: str, module: nn.Module, tally: Tally, cache: int = 0, uses: int = 1) -> PartCount:
         weights = {key: weight for key, weight in module.named_parameters() if id(weight) not in self._counted}
         self._counted.update(map(id, weights.values()))
+        self.idle += uses * idle_parameters(module)
         self.trainable += uses * sum(weight.numel() for weight in weights.values() if weight.requires_grad)
         parameters = sum(weight.numel() for weight in weights.values())
         cost = Cost(parameters, self._per_token(tally.flops), tally.kept_bytes, cache)

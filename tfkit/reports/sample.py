@@ -6,7 +6,6 @@ bias that all layers share). So a million layers are counted in the time of one.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -75,9 +74,35 @@ def used_kinds(plan: StackPlan) -> list[int]:
     return sorted(set(plan.order))
 
 
-def weight_sets(plan: StackPlan) -> dict[int, int]:
-    """How many sets of weights the layers of each kind have in what they share: one for each pattern entry."""
-    return dict(Counter(kind for kind, _ in set(zip(plan.order, plan.entries, strict=True))))
+@dataclass(frozen=True)
+class WeightSets:
+    """How many sets of weights there are of what layers share: one for each pattern entry.
+
+    Where `per_layer` makes layers of one entry differ, the first kind of them has the set.
+    """
+
+    plan: StackPlan
+    pairs: tuple[tuple[int, int], ...]  # of a kind and an entry, as they first appear
+
+    def of(self, kind: int, name: str) -> int:
+        """The sets that are counted with the layers of that kind, of their part `name`."""
+        first: dict[int, int] = {}
+        for other, entry in self.pairs:
+            if self.shares(other, name):
+                first.setdefault(entry, other)
+        return list(first.values()).count(kind)
+
+    def shares(self, kind: int, name: str) -> bool:
+        """Whether layers of that kind and of one pattern entry have their part `name` in common."""
+        layer = self.plan.layers[kind]
+        return layer.shared or any(
+            getattr(sublayer.config, "shared", False) for sublayer in layer.sublayers if sublayer.name == name
+        )
+
+
+def weight_sets(plan: StackPlan) -> WeightSets:
+    """The sets of weights that layers of `plan` share."""
+    return WeightSets(plan, tuple(dict.fromkeys(zip(plan.order, plan.entries, strict=True))))
 
 
 def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
@@ -88,8 +113,9 @@ def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
     inputs: dict[str, Tensor] = {}
     for plan in blueprint.stacks():
         prefix = "decoder_" if paired and plan.side == "decoder" else ""
-        if plan.embedding is None:
-            vectors = torch.empty(batch, length, plan.d_model, dtype=dtype, device="meta")
+        width = plan.d_model if plan.embedding is None else plan.embedding.reads(plan.shape())  # type: ignore[attr-defined]
+        if width is not None:
+            vectors = torch.empty(batch, length, width, dtype=dtype, device="meta")
             inputs[f"{prefix}inputs_embeds"] = vectors.requires_grad_()
         else:
             inputs[f"{prefix}input_ids"] = torch.empty(batch, length, dtype=torch.long, device="meta")
@@ -101,8 +127,7 @@ def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
 
 
 def _rule_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
-    """What the model's mask rules ask of a call."""
-    rules = [rule for plan in model.blueprint.stacks() for rule in model.stack(plan.side).rules()]
-    needed = {getattr(rule, "needs", None) for rule in rules}
+    """What the model's parts ask of a call."""
+    needed = {name for plan in model.blueprint.stacks() for name in plan.needs}
     sizes = {"global_attention_mask": (batch, length), "prefix_length": (batch,)}
     return {name: torch.empty(size, dtype=torch.long, device="meta") for name, size in sizes.items() if name in needed}

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
+from pydantic import BaseModel
+
 from tfkit.components.attention import MultiHead
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
@@ -24,6 +26,7 @@ def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> di
         "type": blueprint.type.part.part_name,
         "parameters": counts.total.parameters,
         "trainable_parameters": counts.trainable,
+        "active_parameters": counts.active,
         "weight_bytes": counts.weight_bytes,
         "length": counts.length,
         "batch": counts.batch,
@@ -103,9 +106,19 @@ def _summary(config: Config, facts: dict[str, Any] | None = None) -> str:
     return config.part.part_name + (f" ({', '.join(words)})" if words else "")
 
 
+def _said(options: BaseModel) -> Iterator[tuple[str, Any]]:
+    """The options within an option: its type, and those that are not as they come."""
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        if name == "type" or field.is_required() or _word(value) != _word(field.get_default()):
+            yield name, value
+
+
 def _word(value: Any) -> str:
     if isinstance(value, Config):
         return _summary(value)
+    if isinstance(value, BaseModel):
+        return "{" + ", ".join(f"{name} {_word(option)}" for name, option in _said(value)) + "}"
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -63,6 +63,8 @@ def headline(data: dict[str, Any]) -> str:
     words.append(f"{data['parameters']:,} parameters")
     if data["trainable_parameters"] != data["parameters"]:
         words.append(f"{data['trainable_parameters']:,} of them trained")
+    if data["active_parameters"] != data["parameters"]:
+        words.append(f"{data['active_parameters']:,} of them active for a token")
     return f"{data['name']}: {', '.join(words)}"
 
 

@@ -70,6 +70,12 @@ def parts_of(layer: nn.Module) -> dict[str, nn.Module]:
     return {name: part for name, part in layer.named_children() if name != "dropout" and not is_empty(part)}
 
 
+def idle_parameters(module: nn.Module) -> int:
+    """Parameters within a module that one token does not pass, as its parts say."""
+    asked = (getattr(part, "idle_parameters", None) for part in module.modules())
+    return sum(ask() for ask in asked if callable(ask))
+
+
 def is_empty(module: nn.Module) -> bool:
     """Whether a module does nothing at all."""
     return isinstance(module, nn.Identity) or (isinstance(module, nn.ModuleList) and len(module) == 0)

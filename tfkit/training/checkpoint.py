@@ -22,6 +22,7 @@ from tfkit.training.folder import WEIGHTS, read_json, sync, write_json
 from tfkit.training.weights import Weights, load_weights, read_tensors, save_tensors
 
 OPTIMIZER = "optimizer.safetensors"
+BESIDE = "beside.safetensors"  # what the objective owns
 STATE = "state.json"
 VERSION = 1
 
@@ -57,8 +58,17 @@ class Checkpoints:
         """The newest checkpoint, None when there is none."""
         return max(self.all(), default=None, key=lambda path: int(path.name[5:]))
 
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> Path:
-        """Write a checkpoint, whole or not at all, and remove those that are too old."""
+    def save(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        beside_model: nn.Module | None = None,
+    ) -> Path:
+        """Write a checkpoint, whole or not at all, and remove those that are too old.
+
+        `beside_model` is what the objective owns, which resuming needs and nobody else.
+        """
         final = self.folder / f"step-{progress.step:08d}"
         beside = self.folder / f".{final.name}.tmp"
         try:
@@ -70,10 +80,13 @@ class Checkpoints:
                 return final
             beside.mkdir()
             _write(beside, model, optimizer, progress)
+            if beside_model is not None:
+                Weights.of(beside_model).save(beside / BESIDE)
             os.replace(beside, final)
             sync(self.folder)
             for old in self.all()[:-1]:
-                (old / OPTIMIZER).unlink(missing_ok=True)  # a mean needs weights only
+                for name in (OPTIMIZER, BESIDE):  # a mean needs weights only
+                    (old / name).unlink(missing_ok=True)
             for old in self.all()[: -self.keep]:
                 shutil.rmtree(old)
         except OSError as error:
@@ -96,10 +109,14 @@ def read_progress(checkpoint: Path) -> Progress:
     return Progress(**_state(checkpoint)["progress"])
 
 
-def restore(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+def restore(
+    checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, beside_model: nn.Module | None = None
+) -> Progress:
     """Put model, optimizer and random generators into the state of `checkpoint`; raises RunError naming the file."""
     state = _state(checkpoint)
     load_weights(model, checkpoint / WEIGHTS)
+    if beside_model is not None:
+        load_weights(beside_model, checkpoint / BESIDE)
     tensors, _ = read_tensors(checkpoint / OPTIMIZER)
     try:
         optimizer.load_state_dict(_put_together(state["optimizer"], tensors))

@@ -16,6 +16,7 @@ from tfkit.core.errors import RunError
 RECIPE = "recipe.yaml"
 RESOLVED = "resolved.yaml"
 TOKENIZER = "tokenizer.json"
+LABELS = "labels.json"
 WEIGHTS = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
@@ -23,7 +24,7 @@ LOG = "train.log"
 ENVIRONMENT = "environment.json"
 EVALUATION = "evaluation.json"
 # what --force may remove; whatever else stands in the folder belongs to somebody else
-OURS = (RECIPE, RESOLVED, TOKENIZER, WEIGHTS, METRICS, LOG, ENVIRONMENT, EVALUATION)
+OURS = (RECIPE, RESOLVED, TOKENIZER, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, EVALUATION)
 
 
 @contextlib.contextmanager
@@ -100,6 +101,11 @@ class RunFolder:
             return "tfkit" in json.loads((self / ENVIRONMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError):
             return False
+
+    @property
+    def holds_import(self) -> bool:
+        """Whether the run here was imported, not trained."""
+        return self.holds_run and "imported" in read_json(self / ENVIRONMENT)
 
     @property
     def is_free(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
+import yaml
 from torch import nn
 
 from tfkit.components.embedding import load_vectors
@@ -13,16 +14,22 @@ from tfkit.core.errors import RunError, UsageError
 from tfkit.core.registry import nearest
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
-from tfkit.training.folder import WEIGHTS
+from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS
 from tfkit.training.progress import Reporter
 from tfkit.training.weights import Weights, some
 
 
-def start_from(model: nn.Module, run: Path, reporter: Reporter) -> None:
-    """Copy the weights of `run` that fit by name and shape, and say what is new; raises RunError when nothing fits."""
+def start_from(model: nn.Module, run: Path, reporter: Reporter, tokenizer: Tokenizer | None = None) -> None:
+    """Copy the weights of `run` that fit by name and shape, and say what is new.
+
+    A head of another type is new, whatever the shapes. Raises RunError when nothing fits, and when the token table
+    fits whose tokens are others than those of `tokenizer`.
+    """
     if not run.is_dir():
         raise RunError(f"train.init_from: {run} is no run's folder")
-    found = Weights.read(run / WEIGHTS).by_name()
+    others = _other_heads(model, run)
+    read = Weights.read(run / WEIGHTS).by_name()
+    found = {name: tensor for name, tensor in read.items() if not name.startswith(others)}
     own = Weights.of(model)
     kept, new = [], []
     for name, tensor in own.tensors.items():
@@ -37,13 +44,45 @@ def start_from(model: nn.Module, run: Path, reporter: Reporter) -> None:
             new.append(name + why)
     if not kept:
         raise RunError(f"train.init_from: no tensor of {run / WEIGHTS} fits this model by name and shape")
-    unused = [name for name in found if name not in model.state_dict()]
+    if tokenizer is not None and any(name.endswith("embedding.tokens.weight") for name in kept):
+        _check_tokens(run, tokenizer)
+    known = model.state_dict()
+    unused = [name for name in read if name.startswith(others) or name not in known]
     reporter.say(f"from {run}: {len(kept)} tensors kept, {len(new)} new, {len(unused)} not used")
     for word, names in (("kept", kept), ("new", new), ("not used", unused)):
         if names:
             reporter.log(f"{word}: {', '.join(names)}")
     if new:
         reporter.say(f"new: {some(new, 6)}")
+
+
+def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:
+    """The beginnings of the names of heads that are of another type in `run` than here."""
+    blueprint = getattr(model, "blueprint", None)
+    if blueprint is None or not (run / RESOLVED).is_file():
+        return ()
+    try:
+        said = yaml.safe_load((run / RESOLVED).read_text(encoding="utf-8"))["model"]
+        there = {
+            "head": said.get("head"),
+            **{f"heads.{name}": head for name, head in (said.get("heads") or {}).items()},
+        }
+        types = {name: head if isinstance(head, str) else head["type"] for name, head in there.items() if head}
+    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"train.init_from: {run / RESOLVED}: cannot be read: {error}") from None
+    heads = {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
+    own = {name: head.part.part_name for name, head in heads.items() if head is not None}
+    return tuple(f"{name}." for name, type_ in types.items() if own.get(name) != type_)
+
+
+def _check_tokens(run: Path, tokenizer: Tokenizer) -> None:
+    """Refuse a token table whose rows stand for other tokens than here."""
+    file = run / TOKENIZER
+    if file.is_file() and Tokenizer.load(file).backend.get_vocab() != tokenizer.backend.get_vocab():
+        raise RunError(
+            f"train.init_from: {run} has another tokenizer, so that its vectors belong to other tokens; take its own: "
+            f"data.tokenizer: {{type: file, path: {file}}}"
+        )
 
 
 def freeze(model: nn.Module, beginnings: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ import yaml
 
 from tfkit.core.errors import TfkitError
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.rules import bound_rules
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training.checkpoint import Checkpoints, read_progress
 from tfkit.training.environment import environment
@@ -27,11 +28,14 @@ from tfkit.training.folder import (
     write_text,
 )
 from tfkit.training.interrupt import Interrupted
+from tfkit.training.labels import read_labels, save_labels
 from tfkit.training.loop import Trainer
+from tfkit.training.needs import NEEDS, recorded
 from tfkit.training.progress import Reporter
 from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task, prepare
 from tfkit.training.start import check_same
+from tfkit.training.supply import changes, needs_of
 
 
 def train_in(folder: RunFolder, recipe: Recipe, resume: bool, reporter: Reporter) -> None:
@@ -45,7 +49,8 @@ def train_in(folder: RunFolder, recipe: Recipe, resume: bool, reporter: Reporter
         if trainer.run():
             return
     progress = trainer.progress
-    again = f"tfkit train {_source(recipe, folder)} --out {folder} --resume"
+    imports = "".join(f" --import {name}" for name in recipe.imports)
+    again = f"tfkit train {_source(recipe, folder)} --out {folder} --resume{imports}"
     message = f"stopped at step {progress.step:,} of {recipe.train.steps:,}; to go on: {again}"
     reporter.log(message)
     raise Interrupted(message)
@@ -56,7 +61,7 @@ def _source(recipe: Recipe, folder: RunFolder) -> str:
     wanted = yaml.safe_load(recipe.resolved())
     for source in (recipe.name, recipe.file):
         with contextlib.suppress(TfkitError):
-            if source is not None and yaml.safe_load(load_recipe(source).resolved()) == wanted:
+            if source is not None and yaml.safe_load(load_recipe(source, imports=recipe.imports).resolved()) == wanted:
                 return str(source)
     return str(folder / RESOLVED)
 
@@ -66,6 +71,7 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is None or not (folder / ENVIRONMENT).is_file():
         return False
+    recipe = recipe.labelled(len(read_labels(folder)))
     check_same(folder, recipe.resolved(Tokenizer.load(folder / TOKENIZER).vocab_size))
     finished = read_json(folder / ENVIRONMENT).get("finished")
     return bool(finished == _ending(recipe, read_progress(checkpoint).step) and (folder / WEIGHTS).is_file())
@@ -86,13 +92,15 @@ def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
 def _begun(folder: RunFolder, recipe: Recipe, reporter: Reporter) -> Trainer:
     """A new run; the folder is written to only when everything is known to work."""
     task = prepare(recipe, reporter)
-    known = environment(recipe.train.seed, task.train.device) | {"recipe": recipe.name} | _baseline(task)
+    bound_rules(recipe.generate.logits, recipe.generate.stop, task.tokenizer)  # raises here, not when all is trained
+    known = _environment(folder, task) | {"recipe": recipe.name} | _baseline(task)
     beside = _beside(known, reporter)
     trainer = Trainer(task, folder, reporter, beside)
     folder.clear()
     write_json(folder / ENVIRONMENT, known)
-    _describe(folder, recipe, task)
+    _describe(folder, task)
     task.tokenizer.save(folder / TOKENIZER)
+    save_labels(folder, task.objective.labels)
     reporter.open(folder / LOG)
     reporter.say(f"training {recipe.name} in {folder}")
     return trainer
@@ -100,19 +108,27 @@ def _begun(folder: RunFolder, recipe: Recipe, reporter: Reporter) -> Trainer:
 
 def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: Path) -> Trainer:
     """The run that is there, in the state of its last checkpoint."""
-    task = prepare(recipe, reporter, Tokenizer.load(folder / TOKENIZER), initial=False)
+    task = prepare(recipe, reporter, Tokenizer.load(folder / TOKENIZER), initial=False, labels=read_labels(folder))
     before = read_json(folder / ENVIRONMENT)
     trainer = Trainer(task, folder, reporter, _beside(before, reporter))
+    for message in changes(needs_of(folder)):
+        reporter.say(message)
     trainer.restore(checkpoint)
     kept = {key: before[key] for key in ("recipe", "baseline", "started") if key in before}
-    write_json(folder / ENVIRONMENT, environment(recipe.train.seed, task.train.device) | kept)
-    _describe(folder, recipe, task)
+    write_json(folder / ENVIRONMENT, _environment(folder, task) | kept)
+    _describe(folder, task)
     reporter.open(folder / LOG)
     reporter.say(f"going on with {folder} from step {trainer.progress.step:,}")
     return trainer
 
 
-def _describe(folder: RunFolder, recipe: Recipe, task: Task) -> None:
+def _environment(folder: RunFolder, task: Task) -> dict[str, Any]:
+    needs = recorded(task.recipe, folder.path, task.tokenizer.vocab_size)
+    return environment(task.settings.seed, task.train.device) | ({NEEDS: needs} if needs else {})
+
+
+def _describe(folder: RunFolder, task: Task) -> None:
+    recipe = task.recipe
     resolved = recipe.resolved(task.tokenizer.vocab_size)
     write_text(folder / RESOLVED, resolved)
     write_text(folder / RECIPE, resolved if recipe.text is None else recipe.text)

@@ -35,8 +35,8 @@ class Trainer:
         self.task, self.folder, self.reporter, self.beside = task, folder, reporter, beside
         self.model, self.settings = task.model, task.settings
         self.schedule = self.settings.schedule.build()
-        self.optimizer: torch.optim.Optimizer = self.settings.optimizer.build().make(self.model, self._lr(1))
-        self.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer: torch.optim.Optimizer = self.settings.optimizer.build().make(task.trained, self._lr(1))
+        self.trained = [parameter for parameter in task.trained.parameters() if parameter.requires_grad]
         keep = self.settings.keep
         self.checkpoints = Checkpoints(folder / CHECKPOINTS, keep.mean if isinstance(keep, Mean) else 1)
         self.progress = Progress(keeps_best=keep == "best")
@@ -44,7 +44,7 @@ class Trainer:
     def restore(self, path: Path) -> None:
         """Go on from a checkpoint; more steps or more patience than then make a finished run unfinished."""
         keeps_best = self.progress.keeps_best
-        self.progress = checkpoint.restore(path, self.model, self.optimizer)
+        self.progress = checkpoint.restore(path, self.model, self.optimizer, self.task.objective.module)
         if keeps_best and not self.progress.keeps_best:  # the best weights so far were not kept
             self.progress.best = None
         self.progress.keeps_best = keeps_best
@@ -68,7 +68,7 @@ class Trainer:
                     metrics.write(record)
                     progress.finished = self._finished()
                     if progress.finished or interrupts.asked or self._due(self.settings.checkpoint_every):
-                        self.checkpoints.save(self.model, self.optimizer, progress)
+                        self.checkpoints.save(self.model, self.optimizer, progress, self.task.objective.module)
                 self._publish()
         finally:
             metrics.close()

@@ -12,11 +12,13 @@ from tfkit.training.objective import Objective
 
 
 def chosen_metrics(configs: Sequence[Config], objective: Objective) -> list[Metric]:
-    """Those of `train.metrics`; without any, perplexity, and of translations exact match and (with sacrebleu) BLEU."""
+    """Those of `train.metrics`; without any, the objective's own, BLEU among them only where sacrebleu is installed.
+
+    Tags that mark entities (B-name, I-name, O) are judged by the F1 of the entities too.
+    """
     if not configs:
-        names = ["perplexity"]
-        if objective.reads == "encoder_decoder":
-            names += ["bleu"] if importlib.util.find_spec("sacrebleu") else []
-            names += ["exact_match"]
+        names = [name for name in objective.metrics if name != "bleu" or importlib.util.find_spec("sacrebleu")]
+        if objective.reference == "tags" and any(label.startswith("B-") for label in objective.labels):
+            names.append("entity_f1")
         configs = [REGISTRY.get("metric", name).Config() for name in names]
     return [config.build() for config in configs]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, UsageError
@@ -23,8 +24,9 @@ from tfkit.training.progress import Reporter
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, and on what."""
+    """What is trained, and on what; `recipe` has the number of labels where it asks for one."""
 
+    recipe: Recipe
     model: Model
     tokenizer: Tokenizer
     objective: Objective
@@ -32,9 +34,21 @@ class Task:
     train: Feed
     valid: Feed | None
 
+    @property
+    def trained(self) -> nn.Module:
+        """All that has weights to train: the model, and what the objective owns beside it."""
+        module = self.objective.module
+        return self.model if module is None else nn.ModuleDict({"model": self.model, "objective": module})
 
-def prepare(recipe: Recipe, reporter: Reporter, tokenizer: Tokenizer | None = None, initial: bool = True) -> Task:
-    """Read the data and build the model; `tokenizer` is the run's own when it is resumed.
+
+def prepare(
+    recipe: Recipe,
+    reporter: Reporter,
+    tokenizer: Tokenizer | None = None,
+    initial: bool = True,
+    labels: tuple[str, ...] = (),
+) -> Task:
+    """Read the data and build the model; `tokenizer` and `labels` are the run's own when it is resumed.
 
     `initial` gives the model the weights that training starts from; a resumed run has better ones. Raises UsageError
     and DataError for what cannot be trained; a model too large for the machine is refused before it is built.
@@ -42,10 +56,11 @@ def prepare(recipe: Recipe, reporter: Reporter, tokenizer: Tokenizer | None = No
     data, objective = _needed(recipe)
     settings = recipe.train
     device = choose_device(settings.device)
-    if not recipe.unknown_vocab:
+    if not recipe.unknown_vocab and not recipe.unknown_labels:
         _check_size(recipe.blueprint(), settings, device)
     examples = data.train.build().examples()
     tokenizer = tokenizer or _fitted(data, objective, examples)
+    recipe = _labelled(recipe, objective, examples, labels)
     blueprint = recipe.blueprint(tokenizer.vocab_size)
     _check_vocabulary(blueprint, tokenizer)
     _check_size(blueprint, settings, device)
@@ -56,8 +71,9 @@ def prepare(recipe: Recipe, reporter: Reporter, tokenizer: Tokenizer | None = No
         held_out = objective.prepare(data.valid.build().examples(), tokenizer, longest)
         valid = Feed(objective, held_out, data.batch, settings.seed, device, VALID)
     model = _model(blueprint, settings, device, tokenizer, reporter, initial)
+    objective.attach(model)
     _announce(model, train, valid, len(examples), reporter)
-    return Task(model, tokenizer, objective, settings, train, valid)
+    return Task(recipe, model, tokenizer, objective, settings, train, valid)
 
 
 def _needed(recipe: Recipe) -> tuple[Data, Objective]:
@@ -76,12 +92,24 @@ def _fitted(data: Data, objective: Objective, examples: Sequence[Mapping[str, st
             f"data.train: {objective.part_name} reads {' and '.join(objective.fields)}, and the examples have "
             f"{' and '.join(there) or 'nothing'}"
         )
-    tokenizer: Tokenizer = data.tokenizer.build().fit(_texts(examples, objective.fields))
+    fields = objective.fields if objective.tokenized is None else objective.tokenized
+    tokenizer: Tokenizer = data.tokenizer.build().fit(_texts(examples, fields))
     return tokenizer
 
 
 def _texts(examples: Sequence[Mapping[str, str]], fields: Sequence[str]) -> Iterator[str]:
-    return (example[field] for example in examples for field in fields)
+    return (example[field] for example in examples for field in fields if field in example)
+
+
+def _labelled(
+    recipe: Recipe, objective: Objective, examples: Sequence[Mapping[str, str]], labels: tuple[str, ...]
+) -> Recipe:
+    """The recipe with the number of labels; the objective knows them from here on."""
+    objective.labels = labels
+    objective.learn(examples)
+    if recipe.unknown_labels and not objective.labels:
+        raise DataError(f"data.train: no example has a label, so {objective.part_name} has no classes")
+    return recipe.labelled(len(objective.labels))
 
 
 def _check_vocabulary(blueprint: Blueprint, tokenizer: Tokenizer) -> None:
@@ -113,7 +141,7 @@ def _model(
     if initial:
         fill_vectors(model, tokenizer, reporter)
         if settings.init_from is not None:
-            start_from(model, Path(settings.init_from), reporter)
+            start_from(model, Path(settings.init_from), reporter, tokenizer)
     freeze(model, settings.freeze)
     return model
 

@@ -31,6 +31,9 @@ def choose_folder(name: str, out: str | Path | None, resume: bool, force: bool) 
         return folder
     if not folder.holds_run:
         raise RunError(f"{folder}: is not empty and holds no run of tfkit; choose another --out")
+    if resume and folder.holds_import:
+        begin = f"to begin with its weights say train.init_from: {folder}"
+        raise RunError(f"{folder}: holds an imported model, which has no training to resume; {begin}")
     if not (resume or force):
         raise RunError(f"{folder}: {_what_is_there(folder)}--force replaces it, or choose another --out")
     return folder
@@ -65,6 +68,8 @@ def _default(name: str, resume: bool) -> Path:
 
 
 def _what_is_there(folder: RunFolder) -> str:
+    if folder.holds_import:
+        return "holds an imported model; "
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is None:
         return "holds a run that never came to a checkpoint; --resume starts it again, "

@@ -11,6 +11,12 @@ from tfkit.training.feed import Feed
 
 def mean_loss(model: Model, feed: Feed, precision: str = "float32") -> float:
     """Nats per target over all items of `feed`, without dropout, smoothing or auxiliary losses."""
+    total, count = total_loss(model, feed, precision)
+    return total / count if count else float("nan")
+
+
+def total_loss(model: Model, feed: Feed, precision: str = "float32") -> tuple[float, int]:
+    """Nats, and the targets that they are over."""
     before = model.training
     model.eval()
     total, count = 0.0, 0
@@ -23,4 +29,4 @@ def mean_loss(model: Model, feed: Feed, precision: str = "float32") -> float:
                 count += loss.count
     finally:
         model.train(before)
-    return total / count if count else float("nan")
+    return total, count

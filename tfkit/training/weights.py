@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tfkit.core.errors import RunError
 from tfkit.training.folder import whole
+
+HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as the format calls them
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path}: is no whole safetensors file: {error}") from None
+
+
+def saved_dtype(path: Path) -> torch.dtype:
+    """The dtype of a file's floating-point tensors, float32 where they differ; raises RunError naming the file."""
+    if not path.is_file():
+        raise RunError(f"{path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            said = {file.get_slice(name).get_dtype() for name in names}
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path}: is no whole safetensors file: {error}") from None
+    halves = {HALVES[name] for name in said if name in HALVES}
+    return halves.pop() if len(halves) == 1 and "F32" not in said else torch.float32
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

@@ -8,6 +8,7 @@
 | quick_gelu | CLIP: GELU as it approximates it |
 | silu | Llama, PaLM: the gate of a SwiGLU; also called swish |
 | relu_squared | Primer, Nemotron: sparse, and no gate needed |
+| xielu | Apertus: quadratic above 0, and it learns both sides |
 | identity | the bilinear GLU |
 | relu6, leaky_relu, prelu, rrelu, threshold | a ReLU that is capped, leaks, learns or draws its leak, or begins late |
 | elu, selu, celu | a ReLU that is smooth below 0 |
@@ -24,5 +25,6 @@ from tfkit.components.activation.quick_gelu import QuickGELU
 from tfkit.components.activation.relu_squared import ReLUSquared
 from tfkit.components.activation.rrelu import RReLU
 from tfkit.components.activation.torch_activations import TORCH_ACTIVATIONS, TorchActivation
+from tfkit.components.activation.xielu import XIELU
 
-__all__ = ["TORCH_ACTIVATIONS", "Activation", "PReLU", "QuickGELU", "RReLU", "ReLUSquared", "TorchActivation"]
+__all__ = ["TORCH_ACTIVATIONS", "XIELU", "Activation", "PReLU", "QuickGELU", "RReLU", "ReLUSquared", "TorchActivation"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.component import Component, Config
 from tfkit.core.shape import Shape
 
 
 class Activation(Component, nn.Module):
     """Works on each element by itself: [... width] -> the same; built with a Shape whose `d_model` is that width."""
+
+    capabilities = TOKENWISE
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from tfkit.core.registry import register
 
 @register("activation", "rrelu")
 class RReLU(Activation):
-    """max(0, x) + a * min(0, x), a drawn from U(lower, upper) while training, else their mean (arXiv 1505.00853)."""
+    """max(0, x) + a * min(0, x), a ~ U(lower, upper) in training, else the mean (Xu et al. 2015, arXiv 1505.00853)."""
 
     class Config(component.Config):
         lower: float = Field(1 / 8, description="least slope for negative x")

@@ -42,13 +42,13 @@ class Row(NamedTuple):
 
 TABLE = (
     Row("identity", torch.positive, "x: none, as in the bilinear GLU (Shazeer 2020, arXiv 2002.05202)"),
-    Row("relu", torch.relu, "max(0, x)"),
+    Row("relu", torch.relu, "max(0, x) (Nair and Hinton 2010)"),
     Row("relu6", F.relu6, "min(max(0, x), 6) (Howard et al. 2017, arXiv 1704.04861)"),
     Row("gelu", F.gelu, "x * Phi(x), Phi the normal distribution (Hendrycks and Gimpel 2016, arXiv 1606.08415)"),
     Row(
         "gelu_tanh",
         partial(F.gelu, approximate="tanh"),
-        "0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))), GELU by a tanh as in GPT-2 (arXiv 1606.08415)",
+        "0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))), GPT-2's GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415)",
     ),
     Row("silu", F.silu, "x * sigmoid(x), also called swish (Ramachandran et al. 2017, arXiv 1710.05941)"),
     Row("mish", F.mish, "x * tanh(softplus(x)) (Misra 2019, arXiv 1908.08681)"),
@@ -84,11 +84,11 @@ TABLE = (
     Row("logsigmoid", F.logsigmoid, "log(sigmoid(x))"),
     Row("tanh", torch.tanh, "tanh(x)"),
     Row("tanhshrink", F.tanhshrink, "x - tanh(x)"),
-    Row("softsign", F.softsign, "x / (1 + |x|)"),
+    Row("softsign", F.softsign, "x / (1 + |x|) (Bergstra et al. 2009)"),
     Row(
         "softplus",
         F.softplus,
-        "log(1 + exp(beta x)) / beta, x itself where beta x is above the threshold",
+        "log(1 + exp(beta x)) / beta, x itself where beta x is above the threshold (Dugas et al. 2000)",
         {
             "beta": Option(PositiveFloat, 1.0, "sharpness"),
             "threshold": Option(float, 20.0, "where it becomes x itself, so that exp does not overflow"),
@@ -97,16 +97,16 @@ TABLE = (
     Row(
         "softshrink",
         F.softshrink,
-        "sign(x) * max(0, |x| - lambd)",
+        "sign(x) * max(0, |x| - lambd) (Donoho 1995)",
         {"lambd": Option(NonNegativeFloat, 0.5, "how far x is drawn to 0")},
     ),
     Row(
         "hardshrink",
         F.hardshrink,
-        "x where |x| is above lambd, else 0",
+        "x where |x| is above lambd, else 0 (Donoho and Johnstone 1994)",
         {"lambd": Option(NonNegativeFloat, 0.5, "what is taken for 0")},
     ),
-    Row("hardsigmoid", F.hardsigmoid, "min(max(0, x + 3), 6) / 6"),
+    Row("hardsigmoid", F.hardsigmoid, "min(max(0, x + 3), 6) / 6 (Howard et al. 2019, arXiv 1905.02244)"),
     Row("hardswish", F.hardswish, "x * hardsigmoid(x) (Howard et al. 2019, arXiv 1905.02244)"),
     Row(
         "hardtanh",

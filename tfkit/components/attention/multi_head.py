@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
+import torch
 from einops import rearrange
 from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.attention.base import Attention, KeyValueState
+from tfkit.components.attention.gate import Gate
+from tfkit.core import component
+from tfkit.core.capabilities import CAPABILITIES
 from tfkit.core.component import Problem
 from tfkit.core.context import Context
 from tfkit.core.options import (
@@ -20,6 +25,7 @@ from tfkit.core.options import (
     Scale,
     Width,
     check_bias,
+    check_norm,
     has_bias,
     scale_factor,
 )
@@ -49,7 +55,17 @@ class MultiHead(Attention):
         bias: Bias = Field(True, description="biases: all, none, or those of the projections named")
         scale: Scale = Field(None, description="factor on the scores; none: 1 / sqrt(head_dim)")
         softcap: PositiveFloat | None = Field(None, description="c in c * tanh(scores / c); none: no cap")
-        qk_norm: Norm | None = Field(None, description="norm of each query and key head, before any rotation")
+        qk_norm: Norm | None = Field(None, description="norm of queries and keys; none: as they are")
+        qk_norm_at: Literal["heads", "width", "rotated"] = Field(
+            "heads",
+            description="heads: of each head, before a rotation; width: of all heads at once, before; "
+            "rotated: of each head, after",
+        )
+        value_norm: Norm | None = Field(None, description="norm of each value head (Gemma 3n)")
+        output_norm: Norm | None = Field(None, description="norm of the joined heads, before the output (BitNet)")
+        clip: PositiveFloat | None = Field(None, description="queries, keys and values are kept within -clip to clip")
+        gate: Gate | None = Field(None, description="a gate on the heads' outputs, made from the layer's input")
+        sinks: bool = Field(False, description="a learned score for each head that takes weight to nothing (GPT-OSS)")
         dropout: Dropout = Field(0.0, description="dropout of the attention weights")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
@@ -62,16 +78,26 @@ class MultiHead(Attention):
                 yield Problem(
                     "num_kv_heads", f"{self.num_kv_heads} key-value heads do not divide {self.num_heads} heads"
                 )
+            if self.qk_norm is None and self.qk_norm_at != "heads":
+                yield Problem("qk_norm_at", "there is no norm of queries and keys; say qk_norm")
             for option, message in check_bias(self.bias, PROJECTIONS):
                 yield Problem(option, message)
+            yield from self._check_norms(shape)
+
+        def _check_norms(self, shape: Shape) -> Iterator[Problem]:
+            """The norms inside have the widths of heads."""
+            width = self.width(shape)
+            value_dim, kv_heads = self.value_dim or width, self.num_kv_heads or self.num_heads
+            for heads in {self.num_heads, kv_heads} if self.qk_norm_at == "width" else {1}:
+                yield from check_norm("qk_norm", self.qk_norm, width * heads)
+            yield from check_norm("value_norm", self.value_norm, value_dim)
+            yield from check_norm("output_norm", self.output_norm, value_dim * self.num_heads)
 
         def width(self, shape: Shape) -> int:
             """Width of one query and key head."""
             return self.head_dim or shape.d_model // self.num_heads
 
-    capabilities = frozenset(
-        {"causal", "bidirectional", "cross_attention", "cache", "padding", "packing", "weights", "compile", "export"}
-    )
+    capabilities = frozenset(CAPABILITIES)
     inert = frozenset({"key.bias"})  # the same number on every score of a row leaves softmax as it was
     residual_outputs = ("output",)
     gained = ("value", "output")
@@ -93,46 +119,68 @@ class MultiHead(Attention):
         self.heads, self.kv_heads = heads, kv_heads
         scale = self.head_dim**-0.5 if config.scale is None else scale_factor(config.scale, shape.d_model)
         self.scores = Scores(scale, config.softcap)
-        if config.qk_norm:
-            head_shape = Shape(self.head_dim)
-            self.query_norm, self.key_norm = config.qk_norm.build(head_shape), config.qk_norm.build(head_shape)
-        else:
-            self.query_norm, self.key_norm = nn.Identity(), nn.Identity()
+        self.sinks = nn.Parameter(torch.zeros(heads)) if config.sinks else None
+        whole = config.qk_norm_at == "width"
+        self.query_norm = _norm(config.qk_norm, self.head_dim * (heads if whole else 1))
+        self.key_norm = _norm(config.qk_norm, self.head_dim * (kv_heads if whole else 1))
+        self.value_norm = _norm(config.value_norm, value_dim)
+        self.output_norm = _norm(config.output_norm, heads * value_dim)
+        self.gate = None if config.gate is None else config.gate.build(shape, heads, value_dim)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        rotate = context.position.rotation(self.head_dim)
-        query = self.query_norm(rearrange(self.query(x), SPLIT, head=self.heads))
-        query = query if rotate is None else rotate(query)
+        query = self._turned(self._split(self.query(x), self.query_norm), self.query_norm, context)
         temperature = context.position.temperature()
         if temperature is not None:
-            query = query * temperature[:, None, :, None]
+            query = (query * temperature[:, None, :, None]).to(query.dtype)
         key, value = self._keys_values(x, context)
-        bias = context.position.bias(self.heads)
-        scores = Scores(self.scores.scale, self.scores.softcap, self.config.dropout if self.training else 0.0)
-        if context.collector.watches("attention"):
-            out, weights = reference(query, key, value, context.mask, scores, bias)
-            context.collector.observe("attention", weights)
-        else:
-            out = attend(query, key, value, context.mask, scores, bias)
-        merged: Tensor = self.output(rearrange(out, "batch head time dim -> batch time (head dim)"))
+        out = self._attended((query, key, value), context, self.config.dropout if self.training else 0.0)
+        out = out if self.gate is None else self.gate(out, x)
+        merged: Tensor = self.output(self.output_norm(rearrange(out, "batch head time dim -> batch time (head dim)")))
         return merged
+
+    def _attended(self, triple: tuple[Tensor, Tensor, Tensor], context: Context, dropout: float) -> Tensor:
+        """What each head gives, [batch head query value_dim], of queries, keys and values."""
+        bias = context.position.bias(self.heads)
+        scores = Scores(self.scores.scale, self.scores.softcap, dropout, self.sinks)
+        if not context.collector.watches("attention"):
+            return attend(*triple, context.mask, scores, bias)
+        out, weights = reference(*triple, context.mask, scores, bias)
+        context.collector.observe("attention", weights)
+        return out
 
     def _keys_values(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Keys and values of all that this call may attend to: the memory's once, or the past's and the new ones."""
         state: KeyValueState | None = context.state
-        if context.source is None:
-            new = self._project(x, context)
-            return new if state is None else state.append(*new)
-        stored = None if state is None else state.stored()
+        stored = None if state is None or context.source is None else state.stored()
         if stored is not None:
             return stored
-        new = self._project(context.source, context)
-        return new if state is None else state.append(*new)
+        source = x if context.source is None else context.source
+        key = self._split(self.key(source), self.key_norm)
+        value = self.value_norm(rearrange(self._clipped(self.value(source)), SPLIT, head=self.kv_heads))
+        if state is not None and context.position.moves:
+            key, value = state.append(key, value)  # the past will turn otherwise when the text is longer
+            return self._turned(key, self.key_norm, context, of_keys=True), value
+        key = self._turned(key, self.key_norm, context)
+        return (key, value) if state is None else state.append(key, value)
 
-    def _project(self, source: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        key = self.key_norm(rearrange(self.key(source), SPLIT, head=self.kv_heads))
-        value = rearrange(self.value(source), SPLIT, head=self.kv_heads)
-        rotate = None if context.source is not None else context.position.rotation(self.head_dim)
-        if rotate is not None:
-            key = rotate(key)
-        return key, value
+    def _clipped(self, x: Tensor) -> Tensor:
+        return x if self.config.clip is None else x.clamp(-self.config.clip, self.config.clip)
+
+    def _split(self, x: Tensor, norm: nn.Module) -> Tensor:
+        """Queries or keys [batch time (heads dim)] as heads, normed where `qk_norm_at` says so."""
+        at, x = self.config.qk_norm_at, self._clipped(x)
+        x = rearrange(
+            norm(x) if at == "width" else x, "batch time (head dim) -> batch head time dim", dim=self.head_dim
+        )
+        return norm(x) if at == "heads" else x
+
+    def _turned(self, x: Tensor, norm: nn.Module, context: Context, of_keys: bool = False) -> Tensor:
+        """Queries or keys turned by their positions; those of a memory have none."""
+        rotate = context.position.rotation(self.head_dim, of_keys) if context.source is None else None
+        x = x if rotate is None else rotate(x)
+        return norm(x) if self.config.qk_norm_at == "rotated" else x
+
+
+def _norm(config: component.Config | None, width: int) -> nn.Module:
+    made: nn.Module = nn.Identity() if config is None else config.build(Shape(width))
+    return made

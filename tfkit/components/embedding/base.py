@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from tfkit.core import component
+from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.component import Component
 from tfkit.core.context import Inputs, Placement
 from tfkit.core.shape import Shape
@@ -15,10 +16,19 @@ class Embedding(Component, nn.Module):
 
     class Config(component.Config):
         def width(self, shape: Shape) -> int:
-            """The width of the table, in which positions are added."""
+            """The width in which positions are added."""
             return shape.d_model
 
-    tokens: nn.Embedding  # [vocab_size width], what a head may be tied to
+        def table_width(self, shape: Shape) -> int:
+            """The width of the token table."""
+            return self.width(shape)
+
+        def reads(self, shape: Shape) -> int | None:
+            """The width of the vectors that are read in the place of ids; None = ids, and there is a token table."""
+            return None
+
+    capabilities = TOKENWISE
+    tokens: nn.Embedding  # [vocab_size table_width], what a head may be tied to
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__()

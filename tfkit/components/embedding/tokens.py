@@ -13,7 +13,7 @@ from tfkit.core.component import Problem
 from tfkit.core.context import Inputs, Placement
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Dropout as DropoutRate
-from tfkit.core.options import NonNegativeInt, Norm, RecipePath, Scale, Width, scale_factor
+from tfkit.core.options import NonNegativeInt, Norm, RecipePath, Scale, Width, check_norm, scale_factor
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.dropout import Dropout
@@ -23,7 +23,8 @@ from tfkit.functional.dropout import Dropout
 class Tokens(Embedding):
     """dropout(norm(scale * tokens[id] + segments[type] + position)) (Vaswani et al. 2017, arXiv 1706.03762).
 
-    With `d_embedding` all of it is done in that width and then projected (Lan et al. 2019, ALBERT, arXiv 1909.11942).
+    With `d_embedding` all of it is done in that width and then projected (Lan et al. 2019, ALBERT, arXiv 1909.11942);
+    with `project_tokens` the token's vector alone is (Zhang et al. 2022, OPT, arXiv 2205.01068).
     """
 
     class Config(Embedding.Config):
@@ -32,21 +33,41 @@ class Tokens(Embedding):
         norm: Norm | None = Field(None, description="norm of the sum")
         dropout: DropoutRate = Field(0.0, description="dropout of the sum, after the norm")
         d_embedding: Width | None = Field(None, description="width of the tables, projected to d_model; none: d_model")
+        project_tokens: bool = Field(
+            False, description="only the token's vector has d_embedding, and is projected first (OPT-350m)"
+        )
+        projection_bias: bool = Field(True, description="a bias of the projection, where there is d_embedding")
         norm_after_projection: bool = Field(False, description="norm and dropout come after the projection (DeBERTa)")
+        norm_before_positions: bool = Field(
+            False, description="norm of the token's vector alone, before anything is added (Blenderbot, small)"
+        )
         shared: bool = Field(False, description="one token table for encoder and decoder")
         vectors: RecipePath | None = Field(None, description="pretrained vectors: a word2vec or GloVe text file")
         frozen: bool = Field(False, description="the token table is not trained")
 
         def width(self, shape: Shape) -> int:
+            return shape.d_model if self.project_tokens else self.table_width(shape)
+
+        def table_width(self, shape: Shape) -> int:
             return self.d_embedding or shape.d_model
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.vocab_size is None:
                 yield Problem("", "tokens needs a vocab_size in the model: a number, or `tokenizer`")
-            if self.norm_after_projection and self.d_embedding is None:
-                yield Problem("norm_after_projection", "there is no projection without d_embedding")
-            elif self.norm_after_projection and self.norm is None:
+            for option in ("project_tokens", "norm_after_projection"):
+                if getattr(self, option) and self.d_embedding is None:
+                    yield Problem(option, "there is no projection without d_embedding")
+            if not self.projection_bias and self.d_embedding is None:
+                yield Problem("projection_bias", "there is no projection without d_embedding")
+            if self.project_tokens and self.norm_after_projection:
+                yield Problem("norm_after_projection", "with project_tokens every norm comes after the projection")
+            if self.norm_after_projection and self.norm is None:
                 yield Problem("norm_after_projection", "there is no norm")
+            if self.norm_before_positions and self.norm is None:
+                yield Problem("norm_before_positions", "there is no norm")
+            elif self.norm_before_positions and self.norm_after_projection:
+                yield Problem("norm_before_positions", "the norm comes after the projection already")
+            yield from check_norm("norm", self.norm, shape.d_model if self.norm_after_projection else self.width(shape))
 
     config: Config
 
@@ -55,24 +76,35 @@ class Tokens(Embedding):
         if shape.vocab_size is None:
             raise UsageError("the embedding 'tokens' needs a vocab_size in its shape")
         self.scale = scale_factor(config.scale, shape.d_model)
-        self.tokens = nn.Embedding(shape.vocab_size, self.width)
+        table = config.table_width(shape)
+        self.tokens = nn.Embedding(shape.vocab_size, table)
         self.tokens.weight.requires_grad_(not config.frozen)
         self.segments = nn.Embedding(config.segments, self.width) if config.segments else None
         normed = shape if config.norm_after_projection else replace(shape, d_model=self.width)
         self.norm = nn.Identity() if config.norm is None else config.norm.build(normed)
-        self.projection = nn.Identity() if config.d_embedding is None else nn.Linear(self.width, shape.d_model)
+        bias = config.projection_bias
+        self.projection = nn.Identity() if config.d_embedding is None else nn.Linear(table, shape.d_model, bias=bias)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
         x = self._look_up(inputs, vectors) * self.scale
+        x = self.projection(x) if self.config.project_tokens else x
+        x = self.norm(x) if self.config.norm_before_positions else x
         segment, position = self._segment(inputs), placement.embed()
         x = x if segment is None else x + segment
         x = x if position is None else x + position.to(x.dtype)
+        return self._finish(x)
+
+    def _finish(self, x: Tensor) -> Tensor:
+        """The norm, the dropout and the projection, as far as they come last."""
         out: Tensor
-        if self.config.norm_after_projection:
+        x = x if self.config.norm_before_positions or self.config.norm_after_projection else self.norm(x)
+        if self.config.project_tokens:
+            out = self.dropout(x)
+        elif self.config.norm_after_projection:
             out = self.dropout(self.norm(self.projection(x)))
         else:
-            out = self.projection(self.dropout(self.norm(x)))
+            out = self.projection(self.dropout(x))
         return out
 
     def _look_up(self, inputs: Inputs, vectors: Tensor | None) -> Tensor:
@@ -80,8 +112,8 @@ class Tokens(Embedding):
         if (inputs.input_ids is None) == (vectors is None):
             raise UsageError("give either input_ids or vectors" + (", not both" if vectors is not None else ""))
         rows: Tensor = self.tokens(inputs.input_ids) if vectors is None else vectors
-        if rows.shape[-1] != self.width:
-            raise UsageError(f"vectors of width {self.width} are looked for, got {rows.shape[-1]}")
+        if rows.shape[-1] != self.tokens.embedding_dim:
+            raise UsageError(f"vectors of width {self.tokens.embedding_dim} are looked for, got {rows.shape[-1]}")
         return rows
 
     def _segment(self, inputs: Inputs) -> Tensor | None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.components.feedforward.base import FeedForward
+from tfkit.components.feedforward.base import FeedForward, inner_norm
 from tfkit.core.component import Problem
 from tfkit.core.context import Context
-from tfkit.core.options import Activation, Bias, Width, check_bias, has_bias
+from tfkit.core.options import Activation, Bias, Norm, PositiveFloat, Width, check_bias, check_norm, has_bias
 from tfkit.core.options import Dropout as DropoutRate
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
@@ -31,23 +31,37 @@ class GatedLinearUnit(FeedForward):
         d_ff: Width = Field(description="inner width, of gate and up each")
         activation: Activation = Field("silu", description="of the gate")  # type: ignore[assignment]
         bias: Bias = Field(True, description="biases: all, none, or those of the projections named (gate, up, down)")
+        limit: PositiveFloat | None = Field(
+            None, description="gate is kept under it and up within -limit to limit (GPT-OSS: 7); none: as they are"
+        )
+        up_offset: float = Field(0.0, description="added to up (GPT-OSS: 1)")
+        inner_norm: Norm | None = Field(
+            None, description="norm of the inner values, before down; none: no norm (BitNet)"
+        )
         dropout: DropoutRate = Field(0.0, description="dropout of the inner values, after the gate")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             for option, message in check_bias(self.bias, PROJECTIONS):
                 yield Problem(option, message)
+            yield from check_norm("inner_norm", self.inner_norm, self.d_ff)
 
     residual_outputs = ("down",)
     gained = PROJECTIONS
+    config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)
         self.gate = nn.Linear(shape.d_model, config.d_ff, bias=has_bias(config.bias, "gate"))
         self.up = nn.Linear(shape.d_model, config.d_ff, bias=has_bias(config.bias, "up"))
         self.activation = config.activation.build(replace(shape, d_model=config.d_ff))
+        self.inner_norm = inner_norm(config.inner_norm, config.d_ff)
         self.dropout = Dropout(config.dropout)
         self.down = nn.Linear(config.d_ff, shape.d_model, bias=has_bias(config.bias, "down"))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        out: Tensor = self.down(self.dropout(self.activation(self.gate(x)) * self.up(x)))
+        gate, up = self.gate(x), self.up(x)
+        if self.config.limit is not None:
+            gate, up = gate.clamp(max=self.config.limit), up.clamp(-self.config.limit, self.config.limit)
+        inner = self.inner_norm(self.activation(gate) * (up + self.config.up_offset))
+        out: Tensor = self.down(self.dropout(inner))
         return out

@@ -6,6 +6,10 @@
 | masked_lm | an encoder learns by filling in masked tokens (BERT) |
 | discriminator | an encoder learns by finding replaced tokens (ELECTRA) |
 | classifier | a text has a class; with an activation it is BERT's pooler |
+| token_classifier | every word has a tag |
+| span | the answer to a question is a piece of the text |
+| regression | a text has a number |
+| pooled | a text has a vector: BERT's pooler as a head, or what a sentence encoder gives |
 | hidden | the vectors themselves are wanted |
 """
 
@@ -15,5 +19,21 @@ from tfkit.components.head.discriminator import Discriminator
 from tfkit.components.head.hidden import Hidden
 from tfkit.components.head.language_model import LanguageModel
 from tfkit.components.head.masked_lm import MaskedLM
+from tfkit.components.head.pooled import Pooled
+from tfkit.components.head.regression import Regression
+from tfkit.components.head.span import Span
+from tfkit.components.head.token_classifier import TokenClassifier
 
-__all__ = ["Classifier", "Discriminator", "Head", "Hidden", "LanguageModel", "MaskedLM", "TokenHead"]
+__all__ = [
+    "Classifier",
+    "Discriminator",
+    "Head",
+    "Hidden",
+    "LanguageModel",
+    "MaskedLM",
+    "Pooled",
+    "Regression",
+    "Span",
+    "TokenClassifier",
+    "TokenHead",
+]

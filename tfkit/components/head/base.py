@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.core import component
+from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Dropout as DropoutRate
@@ -23,6 +24,8 @@ class Head(Component, nn.Module):
     class Config(component.Config):
         reads: Literal["encoder", "decoder"] | None = Field(None, description="the stack it reads; none: the last one")
         dropout: DropoutRate = Field(0.0, description="dropout of its input")
+
+    capabilities = TOKENWISE
 
     def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
         """`embedding` is the token embedding of the head's own stack, for heads that can be tied to its table."""
@@ -90,11 +93,12 @@ class TokenHead(Head):
         self, width: int, vocab_size: int, bias: bool | Literal["frozen"], embedding: nn.Module | None
     ) -> nn.Linear:
         """The output projection, its weight the table of `embedding` when the head is tied."""
-        output = nn.Linear(width, vocab_size, bias=bool(bias), device="meta" if embedding is not None else None)
+        output = nn.Linear(width, vocab_size, bias=bias is True, device="meta" if embedding is not None else None)
         if embedding is not None:
             output.weight = embedding.tokens.weight  # type: ignore[assignment,union-attr]
-            if bias:
+            if bias is True:
                 output.bias = nn.Parameter(torch.zeros(vocab_size, device=output.weight.device))
-        if bias == "frozen":
-            output.bias.requires_grad_(False).zero_()
+        if bias == "frozen":  # a constant that is saved, no parameter
+            del output.bias
+            output.register_buffer("bias", torch.zeros(vocab_size, device=output.weight.device))
         return output

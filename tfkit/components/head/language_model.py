@@ -18,13 +18,15 @@ from tfkit.core.shape import Shape
 
 @register("head", "language_model")
 class LanguageModel(TokenHead):
-    """logits = output(scale * hidden), the weights those of the token table when tied (arXiv 1608.05859).
+    """logits = output(scale * hidden), tied to the token table or not (Press and Wolf 2016, arXiv 1608.05859).
 
     A tied table of another width than d_model is reached through a projection without bias.
     """
 
     class Config(TokenHead.Config):
-        bias: bool | Literal["frozen"] = Field(False, description="a bias; frozen: one that is never trained (BART)")
+        bias: bool | Literal["frozen"] = Field(
+            False, description="a bias; frozen: a constant that counts as no parameter (BART)"
+        )
         scale: Scale = Field(None, description="factor on the hidden states (T5: 1/sqrt_d_model)")
         softcap: PositiveFloat | None = Field(None, description="c in c * tanh(logits / c); none: no cap (Gemma 2: 30)")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tfkit.components.head.base import TokenHead
 from tfkit.core.component import Problem
-from tfkit.core.options import Activation, Bias, Norm, check_bias, has_bias
+from tfkit.core.options import Activation, Bias, Norm, Width, check_bias, check_norm, has_bias
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 
@@ -30,6 +30,9 @@ class MaskedLM(TokenHead):
         norm: Norm | None = Field(  # type: ignore[assignment]
             "layer_norm", description="after the activation; left out in a recipe: the stack's norm"
         )
+        d_output: Width | None = Field(
+            None, description="width of dense and of what output reads; none: d_model (RemBERT)"
+        )
         bias: Bias | Literal["frozen"] = Field(
             True, description="biases: all, none, or of dense or output; frozen: both, and output's never trained"
         )
@@ -39,6 +42,10 @@ class MaskedLM(TokenHead):
                 yield Problem("", "masked_lm needs a vocab_size in the model: a number, or `tokenizer`")
             for option, message in () if self.bias == "frozen" else check_bias(self.bias, PROJECTIONS):
                 yield Problem(option, message)
+            if self.tied and self.d_output is not None:
+                yield Problem("d_output", "a tied head has the width of the token table")
+            if not self.tied:  # a tied one has the width of a table that is not known here
+                yield from check_norm("norm", self.norm, self.d_output or shape.d_model)
 
         def biases(self) -> tuple[bool, bool | Literal["frozen"]]:
             """Of dense and of output."""
@@ -51,6 +58,7 @@ class MaskedLM(TokenHead):
     def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
         super().__init__(config, shape, embedding)
         width, vocab_size, table = self._target(embedding)
+        width = config.d_output or width
         dense_bias, output_bias = config.biases()
         inner = replace(shape, d_model=width)
         self.dense = nn.Linear(shape.d_model, width, bias=dense_bias)

@@ -30,12 +30,20 @@ class Init(Component):
             for module in modules:
                 if isinstance(module, kind) and id(module.weight) not in done:
                     done.add(id(module.weight))
-                    (self.embedding if kind is nn.Embedding else self.linear)(module.weight)
+                    self._fill(module)
         for module in modules:
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         self.finish(model)
         _gain(model)
+
+    def _fill(self, module: nn.Module) -> None:
+        """Fill a weight; those of experts lie one behind another in one tensor."""
+        weight = module.weight
+        assert isinstance(weight, Tensor)
+        fill = self.embedding if isinstance(module, nn.Embedding) else self.linear
+        for matrix in weight.unbind() if weight.dim() == 3 else (weight,):
+            fill(matrix)
 
     def embedding(self, weight: Tensor) -> None:
         """Fill a table [rows width]."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tfkit.components.mask.base import Mask
-from tfkit.core.context import Inputs
+from tfkit.core.context import ALL, Inputs
 from tfkit.core.registry import register
 
 
@@ -18,3 +18,6 @@ class Causal(Mask):
 
     def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
         return key <= query
+
+    def reach(self) -> tuple[int, int]:
+        return ALL, 0

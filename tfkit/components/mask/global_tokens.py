@@ -27,7 +27,8 @@ class GlobalTokens(Mask):
                 yield Problem("", "global_tokens would show the future to a causal layer")
 
     opens = True
-    needs = "global_attention_mask"
+    marks = True
+    needs = frozenset({"global_attention_mask"})
 
     def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
         if inputs.global_attention_mask is None:

@@ -16,7 +16,7 @@ class Prefix(Mask):
     """key < prefix_length: the prefix is read both ways, the rest forwards (Liu et al. 2018, arXiv 1801.10198)."""
 
     opens = True
-    needs = "prefix_length"
+    needs = frozenset({"prefix_length"})
 
     def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
         if inputs.prefix_length is None:

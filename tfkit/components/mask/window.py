@@ -10,12 +10,10 @@ from torch import Tensor
 from tfkit.components.mask.base import Mask
 from tfkit.core import component
 from tfkit.core.component import Problem
-from tfkit.core.context import Inputs
+from tfkit.core.context import ALL, Inputs
 from tfkit.core.options import NonNegativeInt, PositiveInt
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
-
-ALL = 2**40  # more keys than any text has
 
 
 @register("mask", "window")
@@ -59,3 +57,6 @@ class Window(Mask):
     def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
         distance = key - query
         return (distance >= -self.before) & (distance <= self.after)
+
+    def reach(self) -> tuple[int, int]:
+        return self.before, self.after

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.components.norm.base import Norm, wide
-from tfkit.core import component
+from tfkit.components.norm.base import GroupedConfig, Norm, grouped, wide
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
@@ -18,7 +17,7 @@ from tfkit.core.shape import Shape
 class LayerNorm(Norm):
     """y = (weight_offset + weight) * (x - mean(x)) / sqrt(var(x) + eps) + bias (Ba et al. 2016, arXiv 1607.06450)."""
 
-    class Config(component.Config):
+    class Config(GroupedConfig):
         eps: PositiveFloat = Field(1e-5, description="added to the variance")
         bias: bool = Field(True, description="a learned bias")
         affine: bool = Field(True, description="a learned weight, and the bias; false: neither")
@@ -32,9 +31,14 @@ class LayerNorm(Norm):
         self.bias = nn.Parameter(torch.zeros(shape.d_model)) if config.affine and config.bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.weight is None or not self.config.weight_offset:
+        size = self.config.group_size
+        if size is None and (self.weight is None or not self.config.weight_offset):
             return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.config.eps)
         # a half-precision 1 + weight would round the weight away
-        weight = self.config.weight_offset + wide(self.weight)
+        weight = None if self.weight is None else self.config.weight_offset + wide(self.weight)
         bias = None if self.bias is None else wide(self.bias)
-        return F.layer_norm(wide(x), x.shape[-1:], weight, bias, self.config.eps).to(x.dtype)
+        if size is None:
+            return F.layer_norm(wide(x), x.shape[-1:], weight, bias, self.config.eps).to(x.dtype)
+        y = F.layer_norm(grouped(wide(x), size), (size,), eps=self.config.eps).flatten(-2)
+        y = y if weight is None else y * weight
+        return (y if bias is None else y + bias).to(x.dtype)

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.components.norm.base import Norm, wide
-from tfkit.core import component
+from tfkit.components.norm.base import GroupedConfig, Norm, grouped, wide
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
@@ -18,7 +17,7 @@ from tfkit.core.shape import Shape
 class RMSNorm(Norm):
     """y = (weight_offset + weight) * x / sqrt(mean(x²) + eps) + bias (Zhang and Sennrich 2019, arXiv 1910.07467)."""
 
-    class Config(component.Config):
+    class Config(GroupedConfig):
         eps: PositiveFloat = Field(1e-6, description="added to the mean square")
         bias: bool = Field(False, description="a learned bias")
         affine: bool = Field(True, description="a learned weight, and the bias if there is one; false: neither")
@@ -36,5 +35,10 @@ class RMSNorm(Norm):
     def forward(self, x: Tensor) -> Tensor:
         # offset, weight and bias are applied before the result is rounded to half precision
         weight = None if self.weight is None else self.config.weight_offset + wide(self.weight)
-        y = F.rms_norm(wide(x), x.shape[-1:], weight, self.config.eps)
+        size = self.config.group_size
+        if size is None:
+            y = F.rms_norm(wide(x), x.shape[-1:], weight, self.config.eps)
+        else:
+            y = F.rms_norm(grouped(wide(x), size), (size,), eps=self.config.eps).flatten(-2)
+            y = y if weight is None else y * weight
         return (y if self.bias is None else y + wide(self.bias)).to(x.dtype)

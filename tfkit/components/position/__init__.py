@@ -7,13 +7,15 @@
 | rotary | Llama and most models since 2021: relative, nothing to learn, can be stretched to longer texts |
 | alibi | BLOOM: relative, nothing to learn, trained short and used longer |
 | t5_bias | T5: relative, a learned number for each range of distances and each head |
+| log_temperature | beside rotary, Ministral 3: scores grow with the position, so that long texts stay in focus |
 """
 
 from tfkit.components.position.alibi import ALiBi
 from tfkit.components.position.base import Position
 from tfkit.components.position.learned import Learned
+from tfkit.components.position.log_temperature import LogTemperature
 from tfkit.components.position.rotary import Rotary
 from tfkit.components.position.sinusoidal import Sinusoidal
 from tfkit.components.position.t5_bias import T5Bias
 
-__all__ = ["ALiBi", "Learned", "Position", "Rotary", "Sinusoidal", "T5Bias"]
+__all__ = ["ALiBi", "Learned", "LogTemperature", "Position", "Rotary", "Sinusoidal", "T5Bias"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.component import Component, Config
 from tfkit.core.shape import Shape
 
@@ -16,6 +17,7 @@ class Position(Component, nn.Module):
     Positions are [batch|1 time] integers. Said in the stack it is one part for the stack, said in a layer that layer's.
     """
 
+    capabilities = TOKENWISE
     # count real tokens only, from 0; padding stands at -1 (RoBERTa), where a call gives no positions itself
     skips_padding: bool = False
 
@@ -45,3 +47,13 @@ class Position(Component, nn.Module):
         """The hooks this part overrides, among embed, rotation, bias and temperature."""
         names = ("embed", "rotation", "bias", "temperature")
         return frozenset(name for name in names if getattr(cls, name) is not getattr(Position, name))
+
+    @classmethod
+    def asks(cls, config: Config) -> frozenset[str]:
+        """The hooks that do something with these options; all that the part overrides, unless it knows better."""
+        return cls.hooks()
+
+    @property
+    def moves(self) -> bool:
+        """Whether what is said of a place changes as the text grows, so that a past cannot keep it."""
+        return False

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from einops import rearrange
+from pydantic import Field
 from torch import Tensor
 
 from tfkit.components.position.base import Position
+from tfkit.components.position.scaling import AnyScaling, Scaling, plain_frequencies
 from tfkit.core import component
 from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
@@ -17,14 +20,7 @@ from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.functional.rotate import Rotation
 
-
-class LinearScaling(BaseModel):
-    """Positions divided by `factor`, for texts longer than those of training (Chen et al. 2023, arXiv 2306.15595)."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-    type: Literal["linear"] = Field(description="linear: all frequencies alike")
-    factor: PositiveFloat = Field(description="how many times longer")
+PROBED = 2**16  # channels; what is wrong with wider heads is wrong with these
 
 
 @register("position", "rotary")
@@ -43,7 +39,8 @@ class Rotary(Position):
             "halves",
             description="halves pairs channels i and i + width/2 (Llama); interleaved 2i and 2i + 1 (the paper, GPT-J)",
         )
-        scaling: LinearScaling | None = Field(None, description="stretch over longer texts; none: no stretch")
+        clockwise: bool = Field(False, description="turned the other way, by -p (nanochat)")
+        scaling: AnyScaling | None = Field(None, description="stretch over longer texts; none: no stretch")
 
         def check_head_dim(self, head_dim: int) -> Iterator[Problem]:
             """Channels turn in pairs."""
@@ -53,21 +50,55 @@ class Rotary(Position):
                 yield Problem(
                     option, f"rotary turns channels in pairs; {share}head_dim {head_dim} is {width}, not an even number"
                 )
+            elif self.scaling is not None and 0 < width <= PROBED:
+                yield from self._check_scaling(self.scaling, width)
+
+        def _check_scaling(self, scaling: Scaling, width: int) -> Iterator[Problem]:
+            """What is stretched is still a number for each pair: no root of theta 1, no list that is too short."""
+            lengths = torch.tensor([1, 2**31])
+            try:
+                found = scaling.frequencies(self.theta, width, lengths)
+            except (ArithmeticError, ValueError, RuntimeError):
+                found = torch.tensor([math.nan])
+            if not scaling.fits(width) or not bool(found.isfinite().all()):
+                yield Problem("scaling", f"gives no finite frequency for each of {width // 2} pairs of channels")
 
     config: Config
 
-    def rotation(self, positions: Tensor, dim: int) -> Rotation:
-        angles = positions[:, None, :, None].double() * self._frequencies(dim, positions.device)
-        return Rotation(angles.cos().float(), angles.sin().float(), self.config.layout)
+    @classmethod
+    def hooks(cls) -> frozenset[str]:
+        return frozenset({"rotation"})
 
-    def _frequencies(self, dim: int, device: torch.device) -> Tensor:
-        """Angular frequency of each pair, [pairs], in float64 so that far positions stay exact."""
+    @classmethod
+    def asks(cls, config: component.Config) -> frozenset[str]:
+        scaled = getattr(getattr(config, "scaling", None), "temperature", 1.0) != 1.0
+        return cls.hooks() | ({"temperature"} if scaled else set())
+
+    @property
+    def moves(self) -> bool:
+        return self.config.scaling is not None and self.config.scaling.moves
+
+    def rotation(self, positions: Tensor, dim: int) -> Rotation:
+        frequencies = self._frequencies(dim, positions)
+        angles = rearrange(positions, "batch time -> batch 1 time 1").double() * frequencies
+        amplitude = 1.0 if self.config.scaling is None else self.config.scaling.amplitude
+        cosine, sine = angles.cos() * amplitude, angles.sin() * amplitude
+        return Rotation(cosine, -sine if self.config.clockwise else sine, self.config.layout)
+
+    def temperature(self, positions: Tensor) -> Tensor | None:
+        factor = getattr(self.config.scaling, "temperature", 1.0)
+        return None if factor == 1.0 else torch.full_like(positions, factor, dtype=torch.float32)
+
+    def _frequencies(self, dim: int, positions: Tensor) -> Tensor:
+        """Angular frequency of each pair, [pairs] or [batch 1 1 pairs], in float64 so that far positions stay exact."""
         width = int(dim * self.config.fraction)
         if width % 2 or not width:
             raise UsageError(
                 f"rotary turns channels in pairs, but {self.config.fraction} of head_dim {dim} is {width}; "
                 "choose a fraction and a head_dim that give an even number"
             )
-        exponents = torch.arange(0, width, 2, dtype=torch.float64, device=device) / width
-        stretch = 1.0 if self.config.scaling is None else self.config.scaling.factor
-        return self.config.theta**-exponents / stretch
+        if self.config.scaling is None:
+            return plain_frequencies(self.config.theta, width, positions.device)
+        length = positions.amax(dim=-1) + 1
+        found = self.config.scaling.frequencies(self.config.theta, width, length)
+        return found if found.dim() == 1 else rearrange(found, "batch pair -> batch 1 1 pair")

@@ -14,14 +14,17 @@ from torch import Tensor
 from tfkit.components.position.base import Position
 from tfkit.core import component
 from tfkit.core.component import Problem
-from tfkit.core.options import PositiveFloat
+from tfkit.core.options import NonNegativeInt, PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 
 
 @register("position", "sinusoidal")
 class Sinusoidal(Position):
-    """PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(same) (Vaswani et al. 2017, arXiv 1706.03762)."""
+    """PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(same) (Vaswani et al. 2017, arXiv 1706.03762).
+
+    With `offset`, p counts from there.
+    """
 
     class Config(component.Config):
         base: PositiveFloat = Field(10000.0, description="ratio between the longest and the shortest wavelength")
@@ -33,6 +36,10 @@ class Sinusoidal(Position):
             "d_model",
             description="exponents: d_model: 2i/d_model, as in the paper; endpoints: from 0 to 1 inclusive (fairseq)",
         )
+        offset: NonNegativeInt = Field(0, description="the number of the first position (fairseq: 2)")
+        skip_padding: bool = Field(
+            False, description="count real tokens only; nothing is added to padding (fairseq, M2M-100)"
+        )
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.d_model % 2:
@@ -42,9 +49,16 @@ class Sinusoidal(Position):
 
     config: Config
 
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.skips_padding = config.skip_padding
+
     def embed(self, positions: Tensor) -> Tensor:
-        angles = positions[..., None].double() * self._frequencies(positions.device)
+        place = (positions + self.config.offset)[..., None].double()
+        angles = place * self._frequencies(positions.device)
         pair = torch.stack((angles.sin(), angles.cos()), dim=-1).float()
+        if self.config.skip_padding:
+            pair = pair * (positions >= 0)[..., None, None]
         if self.config.layout == "interleaved":
             return rearrange(pair, "batch time pair two -> batch time (pair two)")
         return rearrange(pair, "batch time pair two -> batch time (two pair)")

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.core.component import Component, Config
+from tfkit.core import component
+from tfkit.core.capabilities import TOKENWISE
+from tfkit.core.component import Component
 from tfkit.core.context import Context
+from tfkit.core.options import PositiveFloat
 from tfkit.core.shape import Shape
 
 
@@ -25,11 +29,20 @@ class Branch:
     context: Context
     dropout: nn.Module
     norms: Mapping[str, nn.Module] = field(default_factory=dict)
+    scale: float = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Dropout(Sublayer(x))."""
+        """Scale * Dropout(Sublayer(x))."""
+        return self.scaled(self.bare(x))
+
+    def bare(self, x: Tensor) -> Tensor:
+        """Dropout(Sublayer(x)), for layouts that norm it: a norm would undo the scale, which follows it."""
         out: Tensor = self.dropout(self.sublayer(x, self.context))
         return out
+
+    def scaled(self, out: Tensor) -> Tensor:
+        """Scale * out."""
+        return out if self.scale == 1.0 else out * self.scale
 
     def norm(self, x: Tensor) -> Tensor:
         """The norm called `<name>_norm`."""
@@ -45,10 +58,15 @@ class Branch:
 class Residual(Component, nn.Module):
     """A layout; `forward` is the equation."""
 
+    capabilities = TOKENWISE | {"cross_attention"}  # what a token is passes by the mix of a memory
+
+    class Config(component.Config):
+        branch_scale: PositiveFloat = Field(1.0, description="factor on what each sublayer adds (Granite)")
+
     # whether a stack whose last layer has this layout ends in a norm
     final_norm: ClassVar[bool] = False
 
-    def __init__(self, config: Config, shape: Shape) -> None:
+    def __init__(self, config: component.Config, shape: Shape) -> None:
         super().__init__()
         self.config = config
         self.shape = shape
@@ -63,6 +81,6 @@ class Residual(Component, nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     @classmethod
-    def init_gain(cls, config: Config, shape: Shape) -> float:
+    def init_gain(cls, config: component.Config, shape: Shape) -> float:
         """A factor on the initial weights of values, outputs and feed-forward, where a paper asks for one."""
         return 1.0

@@ -12,11 +12,11 @@ from tfkit.core.registry import register
 
 @register("residual", "branch_norm")
 class BranchNorm(Residual):
-    """x = x + Norm(Dropout(Sublayer(x))) (Liu et al. 2021, Swin v2, arXiv 2111.09883; OLMo 2, arXiv 2501.00656)."""
+    """x = x + scale * Norm(Dropout(Sublayer(x))) (Liu et al. 2021, arXiv 2111.09883; OLMo 2, 2501.00656)."""
 
     final_norm = True
 
     def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
         for branch in branches:
-            x = x + branch.norm(branch(x))
+            x = x + branch.scaled(branch.norm(branch.bare(x)))
         return x

@@ -28,7 +28,7 @@ def constants(shape: Shape) -> tuple[float, float]:
 class DeepNorm(Residual):
     """x = Norm(alpha * x + Dropout(Sublayer(x))), weights begin times beta (Wang et al. 2022, arXiv 2203.00555)."""
 
-    class Config(component.Config):
+    class Config(Residual.Config):
         alpha: PositiveFloat | None = Field(None, description="factor on x; none: from the depths, as in the paper")
         beta: PositiveFloat | None = Field(None, description="factor on initial weights; none: from the depths")
 

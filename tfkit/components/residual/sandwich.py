@@ -12,7 +12,7 @@ from tfkit.core.registry import register
 
 @register("residual", "sandwich")
 class Sandwich(Residual):
-    """x = x + OutputNorm(Dropout(Sublayer(Norm(x)))) (Ding et al. 2021, CogView, arXiv 2105.13290)."""
+    """x = x + scale * OutputNorm(Dropout(Sublayer(Norm(x)))) (Ding et al. 2021, CogView, arXiv 2105.13290)."""
 
     final_norm = True
 
@@ -22,5 +22,5 @@ class Sandwich(Residual):
 
     def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
         for branch in branches:
-            x = x + branch.output_norm(branch(branch.norm(x)))
+            x = x + branch.scaled(branch.output_norm(branch.bare(branch.norm(x))))
         return x

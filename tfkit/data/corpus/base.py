@@ -34,7 +34,10 @@ def _several(value: Any) -> Any:
 
 
 Encoding = Annotated[str, AfterValidator(_known_encoding)]
-RecipePaths = Annotated[tuple[RecipePath, ...], BeforeValidator(_several), Field(min_length=1)]
+_OneOrMany = RecipePath | Annotated[list[RecipePath], Field(min_length=1)]  # as a recipe writes them
+RecipePaths = Annotated[
+    tuple[RecipePath, ...], BeforeValidator(_several, json_schema_input_type=_OneOrMany), Field(min_length=1)
+]
 # example field -> the name it has in the file; `translation.en` looks into a mapping
 Fields = Annotated[dict[str, str], Field(min_length=1)]
 
@@ -45,7 +48,7 @@ class Corpus(Component):
     class Config(PartConfig):
         """Options of every corpus; `limit` takes the first so many examples."""
 
-        limit: PositiveInt | None = None
+        limit: PositiveInt | None = Field(None, description="only the first so many examples; none: all")
 
     fields: tuple[str, ...] = ()  # set on the object where its options say them
 
@@ -67,7 +70,7 @@ class RecordCorpus(Corpus):
     class Config(Corpus.Config):
         """Options of every corpus of records; `skip_empty` leaves out a record with an empty field."""
 
-        skip_empty: bool = False
+        skip_empty: bool = Field(False, description="leave out records with an empty field; false: they are an error")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -101,7 +104,7 @@ class TextRecordCorpus(RecordCorpus):
     class Config(RecordCorpus.Config):
         """Options of every corpus of records in a text file."""
 
-        encoding: Encoding = "utf-8"
+        encoding: Encoding = Field("utf-8", description="how the file writes its letters: utf-8, latin-1, ...")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Literal
 
+from pydantic import Field
+
 from tfkit.core.errors import DataError
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
@@ -26,8 +28,10 @@ class Conllu(TextRecordCorpus):
     class Config(TextRecordCorpus.Config):
         """The file, and the column that gives the tags."""
 
-        file: RecipePath
-        column: Literal["lemma", "upos", "xpos", "features", "relation"] = "upos"
+        file: RecipePath = Field(description="a CoNLL-U file")
+        column: Literal["lemma", "upos", "xpos", "features", "relation"] = Field(
+            "upos", description="the column that gives the tags"
+        )
 
     fields = ("text", "tags")
 

@@ -25,10 +25,12 @@ class Csv(TextRecordCorpus):
     class Config(TextRecordCorpus.Config):
         """The file; `fields` gives each field's column, by the header's name or by number from 0."""
 
-        file: RecipePath
-        fields: Columns
-        delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
-        header: bool = True
+        file: RecipePath = Field(description="a CSV file")
+        fields: Columns = Field(description="the column of each field: its name in the header, or its number from 0")
+        delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(
+            ",", description="the letter between two cells"
+        )
+        header: bool = Field(True, description="the first line names the columns")
 
         @model_validator(mode="after")
         def _names_need_a_header(self) -> Csv.Config:

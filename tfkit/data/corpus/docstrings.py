@@ -10,7 +10,9 @@ import warnings
 from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from tfkit.core.errors import DataError
 from tfkit.core.options import NonNegativeInt, PositiveInt
@@ -28,12 +30,14 @@ class Docstrings(Corpus):
     The same Python version gives the same texts; another version gives others. No text stands in both splits.
     """
 
+    example: ClassVar = {"characters": 100_000}
+
     class Config(Corpus.Config):
         """Which split (one text in twenty is `valid`), how it is drawn, and the most characters of both together."""
 
-        split: Literal["train", "valid"] = "train"
-        seed: NonNegativeInt = 0
-        characters: PositiveInt = 2_000_000
+        split: Literal["train", "valid"] = Field("train", description="one text in twenty is of valid")
+        seed: NonNegativeInt = Field(0, description="of the draw between the splits")
+        characters: PositiveInt = Field(2_000_000, description="most characters, of both splits together")
 
     fields = ("text",)
 

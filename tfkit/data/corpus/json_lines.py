@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from pydantic import Field
+
 from tfkit.core.errors import DataError
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
@@ -20,8 +22,8 @@ class JsonLines(TextRecordCorpus):
     class Config(TextRecordCorpus.Config):
         """The file, and the name in it of each field."""
 
-        file: RecipePath
-        fields: Fields
+        file: RecipePath = Field(description="a file with one JSON object a line")
+        fields: Fields = Field(description="the name of each field in the file, or a dotted way into it")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

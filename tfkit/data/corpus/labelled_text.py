@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pydantic import Field
+
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Record, TextRecordCorpus
@@ -17,8 +19,8 @@ class LabelledText(TextRecordCorpus):
     class Config(TextRecordCorpus.Config):
         """The file of texts, and that of labels if they are apart."""
 
-        file: RecipePath
-        labels: RecipePath | None = None
+        file: RecipePath = Field(description="a text a line")
+        labels: RecipePath | None = Field(None, description="a label a line; none: the first word of each text")
 
     fields = ("text", "label")
 

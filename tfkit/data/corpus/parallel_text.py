@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pydantic import Field
+
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Record, TextRecordCorpus
@@ -17,8 +19,8 @@ class ParallelText(TextRecordCorpus):
     class Config(TextRecordCorpus.Config):
         """The two files."""
 
-        source: RecipePath
-        target: RecipePath
+        source: RecipePath = Field(description="a source text a line")
+        target: RecipePath = Field(description="on each line the target of the source's line")
 
     fields = ("source", "target")
 

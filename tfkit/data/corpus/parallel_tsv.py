@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from tfkit.core.errors import DataError
 from tfkit.core.options import NonNegativeInt, RecipePath
@@ -20,10 +20,10 @@ class ParallelTsv(TextRecordCorpus):
     class Config(TextRecordCorpus.Config):
         """The file and its columns; `header: true` leaves out the first line."""
 
-        file: RecipePath
-        source_column: NonNegativeInt = 0
-        target_column: NonNegativeInt = 1
-        header: bool = False
+        file: RecipePath = Field(description="a file of columns parted by tabs")
+        source_column: NonNegativeInt = Field(0, description="number of the sources' column, from 0")
+        target_column: NonNegativeInt = Field(1, description="number of the targets' column, from 0")
+        header: bool = Field(False, description="the first line names the columns, and is left out")
 
         @model_validator(mode="after")
         def _two_columns(self) -> ParallelTsv.Config:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
+from pydantic import Field
+
 from tfkit.core.errors import DataError
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
@@ -21,8 +23,8 @@ class Parquet(RecordCorpus):
     class Config(RecordCorpus.Config):
         """The file, and the name in it of each field."""
 
-        file: RecipePath
-        fields: Fields
+        file: RecipePath = Field(description="a Parquet file")
+        fields: Fields = Field(description="the name of each field in the file, or a dotted way into it")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

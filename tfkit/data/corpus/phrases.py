@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from tfkit.core.options import NonNegativeInt, PositiveInt
 from tfkit.core.registry import register
@@ -17,14 +19,16 @@ class Phrases(Corpus):
     The three numbers and the seed belong to all splits together: say the same ones in train, valid and test.
     """
 
+    example: ClassVar = {"train": 60, "valid": 20, "test": 20}
+
     class Config(Corpus.Config):
         """Which split, how large each of them is, and the seed of all."""
 
-        split: Literal["train", "valid", "test"] = "train"
-        train: PositiveInt = 30000
-        valid: PositiveInt = 500
-        test: PositiveInt = 1000
-        seed: NonNegativeInt = 1
+        split: Literal["train", "valid", "test"] = Field("train", description="which of the three")
+        train: PositiveInt = Field(30000, description="pairs in train")
+        valid: PositiveInt = Field(500, description="pairs in valid")
+        test: PositiveInt = Field(1000, description="pairs in test")
+        seed: NonNegativeInt = Field(1, description="of the pairs and their splits")
 
     fields = ("source", "target")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pydantic import Field
+
 from tfkit.core.errors import DataError
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
@@ -21,8 +23,8 @@ class TaggedText(TextRecordCorpus):
     class Config(TextRecordCorpus.Config):
         """The two files."""
 
-        file: RecipePath
-        tags: RecipePath
+        file: RecipePath = Field(description="a text of words a line")
+        tags: RecipePath = Field(description="on each line a tag for each word of the text")
 
     fields = ("text", "tags")
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Literal
 
+from pydantic import Field
+
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Encoding, Example, RecipePaths
 from tfkit.data.corpus.lines import read_lines, read_text
@@ -21,9 +23,11 @@ class Text(Corpus):
     class Config(Corpus.Config):
         """The file or files, and what in them is one text."""
 
-        files: RecipePaths
-        unit: Literal["line", "paragraph", "document"] = "line"
-        encoding: Encoding = "utf-8"
+        files: RecipePaths = Field(description="a file, or a list of them")
+        unit: Literal["line", "paragraph", "document"] = Field(
+            "line", description="what is one text: a line, what stands between empty lines, a file"
+        )
+        encoding: Encoding = Field("utf-8", description="how the files write their letters: utf-8, latin-1, ...")
 
     fields = ("text",)
 

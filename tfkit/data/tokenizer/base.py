@@ -38,16 +38,33 @@ class Tokenizer:
         """The ids of `text`, no special token added; with `special` those written in the text are read as such."""
         return self.encode_batch([text], special)[0]
 
-    def encode_batch(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
-        """`encode` for many texts at once, in parallel; raises DataError for a text that has no ids here."""
+    def encode_batch(self, texts: Sequence[str], special: bool = False, template: bool = False) -> list[list[int]]:
+        """`encode` for many texts at once, in parallel; raises DataError for a text that has no ids here.
+
+        With `template` the special tokens are added that a file from elsewhere puts around a text ([CLS] ... [SEP]).
+        """
         self.backend.encode_special_tokens = not special
         try:
-            encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=template)
         except TypeError:
             raise _not_text(texts) from None
         except Exception as error:  # the library raises plain Exception
             raise DataError(f"{self._first_unknown(texts)}: {error}") from error
         return [list(one.ids) for one in encoded]
+
+    def encode_with_places(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """The ids of each text, no special token among them, and which characters each stands for: begin and end.
+
+        Raises DataError for a text that has no ids here.
+        """
+        self.backend.encode_special_tokens = True
+        try:
+            encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        except TypeError:
+            raise _not_text(texts) from None
+        except Exception as error:  # the library raises plain Exception
+            raise DataError(f"{self._first_unknown(texts)}: {error}") from error
+        return [(list(one.ids), list(one.offsets)) for one in encoded]
 
     def _first_unknown(self, texts: Sequence[str]) -> str:
         """What to say of a text that a vocabulary without an unknown token cannot write."""
@@ -174,7 +191,9 @@ class Learned(TokenizerPart):
     class Config(TokenizerPart.Config):
         """Options of every tokenizer that learns its vocabulary."""
 
-        special_tokens: SpecialTokens = Field(default_factory=SpecialTokens)
+        special_tokens: SpecialTokens = Field(
+            default_factory=SpecialTokens, description="texts of the special tokens by role; none leaves one out"
+        )
 
     def __init__(self, config: Config) -> None:
         self.special = config.special_tokens

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tokenizers
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from tfkit.core.options import PositiveInt
@@ -26,10 +26,10 @@ class Bpe(Learned):
     class Config(Learned.Config):
         """Options of `bpe`; pairs seen less than `minimum_count` times are not merged."""
 
-        vocab_size: PositiveInt
-        byte_level: bool = False
-        lowercase: bool = False
-        minimum_count: PositiveInt = 2
+        vocab_size: PositiveInt = Field(description="tokens to learn, special ones counted; a small text gives fewer")
+        byte_level: bool = Field(False, description="pieces of bytes, which know every text (GPT-2)")
+        lowercase: bool = Field(False, description="texts in lower case")
+        minimum_count: PositiveInt = Field(2, description="pairs seen less often are not merged")
 
         @model_validator(mode="before")
         @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
@@ -18,12 +18,12 @@ class GivenTokens(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, title="GivenTokens")
 
-    pad: str | None = None
-    start: str | None = None
-    end: str | None = None
-    unknown: str | None = None
-    mask: str | None = None
-    separator: str | None = None
+    pad: str | None = Field(None, description="fills a row up to the longest in its batch")
+    start: str | None = Field(None, description="begins what a decoder writes")
+    end: str | None = Field(None, description="ends a text")
+    unknown: str | None = Field(None, description="stands for what the vocabulary does not know")
+    mask: str | None = Field(None, description="stands where a token is hidden (masked_lm)")
+    separator: str | None = Field(None, description="stands between two texts in one row")
 
 
 @register("tokenizer", "file")
@@ -33,8 +33,10 @@ class File(TokenizerPart):
     class Config(TokenizerPart.Config):
         """Options of `file`; special_tokens: exactly those written, or none = by their common names."""
 
-        path: RecipePath
-        special_tokens: GivenTokens | None = None
+        path: RecipePath = Field(description="the tokenizer.json")
+        special_tokens: GivenTokens | None = Field(
+            None, description="texts of the special tokens by role, exactly those; none: by their common names"
+        )
 
     learns: ClassVar[bool] = False
 

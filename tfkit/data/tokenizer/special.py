@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import tokenizers
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from tfkit.core.options import NonNegativeInt
 
 ROLES = ("pad", "start", "end", "unknown", "mask", "separator")
 COMMON_NAMES: dict[str, tuple[str, ...]] = {
@@ -24,6 +26,7 @@ COMMON_NAMES: dict[str, tuple[str, ...]] = {
     "mask": ("<mask>", "[MASK]"),
     "separator": ("[SEP]", "<sep>", "</s>"),
 }
+SENTINEL = "<extra_id_{}>"  # as T5 calls the tokens that stand for hidden spans, from 0
 _PREFIX = "tfkit."
 _ROLES = "tfkit"  # marks the template of roles, even when it names none
 
@@ -33,12 +36,15 @@ class SpecialTokens(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, title="SpecialTokens")
 
-    pad: str | None = "<pad>"
-    start: str | None = "<s>"
-    end: str | None = "</s>"
-    unknown: str | None = "<unk>"
-    mask: str | None = None
-    separator: str | None = None
+    pad: str | None = Field("<pad>", description="fills a row up to the longest in its batch")
+    start: str | None = Field("<s>", description="begins what a decoder writes")
+    end: str | None = Field("</s>", description="ends a text")
+    unknown: str | None = Field("<unk>", description="stands for what the vocabulary does not know")
+    mask: str | None = Field(None, description="stands where a token is hidden (masked_lm)")
+    separator: str | None = Field(None, description="stands between two texts in one row")
+    sentinels: NonNegativeInt = Field(
+        0, le=1000, description="how many tokens <extra_id_0>, ... that stand for hidden spans (span_corruption)"
+    )
 
     @field_validator(*ROLES)
     @classmethod
@@ -64,7 +70,8 @@ class SpecialTokens(BaseModel):
 
     def texts(self) -> dict[str, str]:
         """The special tokens there are, by role, in the order of their ids."""
-        return {role: text for role in ROLES if (text := getattr(self, role)) is not None}
+        roles = {role: text for role in ROLES if (text := getattr(self, role)) is not None}
+        return roles | {f"sentinel_{number}": SENTINEL.format(number) for number in range(self.sentinels)}
 
 
 def infer_roles(backend: tokenizers.Tokenizer) -> dict[str, str]:

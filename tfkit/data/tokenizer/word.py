@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import tokenizers
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from tokenizers import models, trainers
 
 from tfkit.core.options import PositiveInt
@@ -22,9 +22,11 @@ class Word(Learned):
     class Config(Learned.Config):
         """Options of `word`; `vocab_size` is the most there may be, special tokens counted, none = no limit."""
 
-        vocab_size: PositiveInt | None = None
-        minimum_count: PositiveInt = 1
-        lowercase: bool = False
+        vocab_size: PositiveInt | None = Field(
+            None, description="most tokens there may be, special ones counted; none: no limit"
+        )
+        minimum_count: PositiveInt = Field(1, description="words seen less often are left out")
+        lowercase: bool = Field(False, description="texts in lower case")
 
         @model_validator(mode="after")
         def _has_room(self) -> Word.Config:

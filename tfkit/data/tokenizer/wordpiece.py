@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import tokenizers
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from tfkit.core.errors import DataError
@@ -30,9 +30,9 @@ class WordPiece(Learned):
     class Config(Learned.Config):
         """Options of `wordpiece`; lowercase removes accents too, as BERT's uncased vocabulary does."""
 
-        vocab_size: PositiveInt
-        lowercase: bool = False
-        minimum_count: PositiveInt = 2
+        vocab_size: PositiveInt = Field(description="tokens to learn, special ones counted; a small text gives fewer")
+        lowercase: bool = Field(False, description="texts in lower case and without accents (BERT uncased)")
+        minimum_count: PositiveInt = Field(2, description="pairs seen less often are not merged")
 
         @model_validator(mode="after")
         def _has_unknown(self) -> WordPiece.Config:

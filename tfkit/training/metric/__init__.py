@@ -3,15 +3,44 @@
 | type | choose it when |
 |---|---|
 | perplexity | a language model is judged by the text it did not see |
+| bits_per_character | language models with unlike tokens are compared |
+| accuracy | texts have a class, or words a tag |
+| macro_f1 | rare classes count as much as frequent ones |
+| entity_f1 | tags mark entities: B-place, I-place, O |
+| pearson | a text has a number, and its size matters |
+| spearman | a text has a number, and only the order matters |
 | bleu | translations are compared with published ones |
 | chrf | translations into a language of rich word forms, or short texts |
+| rouge | summaries are compared with published ones |
 | exact_match | there is one right answer |
 """
 
+from tfkit.training.metric.accuracy import Accuracy
 from tfkit.training.metric.base import LossMetric, Metric, TextMetric
+from tfkit.training.metric.bits_per_character import BitsPerCharacter
 from tfkit.training.metric.bleu import Bleu
 from tfkit.training.metric.chrf import Chrf
+from tfkit.training.metric.entity_f1 import EntityF1
 from tfkit.training.metric.exact_match import ExactMatch
+from tfkit.training.metric.macro_f1 import MacroF1
+from tfkit.training.metric.pearson import Pearson
 from tfkit.training.metric.perplexity import Perplexity
+from tfkit.training.metric.rouge import Rouge
+from tfkit.training.metric.spearman import Spearman
 
-__all__ = ["Bleu", "Chrf", "ExactMatch", "LossMetric", "Metric", "Perplexity", "TextMetric"]
+__all__ = [
+    "Accuracy",
+    "BitsPerCharacter",
+    "Bleu",
+    "Chrf",
+    "EntityF1",
+    "ExactMatch",
+    "LossMetric",
+    "MacroF1",
+    "Metric",
+    "Pearson",
+    "Perplexity",
+    "Rouge",
+    "Spearman",
+    "TextMetric",
+]

@@ -12,36 +12,39 @@ from tfkit.core.errors import UsageError
 
 
 class Metric(Component):
-    """Base of the metrics; `needs` says which method it has."""
+    """Base of the metrics; `reads` says which method it has."""
 
     class Config(PartConfig):
         """Options of every metric."""
 
-    needs: ClassVar[Literal["loss", "text"]]
+    reads: ClassVar[Literal["loss", "text"]]
     higher_is_better: ClassVar[bool] = True
+    per_character: ClassVar[bool] = False  # whether its loss is counted by characters, not by targets
+    # references and wrong outputs for the contract tests, where sentences would not do
+    samples: ClassVar[tuple[tuple[str, ...], tuple[str, ...]] | None] = None
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
         """The score of generated texts, in the order of their references; raises UsageError."""
-        raise UsageError(f"{self.part_name} is computed from the {self.needs}, not from texts")
+        raise UsageError(f"{self.part_name} is computed from the {self.reads}, not from texts")
 
     def from_loss(self, nats_per_target: float) -> float:
         """The score of a loss in nats per target; raises UsageError."""
-        raise UsageError(f"{self.part_name} is computed from {self.needs}s, not from the loss")
+        raise UsageError(f"{self.part_name} is computed from {self.reads}s, not from the loss")
 
 
 class LossMetric(Metric):
     """Base of the metrics that the loss is enough for."""
 
-    needs: ClassVar = "loss"
+    reads: ClassVar = "loss"
 
 
 class TextMetric(Metric):
     """Base of the metrics that compare texts; a subclass says how in `compare`."""
 
-    needs: ClassVar = "text"
+    reads: ClassVar = "text"
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
         """The score over the whole corpus; raises UsageError for texts that do not pair up."""

@@ -5,11 +5,48 @@
 | seq2seq | one text becomes another: an encoder-decoder learns to write the target, given the source (the original) |
 | causal_lm | text is continued: a decoder learns the next token (GPT-style) |
 | masked_lm | text is understood: an encoder learns to fill in hidden tokens (BERT-style) |
+| next_sentence | the same, and pairs of texts: an encoder learns to fill in, and what follows what (BERT) |
+| replaced_token | the same with less computation: an encoder finds the tokens that a generator put in (ELECTRA) |
+| span_corruption | an encoder-decoder learns from text alone, to write hidden spans (T5) |
+| denoising | an encoder-decoder learns from text alone, to mend it (BART) |
+| classification | a text, or two, has a class |
+| token_classification | every word has a tag: parts of speech, entities |
+| span | the answer to a question is a piece of a text |
+| regression | a text, or two, has a number |
 """
 
-from tfkit.training.objective.base import Batch, Item, Loss, Objective
+from tfkit.training.objective.base import Batch, Item, Loss, Objective, Prediction
 from tfkit.training.objective.causal_lm import CausalLm
+from tfkit.training.objective.classification import Classification
+from tfkit.training.objective.denoising import Denoising
 from tfkit.training.objective.masked_lm import MaskedLm
+from tfkit.training.objective.next_sentence import NextSentence
+from tfkit.training.objective.reading import Reading
+from tfkit.training.objective.regression import Regression
+from tfkit.training.objective.replaced_token import ReplacedToken
+from tfkit.training.objective.rewriting import Rewriting
 from tfkit.training.objective.seq2seq import Seq2Seq
+from tfkit.training.objective.span import Span
+from tfkit.training.objective.span_corruption import SpanCorruption
+from tfkit.training.objective.token_classification import TokenClassification
 
-__all__ = ["Batch", "CausalLm", "Item", "Loss", "MaskedLm", "Objective", "Seq2Seq"]
+__all__ = [
+    "Batch",
+    "CausalLm",
+    "Classification",
+    "Denoising",
+    "Item",
+    "Loss",
+    "MaskedLm",
+    "NextSentence",
+    "Objective",
+    "Prediction",
+    "Reading",
+    "Regression",
+    "ReplacedToken",
+    "Rewriting",
+    "Seq2Seq",
+    "Span",
+    "SpanCorruption",
+    "TokenClassification",
+]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
@@ -22,6 +22,7 @@ logger = logging.getLogger("tfkit")
 Item = dict[str, Ids]  # token ids of one training example, by name
 Batch = dict[str, Tensor]  # what the loss needs; on the CPU until the training loop moves it
 Example = Mapping[str, str]
+Prediction = dict[str, Any]  # what a model says of one example, as JSON can hold it
 Direction = Literal["encoder_decoder", "causal", "bidirectional"]
 
 ENCODED_AT_ONCE = 10_000  # texts; bounds the memory that the tokenizer's own objects take
@@ -44,12 +45,39 @@ class Objective(Component):
     reads: ClassVar[Direction]  # the direction of attention it needs
     fields: ClassVar[tuple[str, ...]]  # what it reads of a corpus
     heads: ClassVar[tuple[str, ...]] = ("language_model", "masked_lm")  # the heads whose loss it can take
+    gives: ClassVar[frozenset[str]] = frozenset()  # the inputs it calls a model with, besides ids and places
     required: ClassVar[tuple[str, ...]] = ()  # the special tokens it cannot do without
+    also: ClassVar[frozenset[Direction]] = frozenset()  # other directions of attention that it can train
+    beside: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # heads of `heads:` that it trains too, with their types
+    tokenized: ClassVar[tuple[str, ...] | None] = None  # the fields that become tokens, where not all of them do
+    labelled: ClassVar[bool] = False  # whether it learns the labels of the training corpus
+    predicts: ClassVar[bool] = False  # whether it says something of a text, with `predict`
+    writes: ClassVar[str | None] = None  # the field whose every character its loss is about
+    reference: ClassVar[str | None] = None  # the field that holds what the model should have said
+    metrics: ClassVar[tuple[str, ...]] = ("perplexity",)  # what a run is judged by where the recipe says nothing
+    # texts of fields for the contract tests, where sentences would not do
+    sample_texts: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.special: dict[str, int] = {}
         self.vocab_size = 0
+        self.labels: tuple[str, ...] = ()  # of the training corpus, where it is `labelled`
+        self.module: nn.Module | None = None  # a model of its own, trained beside the model
+
+    def learn(self, examples: Sequence[Example]) -> None:
+        """Take the labels from the training examples; nothing where there are none to learn, or they are known."""
+
+    def attach(self, model: Any) -> None:
+        """Take the facts of the model that is to be trained; raises UsageError where it cannot be."""
+
+    def predict(self, model: Any, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
+        """What the model says of each example, whose reference is not asked for; raises UsageError, DataError."""
+        raise UsageError(f"a model that was trained for {self.part_name} predicts nothing of a text")
+
+    def answer(self, prediction: Prediction) -> str:
+        """A prediction as the text that metrics compare with the reference."""
+        raise UsageError(f"{self.part_name} makes no predictions")
 
     def bind(self, tokenizer: Tokenizer) -> None:
         """Take the facts of the tokenizer; raises DataError when a special token that is needed is missing."""
@@ -67,6 +95,10 @@ class Objective(Component):
     def pad(self) -> int:
         """What fills rows up. Any id would do, since no loss is taken on it and no real token sees it."""
         return self.special.get("pad", 0)
+
+    def wanted(self, example: Example) -> str:
+        """What the model should have said of an example, as the text that metrics compare with its answer."""
+        return example[self.reference] if self.reference is not None else ""
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
         """The examples as token ids, none longer than the model can read.
@@ -99,15 +131,18 @@ class Objective(Component):
         """What a simple method reaches on the same targets, to print beside the model's loss."""
         return None
 
-    def encode(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> list[Ids]:
-        """Token ids of one field of all examples; raises DataError where an example lacks it."""
-        texts = []
+    def column(self, examples: Sequence[Example], field: str) -> list[str]:
+        """One field of all examples; raises DataError where an example lacks it."""
         for number, example in enumerate(examples, 1):
             if field not in example:
                 there = ", ".join(example) or "nothing"
                 needs = " and ".join(self.fields)
                 raise DataError(f"{self.part_name} reads {needs}; example {number} of the corpus has {there}")
-            texts.append(example[field])
+        return [example[field] for example in examples]
+
+    def encode(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> list[Ids]:
+        """Token ids of one field of all examples; raises DataError where an example lacks it."""
+        texts = self.column(examples, field)
         slices = (texts[start : start + ENCODED_AT_ONCE] for start in range(0, len(texts), ENCODED_AT_ONCE))
         return [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
 

@@ -37,6 +37,7 @@ class CausalLm(Objective):
     reads: ClassVar = "causal"
     fields: ClassVar = ("text",)
     capabilities: ClassVar = frozenset({"packing"})
+    writes: ClassVar = "text"
 
     class Config(Objective.Config):
         """Options of causal_lm."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from tfkit.core.errors import DataError
+from tfkit.core.errors import DataError, UsageError
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
+from tfkit.data.by_length import by_length
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.tokenizer.word_starts import continuations
 from tfkit.training.baseline import Baseline, Ids, unigram_baseline
 from tfkit.training.objective.base import (
     Batch,
@@ -20,6 +22,7 @@ from tfkit.training.objective.base import (
     Item,
     Loss,
     Objective,
+    Prediction,
     finished,
     packed_places,
     padded,
@@ -27,15 +30,20 @@ from tfkit.training.objective.base import (
     wrapped,
 )
 
+FILLS = 5  # that are named for each mask
+
 
 @register("objective", "masked_lm")
 class MaskedLm(Objective):
     """Loss = -sum over chosen places of log p(token | the rest), 80/10/10 (Devlin et al. 2018, arXiv 1810.04805)."""
 
     reads: ClassVar = "bidirectional"
+    gives: ClassVar = frozenset({"attention_mask"})
     fields: ClassVar = ("text",)
     required: ClassVar = ("mask",)
     capabilities: ClassVar = frozenset({"packing"})
+    heads: ClassVar[tuple[str, ...]] = ("masked_lm", "language_model")
+    predicts: ClassVar = True
 
     class Config(Objective.Config):
         """Options of masked_lm."""
@@ -45,6 +53,8 @@ class MaskedLm(Objective):
         random_share: float = Field(
             0.1, ge=0, le=1, description="share of those that a random token replaces; the rest stays"
         )
+
+        whole_words: bool = Field(False, description="choose words, not tokens: all the tokens of a word or none")
 
         @model_validator(mode="after")
         def _shares(self) -> MaskedLm.Config:
@@ -60,6 +70,8 @@ class MaskedLm(Objective):
         self.probability = config.probability
         self.mask_share = config.mask_share
         self.random_share = config.random_share
+        self.whole_words = config.whole_words
+        self._inside = np.zeros(0, dtype=np.bool_)
         self._ordinary = np.zeros(0, dtype=np.int64)
         self._maskable = np.zeros(0, dtype=np.bool_)
 
@@ -69,6 +81,8 @@ class MaskedLm(Objective):
         self._maskable = np.ones(self.vocab_size, dtype=np.bool_)
         self._maskable[list(self.special.values())] = False
         self._ordinary = np.flatnonzero(self._maskable)
+        if self.whole_words:
+            self._inside = continuations(tokenizer)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
         """Items `text`: start, tokens, end, as far as the tokenizer has them; a long text becomes several items."""
@@ -118,6 +132,9 @@ class MaskedLm(Objective):
     def _hide(self, ids: Ids, real: np.ndarray[Any, np.dtype[np.bool_]], rng: np.random.Generator) -> Batch:
         """Choose places, at least one a row, and hide what stands there. `ids` and `real` are [rows length]."""
         draw: np.ndarray[Any, np.dtype[np.float64]] = np.asarray(rng.random(ids.shape))
+        if self.whole_words:  # a token inside a word has the lot of the word's first token
+            begins = np.where(self._inside[ids], 0, np.arange(ids.shape[1]))
+            draw = np.take_along_axis(draw, np.maximum.accumulate(begins, axis=1), axis=1)
         draw[~(real & self._maskable[ids])] = 2.0
         chosen = draw < self.probability
         chosen |= (draw == draw.min(axis=1, keepdims=True)) & (draw < 1) & ~chosen.any(axis=1, keepdims=True)
@@ -142,6 +159,56 @@ class MaskedLm(Objective):
         total = token_loss(model, out.hidden, batch)
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
 
+    def predict(self, model: Any, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
+        """Of each text the `fills` of each mask, the likeliest first with their `probability`, and the text `filled`.
+
+        Raises UsageError for a text without the mask token, and one that is too long.
+        """
+        mask = tokenizer.token(self.special["mask"])
+        rows = [self._with_masks(text, mask, tokenizer) for text in self.column(examples, "text")]
+        longest = model.blueprint.last.max_length
+        too_long = [len(row) for row in rows if longest is not None and len(row) > longest]
+        if too_long:
+            raise UsageError(f"a text of {too_long[0]} tokens is longer than the {longest} that this model reads")
+        predictions: list[Prediction] = [{}] * len(rows)
+        with torch.inference_mode():
+            for together in by_length([len(row) for row in rows], next(model.parameters()).device.type):
+                said = self._fills(model, [rows[row] for row in together], tokenizer)
+                for row, fills in zip(together, said, strict=True):
+                    text = examples[row]["text"]
+                    predictions[row] = {"text": text, "fills": fills, "filled": filled(text, mask, fills)}
+        return predictions
+
+    def _with_masks(self, text: str, mask: str, tokenizer: Tokenizer) -> Ids:
+        """The ids of a text in which the mask token stands for what is to be filled in."""
+        parts = text.split(mask)
+        if len(parts) < 2:
+            raise UsageError(f"write {mask} where a word is missing, got {text[:60]!r}")
+        # where a space belongs to the word behind it, the mask stands for both; elsewhere spaces are no tokens
+        joins = len(tokenizer.encode(" a")) > len(tokenizer.encode("a"))
+        parts = [part.removesuffix(" ") for part in parts[:-1]] + parts[-1:]
+        parts = parts[:1] + [part.removeprefix(" ") if joins else part for part in parts[1:]]
+        pieces = [np.asarray(ids, dtype=np.int32) for ids in tokenizer.encode_batch(parts)]
+        hidden = np.asarray([self.special["mask"]], dtype=np.int32)
+        inner = np.concatenate([pieces[0], *(part for piece in pieces[1:] for part in (hidden, piece))])
+        return wrapped(inner, self.special.get("start"), self.special.get("end"))
+
+    def _fills(self, model: Any, rows: Sequence[Ids], tokenizer: Tokenizer) -> list[list[list[dict[str, Any]]]]:
+        """The likeliest tokens of each mask of each row."""
+        ids, real = padded(rows, self.pad)
+        device = next(model.parameters()).device
+        masked = torch.from_numpy(ids == self.special["mask"]).to(device)
+        whole = None if real.all() else torch.from_numpy(real).to(device)
+        out = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=whole, with_heads=False)
+        chances = model.head(out.hidden[masked]).float().softmax(-1)
+        best = chances.topk(min(FILLS, chances.shape[-1]), dim=-1)
+        found = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        fills = []
+        for count in masked.sum(dim=1).tolist():
+            places = [next(found) for _ in range(count)]
+            fills.append([_named(tokenizer, *place) for place in places])
+        return fills
+
     def prompt(self, ids: Sequence[int]) -> list[int]:
         """A text whose masks are to be filled in."""
         text = np.asarray(ids, dtype=np.int32)
@@ -151,3 +218,15 @@ class MaskedLm(Objective):
         """Each token as often as in the training texts, whatever stands around it."""
         train, valid = (np.concatenate([item["text"] for item in items]) for items in (train_items, valid_items))
         return unigram_baseline(train[self._maskable[train]], valid[self._maskable[valid]], self.vocab_size)
+
+
+def _named(tokenizer: Tokenizer, ids: Sequence[int], chances: Sequence[float]) -> list[dict[str, Any]]:
+    """Tokens as they read in a text, each with its probability."""
+    texts = (tokenizer.decode([id_]).strip() or tokenizer.token(id_) for id_ in ids)
+    return [{"token": text, "probability": chance} for text, chance in zip(texts, chances, strict=True)]
+
+
+def filled(text: str, mask: str, fills: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """The text with the likeliest token at each mask."""
+    parts = text.split(mask)
+    return parts[0] + "".join(fill[0]["token"] + part for fill, part in zip(fills, parts[1:], strict=True))

@@ -32,8 +32,12 @@ class Seq2Seq(Objective):
     """Loss = -sum log p(target_t | target_<t, source), with label smoothing (Vaswani et al. 2017, arXiv 1706.03762)."""
 
     reads: ClassVar = "encoder_decoder"
+    gives: ClassVar = frozenset({"attention_mask"})
     fields: ClassVar = ("source", "target")
     required: ClassVar = ("start", "end")
+    writes: ClassVar = "target"
+    reference: ClassVar = "target"
+    metrics: ClassVar = ("perplexity", "bleu", "exact_match")
 
     class Config(Objective.Config):
         """Options of seq2seq."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field, model_validator
@@ -33,6 +33,8 @@ def usable() -> dict[str, type[torch.optim.Optimizer]]:
 @register("optimizer", "torch")
 class Torch(Optimizer):
     """An optimizer of PyTorch by its class name (docs.pytorch.org/docs/stable/optim.html)."""
+
+    example: ClassVar = {"name": "SGD"}
 
     class Config(Optimizer.Config):
         """Options of torch."""

@@ -1,0 +1,144 @@
+"""`tfkit new --part`: a part for every slot that works as it is written, and a test of it that passes."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tfkit.cli.main import main
+from tfkit.cli.skeleton import FOLDER, USES
+from tfkit.contracts.verify import verify
+from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.recipe.imports import import_parts
+
+QUICK = ["feedforward", "metric", "stop"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def new(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["new", *arguments], catch_exceptions=False)
+
+
+def run_tests(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_there_is_one_for_every_slot() -> None:
+    assert set(USES) == set(CATALOGUES) - {"model"}
+    assert {file.stem for file in FOLDER.glob("*.py")} - {"__init__"} == set(USES)
+
+
+@pytest.mark.parametrize("slot", USES)
+def test_what_it_says_to_type_works(here: Path, slot: str) -> None:
+    result = new("--part", slot, f"my_{slot}")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert sorted(path.name for path in here.iterdir()) == [f"my_{slot}.py", f"test_my_{slot}.py"]
+    verify_line, check_line, test_line = (line.strip() for line in result.stdout.partition("Type: ")[2].splitlines())
+    assert verify_line == f"tfkit parts --verify my_{slot}.py"
+    assert test_line == f"pytest test_my_{slot}.py"
+    checked = CliRunner().invoke(main, shlex.split(check_line)[1:], catch_exceptions=False)
+    assert checked.exit_code == 0, checked.stderr
+    assert f"my_{slot}" in REGISTRY.names(slot)
+
+
+@pytest.mark.parametrize("slot", USES)
+def test_it_shows_what_to_change_and_needs_little(slot: str) -> None:
+    text = (FOLDER / f"{slot}.py").read_text(encoding="utf-8")
+    assert "Change th" in text
+    assert "class Config(" in text and "description=" in text
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("tfkit."):
+            assert node.module.endswith(".base") or node.module.split(".")[1] in ("core", "functional")
+
+
+def write(slots: Sequence[str]) -> None:
+    for slot in slots:
+        assert new("--part", slot, f"my_{slot}").exit_code == 0
+
+
+def test_the_tests_it_writes_pass_until_a_part_is_broken(here: Path) -> None:
+    write([*QUICK, "attention"])
+    part = here / "my_attention.py"
+    part.write_text(
+        part.read_text().replace("attend(query, key, value, context.mask, Scores(1.0))", "query @ key.mT @ value")
+    )
+    result = run_tests(here)
+    assert "test_my_attention.py::test_no_token_sees_a_later_one" in result.stdout
+    assert "1 failed, 9 passed" in result.stdout
+
+
+@pytest.mark.slow
+def test_all_the_tests_it_writes_pass(here: Path) -> None:
+    write(list(USES))
+    result = run_tests(here)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("slot", ["schedule", "logits", "stop", "metric"])
+def test_it_keeps_its_contracts(here: Path, slot: str) -> None:
+    write([slot])
+    import_parts(f"my_{slot}.py")
+    assert verify(REGISTRY.get(slot, f"my_{slot}")).holds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slot", USES)
+def test_every_one_keeps_its_contracts(here: Path, slot: str) -> None:
+    write([slot])
+    import_parts(f"my_{slot}.py")
+    report = verify(REGISTRY.get(slot, f"my_{slot}"))
+    assert report.holds, report
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("x", "X"), ("sharp_eyes", "SharpEyes"), ("attention", "AttentionPart"), ("tensor", "TensorPart"), ("_1", "My1")],
+)
+def test_the_class_has_the_parts_name(here: Path, name: str, part: str) -> None:
+    assert new("--part", "attention", name).exit_code == 0
+    tree = ast.parse((here / f"{name}.py").read_text())
+    (made,) = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert made == part
+    import_parts(f"{name}.py")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--part", "atention", "x"], "unknown slot 'atention'. Did you mean 'attention'?"),
+        (["--part", "model", "x"], "no skeleton is there for the slot 'model'. There are skeletons for attention, "),
+        (["--part", "attention", "multi_head"], "attention 'multi_head' is registered already"),
+        (["--part", "attention", "two words"], "a part's name is a plain word such as my_attention, got 'two words'"),
+        (["--part", "attention", "x", "--from", "gpt2"], "it takes NAME and --force alone"),
+        (["--part", "attention", "x", "--set", "a=1"], "it takes NAME and --force alone"),
+    ],
+)
+def test_what_cannot_be_is_said(here: Path, arguments: list[str], message: str) -> None:
+    result = new(*arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("there", ["mine.py", "test_mine.py"])
+def test_nothing_is_written_over(here: Path, there: str) -> None:
+    (here / there).write_text("precious\n")
+    result = new("--part", "norm", "mine")
+    assert (result.exit_code, f"tfkit: {there}: is there already" in result.stderr) == (2, True)
+    assert [(path.name, path.read_text()) for path in here.iterdir()] == [(there, "precious\n")]
+    assert new("--part", "norm", "mine", "--force").exit_code == 0
+    assert "precious" not in (here / there).read_text()

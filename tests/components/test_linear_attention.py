@@ -1,0 +1,224 @@
+"""Performer and linear attention against loops in float64 that are written from the papers' formulas."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tfkit.components.attention import KernelAttention, Performer
+from tfkit.components.mask import Causal
+from tfkit.contracts.calls import randomise
+from tfkit.core.component import Slot
+from tfkit.core.context import Context, Placement, Span, Visibility
+from tfkit.core.errors import RecipeError
+from tfkit.core.shape import Shape
+from tfkit.functional.kernel import CHUNK, Sums, kernel_attention
+from tfkit.recipe.load import load_recipe
+
+WIDTH, HEADS, ROWS = 12, 3, 2
+DIM = WIDTH // HEADS
+
+
+def part_of(name: str, causal: bool = False, **options: Any) -> Any:
+    config = Slot("attention").validate({"type": name, "num_heads": HEADS, **options})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        part = config.build(Shape(WIDTH, causal=causal))
+    randomise(part)
+    return part.double().eval()
+
+
+def states(time: int, seed: int = 1) -> Tensor:
+    return torch.randn(ROWS, time, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def context_of(time: int, causal: bool = False, real: Tensor | None = None) -> Context:
+    rules: list[Any] = [Causal(Causal.Config(), Shape(WIDTH, causal=True))] if causal else []
+    places = torch.arange(time)[None]
+    return Context(Visibility(rules, Span(time, time, 0, places.device), real=real), Placement((), places, places))
+
+
+def favor(vector: list[float], directions: Tensor) -> list[float]:
+    """phi(x) of FAVOR+: positive features whose products estimate exp(q k / sqrt(dim))."""
+    small = [value / len(vector) ** 0.25 for value in vector]
+    half = sum(value * value for value in small) / 2
+    rows: list[list[float]] = directions.tolist()
+    return [math.exp(sum(w * x for w, x in zip(row, small, strict=True)) - half) / math.sqrt(len(rows)) for row in rows]
+
+
+def elu(vector: list[float]) -> list[float]:
+    return [value + 1 if value > 0 else math.exp(value) for value in vector]
+
+
+def relu(vector: list[float]) -> list[float]:
+    return [max(value, 0.0) for value in vector]
+
+
+def naive(part: KernelAttention, x: Tensor, phi: Any, causal: bool, real: Tensor | None = None) -> Tensor:
+    """Quadratic, in loops."""
+    query, key, value = (getattr(part, name)(x).unflatten(-1, (HEADS, DIM)) for name in ("query", "key", "value"))
+    out = torch.zeros_like(x)
+    for row in range(x.shape[0]):
+        for head in range(HEADS):
+            keys = [phi(vector) for vector in key[row, :, head].tolist()]
+            for place in range(x.shape[1]):
+                asked = phi(query[row, place, head].tolist())
+                seen = [
+                    other
+                    for other in range(x.shape[1])
+                    if (not causal or other <= place) and (real is None or bool(real[row, other]))
+                ]
+                weights = [sum(a * b for a, b in zip(asked, keys[other], strict=True)) for other in seen]
+                total = sum(weights)
+                if total > 0:
+                    mixed = sum(weight * value[row, other, head] for weight, other in zip(weights, seen, strict=True))
+                    out[row, place, head * DIM : (head + 1) * DIM] = mixed / total
+    return part.output(out)  # type: ignore[no-any-return]
+
+
+REAL = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1]]).bool()
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["both-ways", "causal"])
+@pytest.mark.parametrize("real", [None, REAL], ids=["", "padded"])
+@pytest.mark.parametrize("name", ["performer", "performer-independent", "elu", "relu"])
+@torch.no_grad()
+def test_it_is_the_papers_formula(name: str, real: Tensor | None, causal: bool) -> None:
+    if name.startswith("performer"):
+        part = part_of("performer", causal, features=9, orthogonal=name == "performer")
+        directions = part.directions
+
+        def phi(vector: list[float]) -> list[float]:
+            return favor(vector, directions)
+    else:
+        part = part_of("linear", causal, feature=name)
+        phi = {"elu": elu, "relu": relu}[name]
+    x = states(7)
+    found = part(x, context_of(7, causal, real))
+    want = naive(part, x, phi, causal, real)
+    kept = torch.ones(ROWS, 7, dtype=torch.bool) if real is None else real
+    assert torch.allclose(found[kept], want[kept], atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["performer", "linear"])
+@torch.no_grad()
+def test_prefix_sums_in_chunks_equal_the_quadratic_form(name: str) -> None:
+    part, time = part_of(name, causal=True), 2 * CHUNK + 37
+    x = states(time)
+    query, key = (part.log_features(part._split(getattr(part, which)(x))) for which in ("query", "key"))
+    weights = torch.logsumexp(query[:, :, :, None] + key[:, :, None], dim=-1).exp().tril()
+    mixed = weights / weights.sum(-1, keepdim=True) @ part._split(part.value(x))
+    want = part.output(mixed.transpose(1, 2).flatten(2))
+    assert torch.allclose(part(x, context_of(time, causal=True)), want, atol=1e-12, rtol=1e-10)
+
+
+@torch.no_grad()
+def softmax_error(features: int, orthogonal: bool = True) -> float:
+    """The mean over several draws of how far a Performer is from softmax attention with the same weights."""
+    part: Performer = part_of("performer", features=features, orthogonal=orthogonal)
+    x, errors = states(32) * 0.3, []  # as in a trained model: scores of a few units, not of hundreds
+    query, key, value = (part._split(getattr(part, name)(x)) for name in ("query", "key", "value"))
+    exact = torch.softmax(query @ key.transpose(-1, -2) / DIM**0.5, dim=-1) @ value
+    for seed in range(20):
+        part.redraw(torch.Generator().manual_seed(seed))
+        found = kernel_attention(part.log_features(query), part.log_features(key), value, None, causal=False)
+        errors.append(float((found - exact).square().mean().sqrt()))
+    return sum(errors) / len(errors)
+
+
+def test_more_features_come_nearer_to_softmax() -> None:
+    errors = [softmax_error(features) for features in (4, 32, 256, 2048)]
+    assert all(after < 0.5 * before for before, after in pairwise(errors)), errors
+    assert errors[-1] < 0.03, errors
+
+
+def test_orthogonal_features_are_nearer_than_independent_ones() -> None:
+    assert softmax_error(DIM) < softmax_error(DIM, orthogonal=False)
+
+
+def test_orthogonal_directions_keep_the_lengths_of_normal_ones() -> None:
+    part = part_of("performer", features=5000)
+    groups = part.directions[: 5000 // DIM * DIM].unflatten(0, (-1, DIM))
+    crossed = groups @ groups.transpose(-1, -2)
+    assert torch.allclose(
+        crossed - torch.diag_embed(crossed.diagonal(dim1=-2, dim2=-1)), torch.zeros(()).double(), atol=1e-4
+    )
+    assert float(part.directions.mean()) == pytest.approx(0, abs=0.03)
+    assert float(part.directions.square().mean()) == pytest.approx(1, abs=0.05)
+
+
+def test_features_are_saved_and_redrawn_on_request_only() -> None:
+    part = part_of("performer", features=6)
+    before = part.directions.clone()
+    assert "directions" in part.state_dict() and not part.directions.requires_grad
+    part.train()(states(4), context_of(4))
+    assert torch.equal(part.directions, before)
+    part.redraw(torch.Generator().manual_seed(7))
+    first = part.directions.clone()
+    assert not torch.equal(first, before)
+    part.redraw(torch.Generator().manual_seed(7))
+    assert torch.equal(part.directions, first)
+
+
+def test_the_seed_of_the_model_draws_the_features() -> None:
+    from tfkit.models.build import build_model
+
+    blueprint = load_recipe(recipe("performer")).blueprint()
+    one, same, other = (build_model(blueprint, seed=seed).state_dict() for seed in (1, 1, 2))
+    name = "encoder.layers.0.attention.directions"
+    assert torch.equal(one[name], same[name]) and not torch.equal(one[name], other[name])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_large_scores_overflow_nothing(causal: bool) -> None:
+    part = part_of("performer", causal).float()
+    x = (states(40) * 300).float().requires_grad_()
+    out = part(x, context_of(40, causal))
+    assert torch.isfinite(out).all()
+    assert torch.isfinite(torch.autograd.grad(out.sum(), x)[0]).all()
+
+
+@torch.no_grad()
+def test_a_state_keeps_sums_and_no_keys() -> None:
+    part, state = part_of("performer", causal=True, features=5), Sums()
+    sizes = []
+    for count in (3, 1, 4):
+        query = part.log_features(part._split(states(count)))
+        kernel_attention(query, query, part._split(states(count)), None, True, state)
+        sizes.append(state.bytes())
+    assert sizes[0] == sizes[1] == sizes[2] == ROWS * HEADS * 5 * (DIM + 2) * 8
+
+
+def recipe(name: str, **more: Any) -> dict[str, Any]:
+    layer = {"residual": "pre_norm", "norm": "layer_norm", "attention": {"type": name, "num_heads": 2}}
+    model = {"type": "encoder", "d_model": 8, "num_layers": 1, "vocab_size": 9, "embedding": "tokens", "layer": layer}
+    return {"tfkit": 1, "model": {**model, **more}}
+
+
+@pytest.mark.parametrize("name", ["performer", "linear"])
+@pytest.mark.parametrize(
+    ("more", "capability"),
+    [
+        ({"position": "rotary"}, "rotation"),
+        ({"position": "alibi"}, "bias"),
+        ({"mask": {"type": "window", "size": 4}}, "masks"),
+        ({"mask": "reverse_causal"}, "masks"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(name: str, more: dict[str, Any], capability: str) -> None:
+    with pytest.raises(RecipeError, match=f"attention '{name}' does not declare '{capability}'"):
+        load_recipe(recipe(name, **more))
+
+
+def test_longformer_is_refused_where_the_future_is_hidden_or_a_memory_attended_to() -> None:
+    with pytest.raises(RecipeError, match="'longformer' does not declare 'causal'"):
+        load_recipe(recipe("longformer", type="decoder"))
+    with pytest.raises(RecipeError, match="'longformer' does not declare 'causal'"):
+        load_recipe(recipe("longformer", mask="causal"))
+    with pytest.raises(RecipeError, match="'longformer' does not declare 'cross_attention'"):
+        load_recipe(recipe("longformer", memory={"d_model": 4}))

@@ -1,0 +1,467 @@
+"""The contracts outside the model can fail too: broken tokenizers, corpora, objectives, optimizers and the like."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tfkit.contracts.check import CHECKS, MODEL
+from tfkit.core.component import Component
+from tfkit.core.options import PositiveInt, RecipePath
+from tfkit.data.corpus import Corpus, Example
+from tfkit.data.corpus.text import Text
+from tfkit.data.tokenizer import Character, Tokenizer
+from tfkit.generation.logits import LogitsRule
+from tfkit.generation.stop import Row, StopRule
+from tfkit.models import Model
+from tfkit.training.metric import ExactMatch, LossMetric, Metric, Perplexity, TextMetric
+from tfkit.training.objective import Batch, CausalLm, Item, Loss, Seq2Seq
+from tfkit.training.optimizer import AdamW, Optimizer
+from tfkit.training.schedule import Constant
+
+from .broken import Register, expect_found
+
+COUNTER = count()
+
+# --- tokenizers
+
+
+class Wrapped(Character):
+    """Fits a tokenizer of the class `kind`."""
+
+    kind: ClassVar[type[Tokenizer]]
+
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        return self.kind.from_json(super().fit(texts).to_json())
+
+
+class _Beyond(Tokenizer):
+    def encode_batch(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
+        return [[id_ + 100 for id_ in ids] for ids in super().encode_batch(texts, special)]
+
+
+class Beyond(Wrapped):
+    kind = _Beyond
+
+
+class _LosesTheEnd(Tokenizer):
+    def encode_batch(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
+        return [ids if special else ids[:-1] for ids in super().encode_batch(texts, special)]
+
+
+class LosesTheEnd(Wrapped):
+    """Loses text."""
+
+    kind = _LosesTheEnd
+
+
+class _Together(Tokenizer):
+    def encode_batch(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
+        found = super().encode_batch(texts, special)
+        longest = max(map(len, found))
+        return [ids + [0] * (longest - len(ids)) for ids in found]
+
+
+class PadsBatches(Wrapped):
+    """Gives other ids in a batch."""
+
+    kind = _Together
+
+
+class _ReadsSpecial(Tokenizer):
+    def encode_batch(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
+        return super().encode_batch(texts, True)
+
+
+class ReadsSpecial(Wrapped):
+    kind = _ReadsSpecial
+
+
+class Moody(Character):
+    """Other ids at each fit."""
+
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        return super().fit([*texts, chr(0x400 + next(COUNTER))])
+
+
+class FromNothing(Character):
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        return super().fit([*texts, "abc"])
+
+
+class _Backwards(Tokenizer):
+    """Does in Python what its file does not know of."""
+
+    def encode_batch(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
+        return super().encode_batch([text if special else text[::-1] for text in texts], special)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return super().decode(ids)[::-1]
+
+
+class Backwards(Wrapped):
+    kind = _Backwards
+
+
+# --- corpora
+
+
+class Unnamed(Text):
+    """Other fields than it says."""
+
+    def read(self) -> Iterator[Example]:
+        for example in super().read():
+            yield {"words": example["text"]}
+
+
+class Shuffled(Text):
+    def read(self) -> Iterator[Example]:
+        examples = list(super().read())
+        random.Random(next(COUNTER)).shuffle(examples)
+        yield from examples
+
+
+class Limitless(Text):
+    def examples(self) -> list[Example]:
+        return list(self.read())
+
+
+class Optimist(Corpus):
+    """Takes a missing file for an empty one."""
+
+    class Config(Corpus.Config):
+        file: RecipePath
+
+    fields = ("text",)
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.file = Path(config.file)
+
+    def read(self) -> Iterator[Example]:
+        for line in self.file.read_text().splitlines() if self.file.exists() else []:
+            yield {"text": line}
+
+
+# --- objectives
+
+
+class Sideways(CausalLm):
+    reads: ClassVar = "sideways"
+
+
+class BeyondTheVocabulary(CausalLm):
+    def prepare(self, *arguments: Any) -> list[Item]:
+        return [{name: ids + 1000 for name, ids in item.items()} for item in super().prepare(*arguments)]
+
+
+class OwnChance(CausalLm):
+    """Draws from random numbers of its own."""
+
+    def collate(self, items: Sequence[Item], rng: Any) -> Batch:
+        batch = super().collate(items, rng)
+        return batch | {"input_ids": batch["input_ids"] * 0 + next(COUNTER) % 7}
+
+
+class Restless(CausalLm):
+    """Never the same loss twice."""
+
+    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+        found = super().loss(model, batch, training)
+        return Loss(found.total + next(COUNTER), found.count)
+
+
+class NoNumber(CausalLm):
+    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+        found = super().loss(model, batch, training)
+        return Loss(found.total * float("nan"), found.count)
+
+
+class ForgetsTheSource(Seq2Seq):
+    """Trains a decoder only."""
+
+    def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
+        hook = model.stack("encoder").register_forward_hook(lambda module, arguments, out: out.detach())
+        try:
+            return super().loss(model, batch, training)
+        finally:
+            hook.remove()
+
+
+class Mean(CausalLm):
+    """A mean where a sum is asked for."""
+
+    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+        found = super().loss(model, batch, training)
+        return Loss(found.total / found.count, found.count)
+
+
+class Unsegmented(CausalLm):
+    """Packs texts that see one another."""
+
+    class Config(CausalLm.Config):
+        join: bool = False
+
+    def collate_packed(self, *arguments: Any) -> Batch:
+        batch = super().collate_packed(*arguments)
+        del batch["segment_ids"]
+        return batch
+
+
+class TakesAll(CausalLm):
+    """Has nothing to say of examples that are empty."""
+
+    def usable(self, items: list[Item], examples: int, why: str) -> list[Item]:
+        return items
+
+
+# --- optimizers
+
+
+class Idle(AdamW):
+    class Stands(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            pass
+
+    def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        return self.Stands(model.parameters(), lr=lr)
+
+
+class OwnRate(Optimizer):
+    """Has a learning rate of its own behind the schedule's."""
+
+    class Stubborn(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            with torch.no_grad():
+                for group in self.param_groups:
+                    for weight in group["params"]:
+                        if weight.grad is not None:
+                            weight -= 0.01 * weight.grad
+
+    def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        return self.Stubborn(model.parameters(), lr=lr)
+
+
+class Thaws(AdamW):
+    """Moves what is frozen."""
+
+    def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        frozen = [weight for weight in model.parameters() if not weight.requires_grad]
+        made = super().make(model, lr)
+        made.register_step_post_hook(lambda *arguments: [weight.data.mul_(0.999) for weight in frozen] and None)
+        return made
+
+
+class DecaysAll(Optimizer):
+    def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1)
+
+
+class Forgetful(Optimizer):
+    """Keeps its momentum where no state_dict finds it."""
+
+    class Hidden(torch.optim.SGD):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self.momentum: dict[int, Tensor] = {}
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            with torch.no_grad():
+                for group in self.param_groups:
+                    for weight in group["params"]:
+                        past = self.momentum.get(id(weight), torch.zeros_like(weight))
+                        self.momentum[id(weight)] = past = 0.9 * past + weight.grad
+                        weight -= group["lr"] * past
+
+    def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        return self.Hidden(model.parameters(), lr=lr)
+
+
+# --- schedules
+
+
+class Falls(Constant):
+    """Below 0."""
+
+    def lr(self, step: int, total: int, d_model: int) -> float:
+        return self.peak * (1 - 2 * step / total)
+
+
+class Counts(Constant):
+    """Counts its calls, which a resumed run has not made."""
+
+    calls = 0
+
+    def lr(self, step: int, total: int, d_model: int) -> float:
+        self.calls += 1
+        return self.peak / self.calls
+
+
+# --- metrics
+
+
+class ReadsAnything(ExactMatch):
+    def from_loss(self, nats_per_target: float) -> float:
+        return 0.0
+
+
+class Errors(ExactMatch):
+    """Counts what is wrong, and calls more of it better."""
+
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        return 100.0 - super().compare(outputs, references)
+
+
+class FirstCounts(ExactMatch):
+    """Depends on the order of the rows."""
+
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        pairs = zip(outputs, references, strict=True)
+        return sum((output == reference) / (place + 1) for place, (output, reference) in enumerate(pairs))
+
+
+class TakesNothing(Metric):
+    reads: ClassVar = "text"
+
+    def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
+        return float(sum(map(str.__eq__, outputs, references)))
+
+
+class Inverted(Perplexity):
+    higher_is_better: ClassVar = True
+
+
+# --- logits and stop rules
+
+
+class OneRow(LogitsRule):
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        return logits[0]
+
+
+class Nowhere(LogitsRule):
+    """Leaves no token to go on with."""
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        return torch.full_like(logits, float("-inf"))
+
+
+class InPlace(LogitsRule):
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        return logits.mul_(0.5)
+
+
+class Averages(LogitsRule):
+    """Lets rows see one another."""
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        return logits - logits.mean(dim=0, keepdim=True)
+
+
+class SecondCall(StopRule):
+    """Counts its calls, whichever row they are for."""
+
+    calls = 0
+
+    def done(self, row: Row) -> bool:
+        self.calls += 1
+        return self.calls > 2
+
+
+class Adds(StopRule):
+    def done(self, row: Row) -> bool:
+        return len(row.ids) > 3
+
+    def cut_text(self, text: str) -> str:
+        return f"{text}."
+
+
+BROKEN: list[tuple[str, str, type[Component], str]] = [
+    ("ids", "tokenizer", Beyond, "which are no ids of a vocabulary of"),
+    ("round_trip", "tokenizer", LosesTheEnd, "'the cat sees a small house' comes back as 'the cat sees a small hous'"),
+    ("batch", "tokenizer", PadsBatches, "has other ids in a batch than alone"),
+    ("special_tokens", "tokenizer", ReadsSpecial, "the text '<pad>' is read as the special token for pad"),
+    ("refit", "tokenizer", Moody, "fitted twice to the same texts it gives two different files"),
+    ("no_text", "tokenizer", FromNothing, "fitted to no text at all it gives a tokenizer"),
+    ("saved_tokenizer", "tokenizer", Backwards, "the loaded tokenizer gives other ids for"),
+    ("fields", "corpus", Unnamed, "example 1 has words, not text"),
+    ("repeatable", "corpus", Shuffled, "read a second time it gives another example"),
+    ("limit", "corpus", Limitless, "with limit: 2 it gives 24 examples, not the first two of 24"),
+    ("missing_file", "corpus", Optimist, "file is a file that does not exist, and nothing is said"),
+    ("says_what_it_reads", "objective", Sideways, "reads = 'sideways'; say one of causal, bidirectional"),
+    ("items", "objective", BeyondTheVocabulary, "'text' of an item holds what are no ids of a vocabulary"),
+    ("batches", "objective", OwnChance, "the same items and random numbers become another batch"),
+    ("loss", "objective", Restless, "one batch is evaluated to .* and then to"),
+    ("loss", "objective", NoNumber, "the loss is nan"),
+    ("loss_gradients", "objective", ForgetsTheSource, "the loss does not depend on encoder"),
+    ("loss_rows", "objective", Mean, "the loss of . items in a batch is .*, one by one"),
+    ("packed_loss", "objective", Unsegmented, "the loss of . items packed into a row is .*, one by one"),
+    ("unusable", "objective", TakesAll, "examples that are all empty: nothing is said"),
+    ("step", "optimizer", Idle, "a step leaves .* as it was, though it has a gradient"),
+    ("learning_rate", "optimizer", OwnRate, "with a learning rate of 0 a step moves"),
+    ("frozen", "optimizer", Thaws, "which is frozen"),
+    ("decay", "optimizer", DecaysAll, "shrinks: norms and biases take no decay"),
+    ("optimizer_state", "optimizer", Forgetful, "its state does not survive"),
+    ("rates", "schedule", Falls, "step 1 of 1 has the learning rate -"),
+    ("pure", "schedule", Counts, "asked again"),
+    ("reads", "metric", ReadsAnything, "it reads a text, yet gives a score without one"),
+    ("perfect", "metric", Errors, "perfect outputs score 0, with 1 wrong 33.* that is better"),
+    ("order", "metric", FirstCounts, "the same pairs score"),
+    ("pairs", "metric", TakesNothing, "2 outputs and 3 references score 2.0; refuse them"),
+    ("loss_order", "metric", Inverted, "that is better"),
+    ("logits", "logits", OneRow, r"logits of \[4, \d+\] become \[\d+\]"),
+    ("logits", "logits", Nowhere, "row 0 may not go on with any token at all"),
+    ("in_place", "logits", InPlace, "it changes the logits that it is given"),
+    ("rows", "logits", Averages, "row 0 alone has other logits than in a batch"),
+    ("done", "stop", SecondCall, "is done, or not, by what came before"),
+    ("cut", "stop", Adds, "it leaves 't.'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "slot", "part", "message"), BROKEN, ids=lambda value: getattr(value, "__name__", None)
+)
+def test_a_part_that_breaks_its_contract_is_found(
+    register: Register, check: str, slot: str, part: type[Component], message: str
+) -> None:
+    expect_found(register(slot, part), check, message)
+
+
+def test_every_contract_outside_the_model_has_a_part_that_breaks_it() -> None:
+    concerned = {name for name, check in CHECKS.items() if not set(check.slots) & set(MODEL)}
+    assert concerned == {check for check, *_ in BROKEN}
+
+
+class NeedsMore(LossMetric):
+    class Config(LossMetric.Config):
+        num_wonders: PositiveInt
+
+
+class RefusesIt(NeedsMore):
+    example = {"num_wonders": 0}
+
+
+class Unready(TextMetric):
+    """Asks for what is not there."""
+
+    def __init__(self, config: Any) -> None:
+        raise FileNotFoundError("wonders.txt")
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (NeedsMore, "it needs the option 'num_wonders'"),
+        (RefusesIt, "its options are refused: .*num_wonders"),
+        (Unready, r"it raises FileNotFoundError: wonders.txt \(test_broken_others.py:\d+, in __init__\)"),
+    ],
+)
+def test_a_part_that_is_never_built_is_told(register: Register, part: type[Component], message: str) -> None:
+    expect_found(register("metric", part), "built", message.replace(".*", r"[\s\S]*"))

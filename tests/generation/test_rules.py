@@ -1,0 +1,235 @@
+"""Rules within a search: rows by themselves, padding that says nothing, rules of one's own; in recipes and runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tfkit
+from tfkit.core.component import Slot
+from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.options import PositiveInt
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.greedy import greedy
+from tfkit.generation.logits import LogitsRule
+from tfkit.generation.rules import Rules, bound_rules
+from tfkit.generation.stop import Row, StopRule
+from tfkit.models import Model, build_model
+from tfkit.run import Run
+
+PROMPTS = [[4, 5, 6], [7], [8, 9, 10, 11, 4, 5], [6, 6]]
+RECIPE: dict[str, Any] = {
+    "tfkit": 1,
+    "model": {
+        "type": "decoder",
+        "d_model": 16,
+        "num_layers": 1,
+        "vocab_size": "tokenizer",
+        "max_length": 40,
+        "embedding": "tokens",
+        "position": "learned",
+        "layer": {
+            "norm": "layer_norm",
+            "attention": {"type": "multi_head", "num_heads": 2},
+            "feedforward": {"type": "mlp", "d_ff": 16},
+        },
+        "head": "language_model",
+        "init": {"type": "normal", "std": 0.3},
+    },
+    "data": {"tokenizer": "character", "train": {"type": "docstrings", "limit": 5}},
+    "objective": {"type": "causal_lm", "block": 16},
+    "train": {"steps": 1, "device": "cpu", "samples": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    fitted: Tokenizer = Slot("tokenizer").validate("character").build().fit(["abcdefgh"])
+    return fitted
+
+
+@pytest.fixture(scope="module")
+def net() -> Model:
+    plain = {key: RECIPE[key] for key in ("tfkit", "model")}
+    return build_model(tfkit.load_recipe(plain, overrides={"model.vocab_size": 12}).blueprint(), seed=5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return tfkit.train(RECIPE, out=tmp_path_factory.mktemp("runs") / "x", progress=False)
+
+
+def searched(tokenizer: Tokenizer, logits: list[Any], stop: list[Any]) -> Rules:
+    return bound_rules(
+        [Slot("logits").validate(part) for part in logits], [Slot("stop").validate(part) for part in stop], tokenizer
+    )
+
+
+def alone(net: Model, rules: Rules, prompt: list[int], count: int) -> list[int]:
+    """The plainest way: the whole forward for every token, one row, no padding."""
+    ids = list(prompt)
+    net.eval()
+    with torch.no_grad():
+        for new in range(count):
+            logits = rules.scores(net(torch.tensor([ids])).logits[:, -1], torch.tensor([ids]), torch.tensor([new]))
+            ids.append(int(logits.argmax()))
+            if rules.done(prompt, ids[len(prompt) :], 0):
+                break
+    return rules.cut(ids[len(prompt) :])
+
+
+@pytest.mark.parametrize(
+    ("logits", "stop"),
+    [
+        ([{"type": "repetition_penalty", "penalty": 1.5}], ["end_token"]),
+        ([{"type": "no_repeat_ngram", "size": 2}, {"type": "frequency_penalty", "penalty": 0.4}], []),
+        ([{"type": "presence_penalty", "penalty": 2.0, "prompt": True}], [{"type": "strings", "strings": ["a", "h"]}]),
+        ([{"type": "forced", "tokens": ["c", "d"]}, {"type": "min_length", "tokens": 5}], ["end_token"]),
+        ([{"type": "banned", "tokens": [4, 5, 6]}], [{"type": "length", "tokens": 3}, "end_token"]),
+    ],
+)
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_rows_of_unlike_length_are_written_as_each_alone(
+    net: Model, tokenizer: Tokenizer, logits: list[Any], stop: list[Any], use_cache: bool
+) -> None:
+    rules = searched(tokenizer, logits, stop)
+    expected = [alone(net, rules, prompt, 12) for prompt in PROMPTS]
+    assert greedy(net, PROMPTS, 12, rules, use_cache=use_cache) == expected
+    assert expected != greedy(net, PROMPTS, 12)  # and the rules make a difference
+
+
+def test_a_row_that_is_left_no_token_ends(net: Model, tokenizer: Tokenizer) -> None:
+    rules = searched(tokenizer, [{"type": "no_repeat_ngram", "size": 1}], [])
+    out = greedy(net, PROMPTS, 30, rules)
+    for prompt, new in zip(PROMPTS, out, strict=True):
+        assert sorted([*set(prompt), *new]) == list(range(12))
+
+
+def test_a_rule_of_ones_own(net: Model, tokenizer: Tokenizer) -> None:
+    @tfkit.register("logits", "only_even")
+    class OnlyEven(LogitsRule):
+        """Only tokens of even ids."""
+
+        def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+            return logits.masked_fill(torch.arange(logits.shape[1]) % 2 == 1, float("-inf"))
+
+    @tfkit.register("stop", "sum")
+    class Sum(StopRule):
+        """Ends when the ids add up to `most`."""
+
+        class Config(StopRule.Config):
+            most: PositiveInt
+
+        config: Config
+
+        def done(self, row: Row) -> bool:
+            return sum(row.ids) >= self.config.most
+
+    out = greedy(net, PROMPTS, 50, searched(tokenizer, ["only_even"], [{"type": "sum", "most": 20}]))
+    assert all(token % 2 == 0 for row in out for token in row)
+    assert all(sum(row) >= 20 > sum(row[:-1]) for row in out)
+
+
+def test_a_rule_that_gives_no_logits_is_named(net: Model, tokenizer: Tokenizer) -> None:
+    @tfkit.register("logits", "broken")
+    class Broken(LogitsRule):
+        def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+            return logits[:, 0]
+
+    with pytest.raises(UsageError, match=r"the logits rule 'broken' gave \[4\], expected logits \[4, 12\]"):
+        greedy(net, PROMPTS, 3, searched(tokenizer, ["broken"], []))
+
+
+def test_time_ends_all_rows(net: Model, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr("tfkit.generation.greedy.time.monotonic", lambda: next(clock))
+    out = greedy(net, PROMPTS, 30, searched(tokenizer, [], [{"type": "time", "seconds": 4}]))
+    assert [len(row) for row in out] == [4] * 4
+
+
+# --- recipes and runs
+
+
+def test_rules_are_said_in_a_recipe() -> None:
+    said = {
+        "logits": [{"type": "banned", "tokens": ["x", 3]}],
+        "stop": ["end_token", {"type": "strings", "strings": "q"}],
+    }
+    recipe = tfkit.load_recipe({**RECIPE, "generate": said})
+    assert [rule.part.part_name for rule in recipe.generate.stop] == ["end_token", "strings"]
+    again = tfkit.load_recipe(RECIPE, sets=["generate.logits={type: banned, tokens: [x, 3]}"])
+    assert again.generate.logits == recipe.generate.logits
+    assert [rule.part.part_name for rule in tfkit.load_recipe(RECIPE).generate.stop] == ["end_token"]
+    assert tfkit.load_recipe(RECIPE, sets=["generate.stop=none"]).generate.stop == ()
+
+
+def test_the_resolved_recipe_keeps_the_rules(tmp_path: Path) -> None:
+    recipe = tfkit.load_recipe(RECIPE, sets=["generate.logits=[{type: forced, tokens: [a, 7]}]", "generate.stop=none"])
+    file = tmp_path / "resolved.yaml"
+    file.write_text(recipe.resolved(30), encoding="utf-8")
+    assert tfkit.load_recipe(file).generate == recipe.generate
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("generate.logits=[{type: baned, tokens: a}]", r"unknown logits 'baned'. Did you mean 'banned'\?"),
+        ("generate.stop=[{type: strings}]", "needs the option 'strings'"),
+        ("generate.stop=[strings]", "needs the option 'strings'"),
+        ("generate.stop={type: time, secnds: 3}", "unknown option. Did you mean 'seconds'"),
+        ("generate.logits=[{type: banned, tokens: [-1]}]", "must be at least 0"),
+        ("generate.stop=3", "expected the name of a stop"),
+    ],
+)
+def test_wrong_rules_are_faults_with_a_place(text: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message) as error:
+        tfkit.load_recipe(RECIPE, sets=[text])
+    assert all(fault.file == f"--set {text}" for fault in error.value.faults)
+
+
+def test_a_rule_that_cannot_go_with_the_tokenizer_stops_before_training(tmp_path: Path) -> None:
+    wrong = tfkit.load_recipe(RECIPE, sets=["generate.logits={type: banned, tokens: nothing}"])
+    with pytest.raises(UsageError, match=r"generate\.logits: banned: 'nothing' is no token of this vocabulary"):
+        tfkit.train(wrong, out=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_takes_names_mappings_and_configs(run: Run) -> None:
+    plain = run.generate(["The ", "a"], 8)
+    first = plain[0][0]
+    banned = {"type": "banned", "tokens": first}
+    by_mapping = run.generate(["The ", "a"], 8, logits=[banned])
+    assert first not in by_mapping[0] and len(by_mapping[0]) == 8
+    assert run.generate(["The ", "a"], 8, logits=Slot("logits").validate(banned)) == by_mapping
+    assert run.generate(["The ", "a"], 8, logits=[], stop="end_token") == plain
+    assert run.generate("The ", 8, stop=[{"type": "length", "tokens": 3}]) == [plain[0][:3]]
+    cut = run.generate("The ", 8, stop={"type": "strings", "strings": plain[0][2]})[0]
+    assert cut == plain[0][: plain[0].index(plain[0][2])]
+
+
+@pytest.mark.parametrize(
+    ("rules", "error", "message"),
+    [
+        ({"logits": ["baned"]}, RecipeError, r"<logits>: logits\[0\]: unknown logits 'baned'. Did you mean 'banned'\?"),
+        ({"stop": ["end_token", {"type": "length"}]}, RecipeError, r"<stop>: stop\[1\]: needs the option 'tokens'"),
+        ({"stop": [3]}, RecipeError, r"stop\[0\]: expected the name of a stop"),
+        ({"logits": {"type": "banned", "tokens": "zzz"}}, UsageError, r"generate\.logits: banned: 'zzz' is no token"),
+    ],
+)
+def test_a_run_refuses_wrong_rules(run: Run, rules: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        run.generate("a", **rules)
+    with pytest.raises(UsageError, match=r"stop\[0\]: 'banned' is a logits, expected a stop"):
+        run.generate("a", stop=Slot("logits").validate({"type": "banned", "tokens": "a"}))
+
+
+def test_a_loaded_run_can_be_told_how_to_write(run: Run) -> None:
+    text = run.generate("The ", 8)[0]
+    short = tfkit.load_run(run.folder, sets=["generate.stop={type: length, tokens: 2}", "generate.max_new_tokens=8"])
+    assert short.generate("The ") == [text[:2]]
+    with pytest.raises(UsageError, match=r"--set model.d_model=3: this run is made already"):
+        tfkit.load_run(run.folder, sets=["model.d_model=3"])

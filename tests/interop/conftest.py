@@ -1,0 +1,29 @@
+"""All proofs are many minutes; without `-m slow` those of one family of each kind run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .parity import Row
+
+FOLDER = Path(__file__).parent
+# of every kind of map: fused and transposed weights, pairs, shared layers, experts, latents, windows, shared tables
+QUICK = {
+    "GPT2LMHeadModel", "BertForMaskedLM", "LlamaForCausalLM", "T5ForConditionalGeneration", "MarianMTModel",
+    "BartForConditionalGeneration", "GPTNeoXForCausalLM", "BloomForCausalLM", "Gemma2ForCausalLM",
+    "ModernBertForMaskedLM", "AlbertForMaskedLM", "ElectraForPreTraining", "MixtralForCausalLM",
+    "DeepseekV3ForCausalLM", "FalconForCausalLM",
+}  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the proofs of the other families as slow; of a quick class the first row stands for the others."""
+    first: dict[str, Row] = {}
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        row = next((value for value in params.values() if isinstance(value, Row)), None)
+        if row is not None and (row.model not in QUICK or first.setdefault(row.model, row) != row):
+            item.add_marker(pytest.mark.slow)

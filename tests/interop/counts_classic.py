@@ -1,0 +1,38 @@
+"""How many parameters the classic decoders and the encoder-decoders have, and who says so."""
+
+from __future__ import annotations
+
+COUNTS = {
+    "t5-small": (60_506_624, "Raffel et al. 2019: 60M"),
+    "t5-v1.1-base": (247_577_856, "the checkpoint google/t5-v1_1-base"),
+    "mt5-small": (300_176_768, "Xue et al. 2020: 300M"),
+    "umt5-small": (306_601_984, "the checkpoint google/umt5-small"),
+    "bart-base": (139_420_416, "the checkpoint facebook/bart-base"),
+    "mbart-large": (610_851_840, "the checkpoint facebook/mbart-large-cc25; Liu et al. 2020: about 680M"),
+    "plbart-base": (139_220_736, "Ahmad et al. 2021: about 140M"),
+    "mvp": (406_293_504, "Tang et al. 2022: 406M"),
+    "pegasus-large": (568_699_904, "Zhang et al. 2019: 568M"),
+    "blenderbot-3b": (2_696_268_800, "Roller et al. 2020: 2.7B"),
+    "blenderbot-small-90m": (87_508_992, "Roller et al. 2020: 90M"),
+    "marian-en-de": (73_886_208, "the checkpoint Helsinki-NLP/opus-mt-en-de, without its tables of sines"),
+    "m2m100-418m": (483_905_536, "the checkpoint facebook/m2m100_418M"),
+    "fsmt-wmt19": (406_167_552, "their class of these sizes, without its tables of sines"),
+    "gpt-j-6b": (6_050_882_784, "the checkpoint EleutherAI/gpt-j-6b"),
+    "codegen-350m": (356_712_448, "the checkpoint Salesforce/codegen-350M-mono"),
+    "gpt-neox-20b": (20_554_567_680, "Black et al. 2022, table 1"),
+    "gpt-neox-japanese-2.7b": (2_598_837_760, "their class with its defaults"),
+    "bloom": (176_247_271_424, "BigScience 2022: 176,247M"),
+    "falcon-7b": (6_921_720_704, "the checkpoint tiiuae/falcon-7b"),
+    "falcon-40b": (41_303_293_952, "the checkpoint tiiuae/falcon-40b"),
+    "falcon-rw-1b": (1_311_625_216, "the checkpoint tiiuae/falcon-rw-1b"),
+    "mpt-7b": (6_649_286_656, "the checkpoint mosaicml/mpt-7b"),
+    "opt-125m": (125_239_296, "the checkpoint facebook/opt-125m"),
+    "opt-350m": (331_196_416, "the checkpoint facebook/opt-350m"),
+    "xglm-564m": (564_463_616, "Lin et al. 2021: 564M"),
+    "biogpt": (346_763_264, "Luo et al. 2022: 347M"),
+    "openai-gpt": (116_534_784, "the checkpoint openai-community/openai-gpt"),
+    "ctrl": (1_637_964_550, "Keskar et al. 2019: 1.63B"),
+    "gpt-neo-1.3b": (1_315_575_808, "the checkpoint EleutherAI/gpt-neo-1.3B"),
+    "starcoder": (15_517_456_384, "Li et al. 2023: 15.5B"),
+    "gpt-sw3-126m": (135_780_864, "their class of these sizes"),
+}

@@ -1,0 +1,121 @@
+"""BERT's relatives: encoders with their heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from .parity import Row
+
+TINY: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "pad_token_id": 1,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+}
+POOLER = {"pooler": "pooler_output"}
+PAIRS = {"next_sentence": "seq_relationship_logits"}
+ORDER = {"sentence_order": "sop_logits"}
+LABELS = {"num_labels": 5}
+XLM = {"emb_dim": 32, "n_layers": 3, "n_heads": 4}
+END = 50
+CLIP = {"eos_token_id": END, "projection_dim": 20}
+CLIP_OLD = {"eos_token_id": 2}
+# every text has some of the mask token
+ESM = {"mask_token_id": 7, "token_dropout": True, "emb_layer_norm_before": True}
+ROTARY = {"position_embedding_type": "rotary", "emb_layer_norm_before": False}
+NARROW = {"embedding_size": 12}
+ALBERT = {"embedding_size": 12, "num_hidden_layers": 5}
+DISTILBERT = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 40}
+# two turns of the pattern of layers and one more, and a window that is smaller than the text
+MODERN = {"num_hidden_layers": 7, "local_attention": 6, "cls_token_id": 2, "sep_token_id": 3, "classifier_bias": True}
+
+
+def encoder(family: str, name: str, model: str, settings: Mapping[str, Any] | None = None, **more: Any) -> Row:
+    """A row of an encoder; `name` begins the names of their classes, and `model` ends it."""
+    more = {"segments": True, **more}
+    return Row(family, f"{name}Config", f"{name}{model}", {**TINY, **(settings or {})}, kind="encoder", **more)
+
+
+def all_heads(family: str, name: str, settings: Mapping[str, Any] | None = None, **more: Any) -> tuple[Row, ...]:
+    """A family with its three heads."""
+    pooler = more.pop("heads", POOLER)
+    return (
+        encoder(family, name, "ForMaskedLM", settings, **more),
+        encoder(family, name, "ForSequenceClassification", {**(settings or {}), **LABELS}, **more),
+        encoder(family, name, "Model", settings, heads=pooler, **more),
+    )
+
+
+ROWS = (
+    *all_heads("bert", "Bert"),
+    encoder("bert", "Bert", "ForPreTraining", heads=PAIRS, logits="prediction_logits"),
+    encoder("ernie", "Ernie", "ForMaskedLM"),
+    *all_heads("megatron_bert", "MegatronBert"),
+    encoder("megatron_bert", "MegatronBert", "ForPreTraining", heads=PAIRS, logits="prediction_logits"),
+    *all_heads("roberta", "Roberta", {"hidden_act": "relu"}),
+    *all_heads("xlm_roberta", "XLMRoberta"),
+    encoder("camembert", "Camembert", "ForMaskedLM"),
+    encoder("data2vec_text", "Data2VecText", "ForMaskedLM"),
+    *all_heads("roberta_prelayernorm", "RobertaPreLayerNorm"),
+    *all_heads("xlm_roberta_xl", "XLMRobertaXL", {"type_vocab_size": 2}),
+    *all_heads("distilbert", "DistilBert", DISTILBERT, segments=False, heads={}),
+    *all_heads("albert", "Albert", ALBERT),
+    encoder("albert", "Albert", "ForMaskedLM", {**ALBERT, "num_hidden_groups": 2}, label="albert-groups"),
+    encoder("albert", "Albert", "ForPreTraining", {**ALBERT, **LABELS}, heads=ORDER, logits="prediction_logits"),
+    *all_heads("electra", "Electra", NARROW, heads={}),
+    encoder("electra", "Electra", "ForPreTraining", NARROW),
+    encoder("electra", "Electra", "ForPreTraining", {"embedding_size": 32, "hidden_act": "relu"}, label="electra-wide"),
+    *all_heads("roformer", "RoFormer", NARROW, heads={}, kept=("embed_positions",)),
+    *all_heads("rembert", "RemBert", {"input_embedding_size": 12, "output_embedding_size": 20}),
+    *all_heads("mpnet", "MPNet", segments=False, length=40),
+    *all_heads("jina_embeddings_v3", "JinaEmbeddingsV3", {"type_vocab_size": 2}),
+    *all_heads("gte", "Gte", {"type_vocab_size": 2}, heads={}),
+    *all_heads("nomic_bert", "NomicBert", {"head_dim": 6}, heads={}),
+    encoder("modernbert", "ModernBert", "ForMaskedLM", MODERN, segments=False),
+    encoder("modernbert", "ModernBert", "Model", {**MODERN, "norm_bias": True}, segments=False),
+    encoder("eurobert", "EuroBert", "ForMaskedLM", {"num_key_value_heads": 2, "head_dim": 6}, segments=False),
+    encoder("eurobert", "EuroBert", "Model", {"mlp_bias": True, "attention_bias": True}, segments=False),
+    encoder(
+        "clip_text", "CLIPText", "Model", {"eos_token_id": END}, segments=False, heads=POOLER, end=END, pooled="both"
+    ),
+    encoder(
+        "clip_text",
+        "CLIPText",
+        "Model",
+        CLIP_OLD,
+        segments=False,
+        heads=POOLER,
+        end=60,
+        pooled="both",
+        label="clip_text-old",
+    ),
+    encoder(
+        "clip_text",
+        "CLIPText",
+        "ModelWithProjection",
+        CLIP,
+        segments=False,
+        logits="text_embeds",
+        end=END,
+        pooled="both",
+    ),
+    encoder("siglip_text", "SiglipText", "Model", {"projection_size": 20}, segments=False, heads=POOLER, pooled="left"),
+    *all_heads("esm", "Esm", ESM, segments=False),
+    encoder("esm", "Esm", "ForMaskedLM", {**ESM, **ROTARY}, segments=False, label="esm-2", kept=("inv_freq",)),
+    encoder("bert_generation", "BertGeneration", "Encoder", segments=False),
+    replace(
+        encoder("bert_generation", "BertGeneration", "Decoder", {"is_decoder": True}, segments=False), kind="decoder"
+    ),
+    encoder("xlm", "XLM", "WithLMHeadModel", XLM, segments=False),
+    encoder("xlm", "XLM", "Model", XLM, segments=False),
+    encoder("flaubert", "Flaubert", "WithLMHeadModel", XLM, segments=False),
+    encoder("flaubert", "Flaubert", "Model", {**XLM, "gelu_activation": False}, segments=False),
+    *all_heads("fnet", "FNet", padding=False),
+    encoder("fnet", "FNet", "ForPreTraining", heads=PAIRS, logits="prediction_logits", padding=False),
+)

@@ -1,0 +1,472 @@
+"""`tfkit export`: what transformers loads is what the run computes, with its own classes or with the folder's code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+import tfkit
+from tfkit.core.errors import RunError, UsageError
+from tfkit.interop.huggingface.exporting import export_model
+from tfkit.interop.huggingface.families.llama import Llama
+from tfkit.interop.huggingface.importing import import_model
+from tfkit.interop.huggingface.known import family_of
+from tfkit.interop.huggingface.theirs import as_theirs
+from tfkit.interop.huggingface.verifying import verify
+from tfkit.recipe.load import load_recipe
+from tfkit.recipe.model import blueprint_of
+from tfkit.run import Run
+
+from .made import SIZE, command, model_folder, said, theirs_of, tokens, with_tokenizer
+from .parity import VOCABULARY, Row, make
+from .rows import ROWS
+
+transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+
+LAYER = {
+    "residual": "sandwich",
+    "norm": "layer_norm",
+    "attention": {"type": "multi_head", "num_heads": 4},
+    "feedforward": {"type": "mlp", "d_ff": 48, "activation": "gelu"},
+}
+MODEL = {
+    "d_model": 32,
+    "vocab_size": "tokenizer",
+    "max_length": 64,
+    "num_layers": 2,
+    "embedding": {"type": "tokens", "shared": False},
+    "position": "sinusoidal",
+    "layer": LAYER,
+}
+TRAIN = {"device": "cpu", "steps": 1, "optimizer": "adam", "samples": 0, "evaluate_every": 1, "checkpoint_every": 1}
+TEXTS = {"type": "docstrings", "split": "train", "limit": 8}
+ISOLATED = """
+import importlib.abc, json, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "tfkit":
+            raise ModuleNotFoundError("tfkit is not installed here", name=name)
+
+sys.meta_path.insert(0, Hidden())
+import torch, transformers
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+out = model(torch.tensor(json.loads(sys.argv[2]))).logits
+torch.save({"logits": out}, sys.argv[3])
+"""
+
+
+def trained(folder: Path, model: dict[str, Any], objective: Any = "causal_lm", **data: Any) -> Run:
+    """A run of one step, with weights that are no longer those of the beginning."""
+    recipe = {
+        "tfkit": 1,
+        "model": model,
+        "data": {"tokenizer": "character", "train": TEXTS, "valid": TEXTS, "batch": {"size": 4}, **data},
+        "objective": objective,
+        "train": TRAIN,
+        "generate": {"max_new_tokens": 5},
+    }
+    return tfkit.train(recipe, out=folder, progress=False)
+
+
+def decoder(**changes: Any) -> dict[str, Any]:
+    return {"type": "decoder", **MODEL, "head": {"type": "language_model", "tied": True}, **changes}
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trained(tmp_path_factory.mktemp("own") / "run", decoder())
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Code that comes with a folder is copied to a place of the test's own."""
+    place = str(tmp_path_factory.mktemp("modules"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", place)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("transformers_modules"):
+            del sys.modules[name]
+    sys.meta_path[:] = [
+        finder for finder in sys.meta_path if not getattr(finder, "root", "").startswith("transformers_")
+    ]
+    if place in sys.path:
+        sys.path.remove(place)
+
+
+def same_logits(run: Run, folder: Path, loader: str = "AutoModelForCausalLM", **options: Any) -> None:
+    model = theirs_of(folder, loader, **options)
+    ids = tokens(2, 9)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, run.model(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+# theirs
+
+
+@pytest.mark.parametrize(
+    ("family", "loader"),
+    [("gpt2", "AutoModelForCausalLM"), ("llama", "AutoModelForCausalLM"), ("bert", "AutoModelForMaskedLM")],
+)
+def test_there_and_back_is_the_same_to_the_bit(tmp_path: Path, family: str, loader: str) -> None:
+    folder = model_folder(tmp_path / "theirs", family)
+    import_model(str(folder), tmp_path / "run")
+    result = command("export", tmp_path / "run", tmp_path / "back", "--to", "huggingface")
+    assert result.exit_code == 0, result.output
+    assert f'transformers.{loader}.from_pretrained("{tmp_path / "back"}")' in result.stdout
+    before, after = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "back"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], tensor) for name, tensor in after.items())
+    import_model(str(tmp_path / "back"), tmp_path / "again")
+    first, second = (tfkit.load_run(tmp_path / name) for name in ("run", "again"))
+    assert first.blueprint == second.blueprint
+    ours, again = (load_file(place.folder / "model.safetensors") for place in (first, second))
+    assert ours.keys() == again.keys()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in again.items())
+    same_logits(first, tmp_path / "back", loader)
+    with safe_open(tmp_path / "back" / "model.safetensors", framework="pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_the_tokenizer_and_its_settings_stay(tmp_path: Path) -> None:
+    folder = with_tokenizer(model_folder(tmp_path / "theirs", "llama"), model_max_length=33)
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    import_model(str(folder), tmp_path / "run")
+    export_model(tfkit.load_run(tmp_path / "run"), tmp_path / "back")
+    before, after = (json.loads((place / "tokenizer.json").read_text()) for place in (folder, tmp_path / "back"))
+    assert before == after
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert tokenizer("w1 w2")["input_ids"] == [2, 6, 7]
+    assert (tokenizer.model_max_length, tokenizer.chat_template) == (33, "{{ messages }}")
+    pipe = transformers.pipeline("text-generation", str(tmp_path / "back"))
+    reply = pipe("w1 w2", max_new_tokens=4, do_sample=False, return_full_text=False)[0]["generated_text"]
+    ours = tfkit.load_run(tmp_path / "run").generate("w1 w2", max_new_tokens=4)[0]
+    assert reply.strip() == ours.strip()
+
+
+def test_a_run_that_was_trained_here(tmp_path: Path) -> None:
+    layer = {**LAYER, "residual": "pre_norm", "feedforward": {"type": "mlp", "d_ff": 48, "activation": "gelu_tanh"}}
+    embedding = {"type": "tokens", "dropout": 0.1}
+    run = trained(tmp_path / "run", decoder(position="learned", layer=layer, embedding=embedding, init="xavier"))
+    made = export_model(run, tmp_path / "out")
+    assert made.theirs is not None
+    assert made.theirs.head_class == "GPT2LMHeadModel"
+    same_logits(run, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    ids = run.tokenizer.special_ids
+    assert (config["pad_token_id"], config["eos_token_id"]) == (ids["pad"], ids["end"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (tokenizer.pad_token, tokenizer.padding_side) == ("<pad>", "left")
+    assert tokenizer("return it")["input_ids"] == run.read(["return it"])[0]
+    assert "tfkit" not in (tmp_path / "out" / "tokenizer.json").read_text()
+    pipe = transformers.pipeline("text-generation", str(tmp_path / "out"))
+    reply = pipe("return", max_new_tokens=5, do_sample=False, return_full_text=False)[0]["generated_text"]
+    assert reply == run.generate("return", max_new_tokens=5)[0]
+
+
+def test_what_the_objective_puts_around_a_text_comes_along(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("".join(f"return it {number}\n" for number in range(8)))
+    lines = {"type": "text", "files": str(tmp_path / "lines")}
+    run = trained(tmp_path / "run", decoder(), {"type": "causal_lm", "join": False}, train=lines, valid=lines)
+    export_model(run, tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    for text in ("return it", ""):
+        assert tokenizer(text)["input_ids"] == run.read([text])[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "head_class"),
+    [("gpt2", "GPT2LMHeadModel"), ("bert-base", "BertForMaskedLM"), ("transformer-base", None)],
+)
+def test_which_architectures_are_theirs(name: str, head_class: str | None) -> None:
+    found = as_theirs(load_recipe(name).blueprint())
+    assert (None if found is None else found.head_class) == head_class
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_every_family_says_its_config_both_ways(row: Row) -> None:
+    settings = getattr(transformers, row.config)(**{"vocab_size": VOCABULARY, **row.settings})
+    config = {**json.loads(settings.to_json_string(use_diff=False)), "architectures": [row.model]}
+    family = family_of(config)
+    found = as_theirs(blueprint_of(family.recipe(config)), (family.part_name, row.model))
+    assert found is not None
+    assert (found.family, found.head_class) == (family, row.model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_every_family_goes_there_and_back(row: Row, tmp_path: Path) -> None:
+    make(row, tmp_path / "theirs")
+    import_model(str(tmp_path / "theirs"), tmp_path / "run")
+    run = tfkit.load_run(tmp_path / "run")
+    assert export_model(run, tmp_path / "back").theirs is not None
+    if row.family == "youtu":
+        pytest.skip("transformers empties the pad token's row of this family when it loads it")
+    verdict = verify(run, str(tmp_path / "back"), tolerance=max(row.tolerance, 1e-4))
+    assert verdict.equal, verdict.as_data()
+    import_model(str(tmp_path / "back"), tmp_path / "again")
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "again"))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], tensor) for name, tensor in second.items())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.layer.norm", {"type": "rms_norm"}),
+        ("model.layer.attention.bias", False),
+        ("model.layer.residual", "parallel"),
+        ("model.position", "sinusoidal"),
+        ("model.embedding.scale", 2.0),
+        ("model.final_norm", None),
+    ],
+)
+def test_what_differs_in_one_thing_is_not_theirs(key: str, value: Any) -> None:
+    found = as_theirs(load_recipe("gpt2", overrides={key: value}).blueprint())
+    assert found is None or found.head_class != "GPT2LMHeadModel"
+
+
+def test_a_family_that_transformers_has_not_becomes_one_that_it_has(tmp_path: Path) -> None:
+    @tfkit.register("family", "mine")
+    class Mine(Llama):
+        model_types = ("mine",)
+        heads = {"MineForCausalLM": Llama.heads["LlamaForCausalLM"]}
+
+    folder = model_folder(tmp_path / "theirs", "llama")
+    said(folder, model_type="mine", architectures=["MineForCausalLM"], auto_map={"AutoModel": "code.Mine"})
+    assert command("import", folder, "--out", tmp_path / "run").exit_code == 0
+    run = tfkit.load_run(tmp_path / "run")
+    made = export_model(run, tmp_path / "out")
+    assert made.theirs is not None
+    assert made.theirs.config["model_type"] == "llama"
+    same_logits(run, tmp_path / "out")
+
+
+@pytest.mark.parametrize("sizes", [{}, {"head_dim": 192}, {"num_kv_heads": 4}, {"head_dim": 192, "num_kv_heads": 4}])
+def test_a_size_that_is_derived_may_be_said(sizes: dict[str, int]) -> None:
+    layer = {
+        "residual": "pre_norm",
+        "norm": "rms_norm",
+        "attention": {"type": "multi_head", "num_heads": 4, "bias": False, **sizes},
+        "feedforward": {"type": "glu", "d_ff": 48, "bias": False},
+    }
+    overrides = {
+        "model.layer": layer,
+        "model.position": "rotary",
+        "model.embedding": "tokens",
+        "model.head.tied": False,
+    }
+    found = as_theirs(load_recipe("gpt2", overrides=overrides).blueprint())
+    assert found is not None
+    assert found.head_class == "LlamaForCausalLM"
+
+
+def test_dropout_and_initialisation_may_differ() -> None:
+    recipe = load_recipe("gpt2", overrides={"model.init": "xavier", "model.final_dropout": 0.5})
+    found = as_theirs(recipe.blueprint())
+    assert found is not None
+    assert found.config["n_layer"] == 12
+
+
+# the folder's own code
+
+
+def test_a_model_of_none_of_theirs_brings_its_code(own: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = command("export", own.folder, out)
+    assert result.exit_code == 0, result.output
+    assert "no architecture of transformers; the folder brings tfkit's own code" in result.stdout
+    assert "trust_remote_code=True)" in result.stdout
+    same_logits(own, out, trust_remote_code=True)
+    assert yaml.safe_load((out / "resolved.yaml").read_text())["model"]["layer"]["residual"]["type"] == "sandwich"
+    config = transformers.AutoConfig.from_pretrained(out, trust_remote_code=True)
+    assert (config.hidden_size, config.num_hidden_layers, config.max_position_embeddings) == (32, 2, 64)
+    names = load_file(out / "model.safetensors").keys()
+    assert "model.decoder.embedding.tokens.weight" in names
+    assert "model.head.output.weight" not in names  # tied
+    hidden = theirs_of(out, "AutoModel", trust_remote_code=True)(tokens()).last_hidden_state
+    torch.testing.assert_close(hidden, own.model(tokens()).hidden, rtol=1e-4, atol=1e-4)
+
+
+def test_the_code_it_brings_is_all_that_it_runs(own: Run, tmp_path: Path) -> None:
+    export_model(own, tmp_path / "out")
+    model = theirs_of(tmp_path / "out", trust_remote_code=True)
+    copies = {name: module for name, module in sys.modules.items() if name.startswith("transformers_modules.out.")}
+    assert type(model.model).__module__ in copies
+    assert len(copies) > 40
+    for name, module in copies.items():
+        foreign = [key for key, value in vars(module).items() if home(value).startswith("tfkit.")]
+        assert not foreign, f"{name} takes {foreign} from the tfkit that is installed"
+
+
+def home(value: Any) -> str:
+    """The module that something was defined in, or that it is."""
+    said = value.__name__ if isinstance(value, type(sys)) else getattr(value, "__module__", "")
+    return said if isinstance(said, str) else ""
+
+
+@pytest.mark.slow
+def test_it_loads_where_tfkit_is_not_installed(own: Run, tmp_path: Path) -> None:
+    export_model(own, tmp_path / "out")
+    arguments = [str(tmp_path / "out"), json.dumps(tokens().tolist()), str(tmp_path / "logits.pt")]
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    subprocess.run([sys.executable, "-c", ISOLATED, *arguments], check=True, env=environment, cwd=tmp_path)
+    logits = torch.load(tmp_path / "logits.pt", weights_only=True)["logits"]
+    torch.testing.assert_close(logits, own.model(tokens()).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_its_generate_writes_what_the_run_writes(own: Run, tmp_path: Path) -> None:
+    export_model(own, tmp_path / "out")
+    model = theirs_of(tmp_path / "out", trust_remote_code=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    texts = ["return it", "a", "def of"]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    ours = own.generate(texts, max_new_tokens=6)
+    for options in ({}, {"use_cache": False}):
+        written = model.generate(**batch, max_new_tokens=6, do_sample=False, **options)[
+            :, batch["input_ids"].shape[1] :
+        ]
+        assert tokenizer.batch_decode(written, skip_special_tokens=True) == ours
+    beams = [
+        model.generate(**batch, max_new_tokens=6, num_beams=3, use_cache=use_cache).tolist()
+        for use_cache in (True, False)
+    ]
+    assert beams[0] == beams[1]
+    loss = model(batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["input_ids"]).loss
+    assert loss > 0
+
+
+def test_layers_that_differ(tmp_path: Path) -> None:
+    layers = {"local": {"mask": {"type": "window", "size": 3}}, "global": {"position": "none"}}
+    run = trained(tmp_path / "run", decoder(layers=layers, pattern=["local", "global"], num_layers=3))
+    assert export_model(run, tmp_path / "out").theirs is None
+    same_logits(run, tmp_path / "out", trust_remote_code=True)
+
+
+def test_an_encoder_decoder(tmp_path: Path) -> None:
+    for name, word in (("a", "cats"), ("b", "Katzen")):
+        (tmp_path / name).write_text("".join(f"{number} {word}\n" for number in range(8)))
+    pairs = {"type": "parallel_text", "source": str(tmp_path / "a"), "target": str(tmp_path / "b")}
+    model = {"type": "encoder_decoder", **MODEL, "embedding": {"type": "tokens", "shared": True}}
+    model["head"] = {"type": "language_model", "tied": True}
+    run = trained(tmp_path / "run", model, "seq2seq", train=pairs, valid=pairs)
+    made = export_model(run, tmp_path / "out")
+    assert made.auto_class == "AutoModelForSeq2SeqLM"
+    theirs = theirs_of(tmp_path / "out", "AutoModelForSeq2SeqLM", trust_remote_code=True)
+    source, target = tokens(2, 7) % run.tokenizer.vocab_size, tokens(2, 5, seed=1) % run.tokenizer.vocab_size
+    with torch.no_grad():
+        ours = run.model(source, decoder_input_ids=target).logits
+        torch.testing.assert_close(theirs(source, decoder_input_ids=target).logits, ours, rtol=1e-4, atol=1e-4)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    texts = ["3 cats", "1 cat"]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    for options in ({}, {"use_cache": False}):
+        written = theirs.generate(
+            batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=6, do_sample=False, **options
+        )
+        assert tokenizer.batch_decode(written, skip_special_tokens=True) == run.generate(texts, max_new_tokens=6)
+
+
+def test_a_masked_model(tmp_path: Path) -> None:
+    model = {"type": "encoder", **MODEL, "head": {"type": "masked_lm", "tied": True}}
+    tokenizer = {"type": "character", "special_tokens": {"mask": "<mask>"}}
+    run = trained(tmp_path / "run", model, "masked_lm", tokenizer=tokenizer)
+    made = export_model(run, tmp_path / "out")
+    assert (made.theirs, made.auto_class) == (None, "AutoModelForMaskedLM")
+    same_logits(run, tmp_path / "out", "AutoModelForMaskedLM", trust_remote_code=True)
+    reader = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    assert reader("it")["input_ids"] == run.read(["it"])[0]
+    filled = transformers.pipeline("fill-mask", str(tmp_path / "out"), trust_remote_code=True)("a <mask>")
+    assert len(filled) == 5
+
+
+def test_parts_of_ones_own_come_along(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import tfkit\n"
+        "import tfkit.components.norm.base\n"
+        "from torch import nn\n\n\n"
+        '@tfkit.register("norm", "halving")\n'
+        "class Halving(tfkit.components.norm.base.Norm):\n"
+        '    """x / 2."""\n\n'
+        "    class Config(tfkit.components.norm.base.Norm.Config):\n"
+        '        """No options."""\n\n'
+        "    def __init__(self, config, shape):\n"
+        "        super().__init__(config, shape)\n\n"
+        "    def forward(self, x, context=None):\n"
+        "        return x / 2\n"
+    )
+    recipe = {
+        "tfkit": 1,
+        "model": decoder(layer={**LAYER, "norm": "halving"}),
+        "data": {"tokenizer": "character", "train": TEXTS, "valid": TEXTS, "batch": {"size": 4}},
+        "objective": "causal_lm",
+        "train": TRAIN,
+    }
+    run = tfkit.train(recipe, out=tmp_path / "run", progress=False, imports=[file])
+    result = command("export", tmp_path / "run", tmp_path / "out", "--import", file)
+    assert result.exit_code == 0, result.output
+    file.unlink()
+    assert "class Halving" in (tmp_path / "out" / "tfkit_sources.py").read_text()
+    same_logits(run, tmp_path / "out", trust_remote_code=True)
+
+
+def test_what_is_bundled_is_what_is_used(own: Run, tmp_path: Path) -> None:
+    export_model(own, tmp_path / "out")
+    sources = (tmp_path / "out" / "tfkit_sources.py").read_text()
+    assert "tfkit/components/residual/sandwich.py" in sources
+    for unused in ("residual/deep_norm.py", "position/rotary.py", "tfkit/training", "tfkit/data", "tfkit/cli"):
+        assert unused not in sources
+    assert not any(path.suffix in (".bin", ".pt", ".pkl") for path in (tmp_path / "out").iterdir())
+
+
+# folders
+
+
+def test_what_is_there_is_not_replaced_unasked(own: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_model(own, out)
+    with pytest.raises(RunError, match="holds a model; --force replaces it"):
+        export_model(own, out)
+    (out / "mine.txt").write_text("kept")
+    folder = model_folder(tmp_path / "gpt2", "gpt2")
+    import_model(str(folder), tmp_path / "run")
+    export_model(tfkit.load_run(tmp_path / "run"), out, force=True)
+    assert (out / "mine.txt").read_text() == "kept"
+    assert not (out / "modeling_tfkit.py").exists()
+    assert theirs_of(out).config.vocab_size == SIZE
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "mine.txt").write_text("kept")
+    with pytest.raises(RunError, match="is not empty and holds no model"):
+        export_model(own, foreign, force=True)
+
+
+def test_nothing_is_left_of_what_fails(own: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> None:
+        raise UsageError("no room")
+
+    monkeypatch.setattr("tfkit.interop.huggingface.exporting.write_tokenizer", full)
+    with pytest.raises(UsageError, match="no room"):
+        export_model(own, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_format_that_is_not_known(own: Run, tmp_path: Path) -> None:
+    result = command("export", own.folder, tmp_path / "out", "--to", "onxx")
+    assert result.exit_code == 2
+    assert "'huggingface'" in result.stderr

@@ -1,0 +1,180 @@
+"""Every family gives their numbers: logits, hidden states, padding on either side, a greedy continuation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tfkit.interop.huggingface.tensors import matches
+
+from .parity import Pair, Row, far, ids, make, outputs, padded, weights
+from .rows import ROWS
+
+pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+NEW = 12  # tokens of a greedy continuation
+
+
+@pytest.fixture(scope="module", params=ROWS, ids=str)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    yield make(request.param, tmp_path_factory.mktemp("theirs"))
+
+
+def extra(row: Row, shape: tuple[int, int], source: Tensor | None = None) -> dict[str, Any]:
+    """What a call has besides ids."""
+    given: dict[str, Any] = {}
+    if row.segments:
+        given["token_type_ids"] = torch.arange(shape[1]).expand(shape) % 2
+    if row.marks:  # one row has more than the others, and with padding on the left one of them is no token
+        given["global_attention_mask"] = torch.zeros(shape, dtype=torch.long)
+        given["global_attention_mask"][:, [0, shape[1] - 2]] = 1
+        given["global_attention_mask"][0, shape[1] // 2] = 1
+    return given
+
+
+def ended(row: Row, tokens: Tensor, real: Tensor) -> Tensor:
+    """The tokens with an end at the last real place, and in the second text another one before it."""
+    if row.end is None:
+        return tokens
+    last = tokens.shape[1] - 1 - real.flip(1).argmax(dim=1)
+    tokens = tokens.where(tokens != row.end, row.end - 1).scatter(1, last[:, None], row.end)
+    tokens[1, last[1] - 2] = row.end
+    return tokens
+
+
+def near(pair: Pair, found: dict[str, tuple[Tensor, Tensor]], real: Tensor | None = None) -> None:
+    for name, (ours, theirs) in found.items():
+        if real is not None and ours.shape[:2] == real.shape:
+            ours, theirs = ours[real.bool()], theirs[real.bool()]
+        assert torch.isfinite(ours).all(), f"{name} is not finite"
+        assert theirs.std() > 1e-3, f"their {name} says nothing: {float(theirs.std()):.1e}"
+        distance = far(ours, theirs)
+        assert distance <= pair.row.tolerance, f"{name} is off by {distance:.1e}"
+
+
+def test_the_same_numbers(pair: Pair) -> None:
+    row, tokens = pair.row, ids(2, pair.row.length)
+    tokens = ended(row, tokens, torch.ones_like(tokens))
+    call = {"input_ids": tokens, **extra(row, tuple(tokens.shape))}
+    if row.kind == "encoder_decoder":
+        call["decoder_input_ids"] = ids(2, row.length - 2, seed=5)
+    near(pair, outputs(pair, **call))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_same_numbers_with_padding(pair: Pair, side: str) -> None:
+    row = pair.row
+    if not row.padding:
+        return
+    tokens, real = padded([row.length, row.length - 5, 3], side)
+    tokens = ended(row, tokens, real)
+    call = {"input_ids": tokens, "attention_mask": real, **extra(row, tuple(tokens.shape))}
+    seen = real
+    if row.stretches:
+        near(pair, alone(pair, tokens, real), real)
+        return
+    if row.kind == "encoder_decoder":
+        # what is written is filled up at its end: before its start there is nothing in training, nor in generation
+        call["decoder_input_ids"], seen = padded([row.length - 2, 4, row.length - 3], "right", seed=5)
+        call["decoder_attention_mask"] = seen
+    elif row.kind == "decoder" and side == "left":
+        call["places"] = (real.cumsum(dim=1) - 1).clamp(min=0)
+    found = outputs(pair, **call)
+    if row.kind == "encoder" and row.pooled not in (side, "both"):
+        found = {name: both for name, both in found.items() if both[0].shape[:2] == seen.shape}
+    near(pair, found, seen)
+
+
+@torch.no_grad()
+def alone(pair: Pair, tokens: Tensor, real: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Our logits of a padded batch, and theirs of each row by itself, set where the row stands."""
+    places = (real.cumsum(dim=1) - 1).clamp(min=0)
+    ours = pair.ours(tokens, attention_mask=real, position_ids=places).logits
+    theirs = torch.zeros_like(ours)
+    for row in range(len(tokens)):
+        theirs[row, real[row].bool()] = pair.theirs(tokens[row, real[row].bool()][None]).logits[0]
+    return {"logits": (ours, theirs)}
+
+
+@torch.no_grad()
+def test_the_same_greedy_continuation(pair: Pair) -> None:
+    row = pair.row
+    head = pair.ours.blueprint.head
+    if row.kind == "encoder" or head is None or head.part.part_name != "language_model":
+        return
+    source = ids(1, row.length, seed=8)
+    tokens = source if row.kind == "decoder" else torch.tensor([[2]])
+    begin = tokens.shape[1]
+    more = {} if row.kind == "decoder" else {"input_ids": source}
+    name = "input_ids" if row.kind == "decoder" else "decoder_input_ids"
+    state = pair.ours.new_state() if pair.ours.caches and not row.stretches else None
+    theirs = ours = tokens
+    for _ in range(NEW):
+        logits = pair.theirs(**more, **row.call, **{name: theirs}).logits
+        theirs = torch.cat((theirs, logits[:, -1:].argmax(dim=-1)), dim=1)
+        new = ours if state is None else ours[:, state.length :]
+        logits = pair.ours(**more, **{name: new}, state=state).logits
+        ours = torch.cat((ours, logits[:, -1:].argmax(dim=-1)), dim=1)
+    assert ours[0, begin:].tolist() == theirs[0, begin:].tolist()
+
+
+@torch.no_grad()
+def test_every_tensor_is_read(pair: Pair) -> None:
+    """What is moved must move the output, unless it is said that it cannot."""
+    row = pair.row
+    tokens, real = padded([row.length, row.length - 3 * row.padding], "right")
+    tokens = ended(row, tokens, real)
+    call = {"input_ids": tokens, "attention_mask": real, **extra(row, tuple(tokens.shape))}
+    if not row.padding:
+        del call["attention_mask"]
+    if row.kind == "encoder_decoder":
+        call["decoder_input_ids"] = ids(2, row.length - 2, seed=5)
+
+    def reply() -> Tensor:
+        out = pair.ours(**call)
+        given = [*([] if out.logits is None else [out.logits]), *out.heads.values()]
+        given += [out.hidden] if row.marks else []  # a head of the first token, which is marked, reads half of it
+        return torch.cat([tensor.flatten() for tensor in given or [out.hidden]])
+
+    before = reply()
+    silent = []
+    for name, value in weights(pair.ours).items():
+        kept = value.clone()
+        value.add_(torch.randn(value.shape, generator=torch.Generator().manual_seed(4)) * row.std)
+        if far(reply(), before) < 1e-7:
+            silent.append(name)
+        value.copy_(kept)
+    inert = [name for name in silent if name.endswith(("key.bias", "key_global.bias"))]
+    assert sorted(set(silent) - set(inert)) == [], "these change nothing"
+
+
+def test_the_way_back_is_the_same_to_the_bit(pair: Pair, tmp_path: Path) -> None:
+    from tfkit.interop.huggingface.convert import to_theirs
+    from tfkit.interop.huggingface.files import open_checkpoint
+
+    written = to_theirs(pair.family, weights(pair.ours), pair.blueprint)
+    if pair.blueprint.head is None:  # the file of a base model has no prefix, and both are read
+        written = {name.removeprefix(pair.family.prefix): tensor for name, tensor in written.items()}
+    with open_checkpoint(pair.folder) as checkpoint:
+        for name, tensor in checkpoint.items():
+            if plain(name) in written:
+                assert torch.equal(written[plain(name)], tensor), f"{name} differs"
+        stored = set(map(plain, checkpoint))  # their files have a tensor for each expert, their models one for all
+        computed = {name for name in stored if matches(pair.family.ignored, name.removeprefix(pair.family.prefix))}
+        missing = stored - set(written) - set(pair.unread) - computed
+        assert all(name in pair.family.tied or name.endswith(tuple(pair.family.tied)) for name in missing), missing
+    theirs = {*_their_names(pair), *stored}
+    assert set(written) <= theirs, set(written) - theirs
+
+
+def plain(name: str) -> str:
+    """Their name as it is spelled today."""
+    return name.replace(".gamma", ".weight").replace(".beta", ".bias")
+
+
+def _their_names(pair: Pair) -> list[str]:
+    return list(pair.theirs.state_dict())

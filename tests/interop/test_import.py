@@ -1,0 +1,380 @@
+"""`tfkit import`: their folder becomes a run that everything else takes, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import tfkit
+from tfkit.core.errors import DataError, RunError
+from tfkit.interop.huggingface.importing import import_model
+from tfkit.interop.huggingface.special import generate_section, special_ids
+from tfkit.interop.huggingface.watched import Watched
+
+from .made import command, model_folder, said, theirs_of, tokens, with_tokenizer
+
+pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    return with_tokenizer(model_folder(tmp_path / "llama", "llama"))
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path) -> Path:
+    return with_tokenizer(model_folder(tmp_path / "gpt2", "gpt2"), template="")
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    return model_folder(tmp_path / "bert", "bert")
+
+
+def logits_of(run: Path) -> torch.Tensor:
+    with torch.no_grad():
+        logits = tfkit.load_run(run).model(tokens()).logits
+    assert logits is not None
+    return logits
+
+
+def same_as_theirs(run: Path, folder: Path) -> None:
+    with torch.no_grad():
+        theirs = theirs_of(folder)(tokens()).logits
+    torch.testing.assert_close(logits_of(run), theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_recipe_that_says_what_differs(gpt2: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = command("import", gpt2, "--out", run)
+    assert result.exit_code == 0, result.output
+    assert f"{run}: gpt2 (GPT2LMHeadModel), 42,176 parameters in float32" in result.stdout
+    assert "tokenizer: 61 tokens; pad 1, start 2, end 3, unknown 0, mask 4" in result.stdout
+    assert "not read" not in result.stdout
+    text = (run / "recipe.yaml").read_text()
+    header, _, body = text.partition("tfkit: 1\n")
+    assert f"# Imported from {gpt2} (GPT2LMHeadModel)" in header
+    assert f'tfkit generate {run} "..."' in header
+    assert all(line.startswith("# ") for line in header.splitlines())
+    assert body == (
+        "model:\n"
+        "  type: decoder\n"
+        "  d_model: 32\n"
+        "  num_layers: 3\n"
+        "  vocab_size: 61\n"
+        "  max_length: 64\n"
+        "  embedding: {type: tokens, dropout: 0.1}\n"
+        "  position: learned\n"
+        "  layer:\n"
+        "    residual: pre_norm\n"
+        "    norm: layer_norm\n"
+        "    attention: {type: multi_head, num_heads: 4, dropout: 0.1}\n"
+        "    feedforward: {type: mlp, activation: gelu_tanh, d_ff: 128}\n"
+        "    dropout: 0.1\n"
+        "  head: {type: language_model, tied: true}\n"
+        "  init: scaled_residual\n"
+        "  special_ids: {start: 2, end: 3}\n"
+    )
+
+
+def test_every_command_takes_the_run(llama: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    import_model(str(llama), run)
+    assert command("show", run).exit_code == 0
+    assert command("check", run / "recipe.yaml").exit_code == 0
+    assert command("check", run / "resolved.yaml").exit_code == 0
+    assert command("generate", run, "w1 w2", "--max-new-tokens", "3").exit_code == 0
+    result = command("evaluate", run)
+    assert (result.exit_code, result.stderr) == (2, f"tfkit: {run / 'resolved.yaml'}: says no data\n")
+
+
+def test_it_writes_what_theirs_writes(llama: Path, tmp_path: Path) -> None:
+    import transformers
+
+    run = tmp_path / "run"
+    import_model(str(llama), run)
+    same_as_theirs(run, llama)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(llama)
+    texts = ["w1 w2 w3", "w9", "w4 <mask> w5"]
+    mine = tfkit.load_run(run).generate(texts, max_new_tokens=7)
+    model = theirs_of(llama)
+    for text, reply in zip(texts, mine, strict=True):
+        ids = tokenizer(text, return_tensors="pt")
+        written = model.generate(**ids, max_new_tokens=7, do_sample=False)[0, ids["input_ids"].shape[1] :]
+        assert reply.strip() == tokenizer.decode(written, skip_special_tokens=True).strip()
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_an_encoder_decoder_writes_what_theirs_writes(family: str, tmp_path: Path) -> None:
+    import transformers
+
+    folder = with_tokenizer(model_folder(tmp_path / family, family), template="$A </s>")
+    result = command("import", folder, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    run = tfkit.load_run(tmp_path / "run")
+    assert dict(run.blueprint.special_ids)["start"] == {"t5": 1, "bart": 3}[family]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = ["w1 w2 w3", "w9"]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    model = theirs_of(folder, "AutoModelForSeq2SeqLM")
+    written = model.generate(
+        batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=7, do_sample=False, num_beams=1
+    )
+    mine = [text.strip() for text in run.generate(texts, max_new_tokens=7)]
+    assert mine == [text.strip() for text in tokenizer.batch_decode(written, skip_special_tokens=True)]
+
+
+def test_training_goes_on_from_an_import(gpt2: Path, tmp_path: Path) -> None:
+    import_model(str(gpt2), tmp_path / "run")
+    (tmp_path / "lines").write_text("w1 w2 w3 w4\n" * 4)
+    lines = {"type": "text", "files": "lines"}
+    recipe = {
+        "tfkit": 1,
+        "extends": "run/recipe.yaml",
+        "data": {"tokenizer": {"type": "file", "path": "run/tokenizer.json"}, "train": lines, "batch": {"size": 2}},
+        "objective": "causal_lm",
+        "train": {"device": "cpu", "steps": 1, "optimizer": "adam", "samples": 0, "keep": "last"},
+    }
+    recipe["train"] |= {"schedule": {"type": "constant", "lr": 1e-9}, "init_from": "run"}
+    (tmp_path / "tuned.yaml").write_text(json.dumps(recipe))
+    tuned = tfkit.train(tmp_path / "tuned.yaml", out=tmp_path / "tuned", progress=False)
+    torch.testing.assert_close(tuned.model(tokens()).logits, logits_of(tmp_path / "run"), rtol=1e-4, atol=1e-4)
+
+
+def test_training_does_not_resume_an_import(gpt2: Path, tmp_path: Path) -> None:
+    import_model(str(gpt2), tmp_path / "run")
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    result = command("train", "translate-numbers", "--out", tmp_path / "run", "--resume")
+    assert result.exit_code == 2
+    assert "holds an imported model, which has no training to resume; to begin with its weights say" in result.stderr
+    result = command("train", "translate-numbers", "--out", tmp_path / "run")
+    assert "holds an imported model; --force replaces it" in result.stderr
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_texts_are_read_as_their_tokenizer_reads_them(bert: Path, tmp_path: Path) -> None:
+    import transformers
+
+    with_tokenizer(bert, template="<s> $A </s>")
+    import_model(str(bert), tmp_path / "run")
+    run = tfkit.load_run(tmp_path / "run")
+    texts = ["w1 <mask> w3", "", "nothing known"]
+    theirs = transformers.AutoTokenizer.from_pretrained(bert)(texts)["input_ids"]
+    assert run.read(texts) == theirs == [[2, 6, 4, 8, 3], [2, 3], [2, 0, 0, 3]]
+    with pytest.raises(tfkit.UsageError, match="holds an encoder"):
+        run.generate("w1")
+
+
+def test_an_empty_prompt_begins_with_the_start(gpt2: Path, tmp_path: Path) -> None:
+    import_model(str(gpt2), tmp_path / "run")
+    run = tfkit.load_run(tmp_path / "run")
+    assert run.read(["", "w1"]) == [[2], [6]]
+    assert run.generate("", max_new_tokens=3) == [run.generate("<s>", max_new_tokens=3)[0]]
+
+
+def test_without_a_tokenizer_it_works_on_ids(llama: Path, tmp_path: Path) -> None:
+    (llama / "tokenizer.json").unlink()
+    (llama / "tokenizer.model").write_bytes(b"\x00")
+    result = command("import", llama, "--out", tmp_path / "run")
+    assert "no tokenizer.json, so that this run reads and writes ids, no text; tokenizer.model" in result.stdout
+    same_as_theirs(tmp_path / "run", llama)
+    result = command("generate", tmp_path / "run", "w1")
+    assert result.exit_code == 2
+    assert "tokenizer.json: is missing: this run works on ids" in result.stderr
+    assert "tfkit generate" not in (tmp_path / "run" / "recipe.yaml").read_text()
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_the_vocabulary_of_a_bert_alone(bert: Path, tmp_path: Path, lowercase: bool) -> None:
+    import transformers
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "Cat", ",", "!", "caf", "##e"]
+    (bert / "vocab.txt").write_text("\n".join([*words, *(f"w{n}" for n in range(48))]) + "\n")
+    (bert / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
+    import_model(str(bert), tmp_path / "run")
+    theirs = transformers.BertTokenizer(str(bert / "vocab.txt"), do_lower_case=lowercase)
+    run = tfkit.load_run(tmp_path / "run")
+    for text in ("The cats, café!", "Cats [MASK] zebra", "w3"):
+        assert run.read([text])[0] == theirs(text)["input_ids"], text
+    assert run.tokenizer.special_ids["mask"] == 4
+    (bert / "vocab.txt").write_text("a\nb\n")
+    with pytest.raises(DataError, match=r"vocab\.txt: has no \[UNK\]"):
+        import_model(str(bert), tmp_path / "other")
+
+
+def test_half_precision_is_kept_when_asked_for(llama: Path, tmp_path: Path) -> None:
+    tensors = {name: tensor.bfloat16() for name, tensor in load_file(llama / "model.safetensors").items()}
+    save_file(tensors, llama / "model.safetensors", {"format": "pt"})
+    import_model(str(llama), tmp_path / "full")
+    import_model(str(llama), tmp_path / "half", dtype="bfloat16")
+    full, half = (tfkit.load_run(tmp_path / name).model for name in ("full", "half"))
+    assert {tensor.dtype for tensor in full.parameters()} == {torch.float32}
+    assert {tensor.dtype for tensor in half.parameters()} == {torch.bfloat16}
+    for one, other in zip(full.parameters(), half.parameters(), strict=True):
+        assert torch.equal(one, other.float())
+    with safe_open(tmp_path / "half" / "model.safetensors", framework="pt") as file:
+        assert "head.output.weight" in file.keys()  # noqa: SIM118
+
+
+def test_tied_weights_stand_once_in_the_file(gpt2: Path, tmp_path: Path) -> None:
+    import_model(str(gpt2), tmp_path / "run")
+    names = set(load_file(tmp_path / "run" / "model.safetensors"))
+    assert "decoder.embedding.tokens.weight" in names
+    assert "head.output.weight" not in names
+
+
+def test_what_is_there_is_not_replaced_unasked(llama: Path, gpt2: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    import_model(str(llama), run)
+    result = command("import", gpt2, "--out", run)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{run}: holds a run of tfkit; --force replaces it" in result.stderr
+    (run / "mine.txt").write_text("kept")
+    assert command("import", gpt2, "--out", run, "--force").exit_code == 0
+    same_as_theirs(run, gpt2)
+    assert (run / "mine.txt").read_text() == "kept"
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "mine.txt").write_text("kept")
+    with pytest.raises(RunError, match="holds no run of tfkit"):
+        import_model(str(gpt2), foreign, force=True)
+
+
+def test_nothing_is_left_of_what_fails(llama: Path, tmp_path: Path) -> None:
+    tensors = load_file(llama / "model.safetensors")
+    tensors["model.layers.1.self_attn.rope.weight"] = torch.ones(2)
+    del tensors["model.layers.2.mlp.up_proj.weight"]
+    save_file(tensors, llama / "model.safetensors", {"format": "pt"})
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(DataError) as caught:
+        import_model(str(llama), tmp_path / "run")
+    assert "no rule of 'llama' explains model.layers.1.self_attn.rope.weight" in str(caught.value)
+    assert "nothing in the files fills decoder.layers.2.feedforward.up.weight" in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_tensor_of_another_shape(llama: Path, tmp_path: Path) -> None:
+    said(llama, intermediate_size=41)
+    with pytest.raises(DataError, match=r"gate_proj.weight \[40, 32\] cannot become .*feedforward.gate.weight"):
+        import_model(str(llama), tmp_path / "run")
+
+
+def test_keys_that_nobody_read_are_named(llama: Path, tmp_path: Path) -> None:
+    said(llama, logit_bias_scale=2.5, use_cache=True, nothing=None)
+    result = command("import", llama, "--out", tmp_path / "run")
+    assert result.exit_code == 0
+    assert "not read in config.json:" in result.stdout
+    assert "logit_bias_scale" in result.stdout
+    assert "use_cache" not in result.stdout
+
+
+def test_a_family_or_a_class_that_is_not_known(llama: Path, tmp_path: Path) -> None:
+    said(llama, architectures=["LlamaForTokenDreams"])
+    with pytest.raises(DataError, match="architectures: LlamaForTokenDreams cannot be brought in; known are Llama"):
+        import_model(str(llama), tmp_path / "run")
+    said(llama, model_type="lama")
+    with pytest.raises(DataError, match=r"no family is about 'lama', the nearest is 'llama'.*--import"):
+        import_model(str(llama), tmp_path / "run")
+    config = json.loads((llama / "config.json").read_text())
+    del config["model_type"]
+    (llama / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="says no model_type"):
+        import_model(str(llama), tmp_path / "run")
+
+
+def test_a_config_of_an_impossible_model(llama: Path, tmp_path: Path) -> None:
+    said(llama, num_attention_heads=5, head_dim=None)
+    with pytest.raises(DataError, match=r"config\.json: describes a model that cannot be built here:"):
+        import_model(str(llama), tmp_path / "run")
+
+
+@pytest.mark.parametrize("spelling", ["old", "new"])
+def test_both_spellings_of_rotary_positions(tmp_path: Path, spelling: str) -> None:
+    folder = model_folder(tmp_path / "llama", "llama", rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    if spelling == "old":
+        said(folder, rope_parameters=None, rope_theta=500.0)
+    import_model(str(folder), tmp_path / "run")
+    assert "theta: 500.0" in (tmp_path / "run" / "recipe.yaml").read_text()
+
+
+def test_names_without_a_prefix_and_of_old(tmp_path: Path, bert: Path) -> None:
+    gpt2 = model_folder(tmp_path / "gpt2", "gpt2")
+    old = {"weight": "gamma", "bias": "beta"}
+    tensors = load_file(bert / "model.safetensors")
+    renamed = {
+        ".".join([*name.split(".")[:-1], old[name.split(".")[-1]]]) if "LayerNorm" in name else name: tensor
+        for name, tensor in tensors.items()
+    }
+    import_model(str(bert), tmp_path / "new")
+    save_file(renamed, bert / "model.safetensors")
+    import_model(str(bert), tmp_path / "old")
+    assert torch.equal(logits_of(tmp_path / "new"), logits_of(tmp_path / "old"))
+    tensors = load_file(gpt2 / "model.safetensors")
+    save_file({name.removeprefix("transformer."): each for name, each in tensors.items()}, gpt2 / "model.safetensors")
+    import_model(str(gpt2), tmp_path / "bare")
+    same_as_theirs(tmp_path / "bare", gpt2)
+
+
+def test_a_family_of_ones_own(llama: Path, tmp_path: Path) -> None:
+    said(llama, model_type="mine", architectures=["MineForCausalLM"])
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import tfkit\n"
+        "from tfkit.interop.huggingface.families.llama import Llama\n\n\n"
+        '@tfkit.register("family", "mine")\n'
+        "class Mine(Llama):\n"
+        '    """Mine: a llama by another name."""\n\n'
+        '    model_types = ("mine",)\n'
+        '    heads = {"MineForCausalLM": Llama.heads["LlamaForCausalLM"]}\n'
+    )
+    refused = command("import", llama, "--out", tmp_path / "run")
+    assert refused.exit_code == 2
+    assert "no family is about 'mine'" in refused.stderr
+    result = command("import", llama, "--out", tmp_path / "run", "--import", file)
+    assert result.exit_code == 0, result.output
+    assert "mine (MineForCausalLM)" in result.stdout
+    assert "# Mine: a llama by another name." in (tmp_path / "run" / "recipe.yaml").read_text()
+    assert "imports" not in (tmp_path / "run" / "resolved.yaml").read_text()
+
+
+def test_several_ends_stop_a_text(llama: Path, tmp_path: Path) -> None:
+    (llama / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 20, 21], "repetition_penalty": 1.3}))
+    import_model(str(llama), tmp_path / "run")
+    recipe = tfkit.load_run(tmp_path / "run").recipe
+    assert [rule.spelled() for rule in recipe.generate.stop] == [{"type": "end_token", "tokens": [3, 20, 21]}]
+    assert [rule.part.part_name for rule in recipe.generate.logits] == ["repetition_penalty"]
+    assert dict(recipe.blueprint().special_ids) == {"pad": 1, "start": 2, "end": 3}
+
+
+def test_special_ids_of_an_encoder_decoder() -> None:
+    config = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "no": 1}
+    assert special_ids(config, {}, 50) == {"pad": 1, "start": 2, "end": 2}
+    assert special_ids(config, {"decoder_start_token_id": 7}, 50)["start"] == 7
+    assert special_ids({"eos_token_id": 99}, {}, 50) == {}
+    section = generate_section(config, {"forced_bos_token_id": 0, "no_repeat_ngram_size": 3}, 50)
+    assert section["logits"] == [
+        {"type": "no_repeat_ngram", "size": 3},
+        {"type": "forced", "tokens": [0]},
+    ]
+    assert generate_section(config, {"no_repeat_ngram_size": 0, "suppress_tokens": [60]}, 50) == {}
+
+
+def test_a_config_remembers_what_was_asked() -> None:
+    config = Watched({"a": 1, "b": {"c": 1, "d": 2}, "e": None, "pad_token_id": 3, "f": 5, "g": {"h": 1}})
+    assert config["a"] == 1
+    assert config.get("b", {}).get("c") == 1
+    assert "g" in config
+    assert config.unread() == ["b.d", "f"]
+
+
+def test_the_summary_names_weights_that_nothing_reads(tmp_path: Path) -> None:
+    bert = model_folder(tmp_path / "bert", "bert")
+    tensors = load_file(bert / "model.safetensors")
+    save_file({**tensors, "bert.pooler.dense.weight": torch.ones(32, 32)}, bert / "model.safetensors")
+    result = command("import", bert, "--out", tmp_path / "run")
+    assert "weights that no output of this model reads: bert.pooler.dense.weight" in result.stdout

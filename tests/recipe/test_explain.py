@@ -1,0 +1,388 @@
+"""`tfkit explain`: the value of a key, who set it, and what it replaced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tfkit
+from tfkit.cli.main import main
+from tfkit.core.errors import UsageError
+from tfkit.recipe.keys import KEYS, sentence
+from tfkit.recipe.load import TOP_KEYS
+from tfkit.recipe.resolve import MODEL_KEYS, STACK_KEYS
+from tfkit.recipe.shipped import shipped_recipes
+from tfkit.recipe.sublayers import SUBLAYERS
+from tfkit.reports.explain import Explanation, explain
+
+BASE = """\
+tfkit: 1
+model:
+  type: decoder
+  d_model: 64
+  vocab_size: 50
+  num_layers: 4
+  embedding: {type: tokens, norm: true}
+  position: rotary
+  layer:
+    residual: pre_norm
+    norm: {type: layer_norm, eps: 1e-6}
+    attention: {type: multi_head, num_heads: 4, dropout: 0.1}
+    feedforward: {type: mlp, d_ff: 32, activation: relu}
+  head: {type: language_model, tied: true}
+variants:
+  deep: {model.num_layers: 8}
+"""
+MINE = """\
+extends: base.yaml
+model:
+  num_layers: 11
+  layer:
+    attention: {num_heads: 8}
+    feedforward: {type: glu, d_ff: 48}
+  layers:
+    local: {mask: {type: window, size: 8}}
+    global: {}
+    thin: {feedforward: {d_ff: 16}}
+    unused: {dropout: 0.3}
+  pattern: [local*5, global+thin]
+variants:
+  narrow: {model.layer.attention.num_heads: 2, model.layers.local.mask.size: 4}
+  heads: {model.layer.attention.num_heads: [4, 16]}
+"""
+PAIR = """\
+tfkit: 1
+model:
+  type: encoder_decoder
+  d_model: 16
+  vocab_size: tokenizer
+  embedding: {type: tokens, shared: true}
+  position: sinusoidal
+  num_layers: 2
+  layer:
+    norm: layer_norm
+    attention: {type: multi_head, num_heads: 2}
+    feedforward: {type: mlp, d_ff: 16}
+  decoder: {num_layers: 3, layer: {attention: {num_heads: 4}}}
+  head: {type: language_model, tied: true}
+data:
+  tokenizer: {type: bpe, vocab_size: 300}
+  train: {type: parallel_text, source: a.txt, target: b.txt}
+objective: seq2seq
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("base", BASE), ("mine", MINE), ("pair", PAIR)):
+        Path(f"{name}.yaml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def ask(key: str, source: str = "mine.yaml", **how: object) -> Explanation:
+    return explain(tfkit.load_recipe(source, **how), key)  # type: ignore[arg-type]
+
+
+def words(key: str, source: str = "mine.yaml", **how: object) -> list[tuple[object, str]]:
+    """Value and origin of each answer to one plain key."""
+    (answer,) = ask(key, source, **how).answers
+    return [(said.value, said.origin.words()) for said in answer.said]
+
+
+def command(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, ["explain", *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+# ----------------------------------------------------------------------------------------------------- who set a value
+
+
+@pytest.mark.parametrize(
+    ("key", "how", "value", "expected"),
+    [
+        ("model.layer.attention.num_heads", {}, 8, "mine.yaml:5:28"),
+        ("model.d_model", {}, 64, "base recipe base (base.yaml:4:12)"),
+        ("model.layer.attention.num_heads", {"variant": "narrow"}, 2, "variant narrow (mine.yaml:14:45)"),
+        ("model.layer.attention.num_heads", {"variant": "heads=16"}, 16, "variant heads=16 (mine.yaml:15:48)"),
+        ("model.num_layers", {"variant": "deep"}, 8, "variant deep of base recipe base (base.yaml:16:28)"),
+        ("model.d_model", {"sets": ["model.d_model=96"]}, 96, "the command line (--set model.d_model=96)"),
+        ("model.d_model", {"overrides": {"model.d_model": 96}}, 96, "Python"),
+        ("model.layer.attention.softcap", {}, None, "default: c in c * tanh(scores / c); none: no cap"),
+        ("train.steps", {}, 10_000, "default: optimizer steps in all"),
+        ("train.optimizer.type", {}, "adam", "default: how gradients change the weights"),
+        ("model.max_length", {}, None, "default: longest sequence in tokens; none: no bound"),
+        ("model.special_ids", {}, None, "default: ids of the tokens pad, start and end, where no tokenizer says them"),
+        ("model.layers.local.mask.size", {}, 8, "kind 'local' of the pattern (mine.yaml:8:40)"),
+        (
+            *("model.layers.local.mask.size", {"variant": "narrow"}, 4),
+            "kind 'local' of the pattern, variant narrow (mine.yaml:14:78)",
+        ),
+        (
+            *("model.layers.local.mask.size", {"sets": ["model.layers.local.mask.size=2"]}, 2),
+            "the command line (--set model.layers.local.mask.size=2), kind 'local' of the pattern",
+        ),
+        ("model.final_norm.eps", {}, 1e-6, "follows from model.layer.norm: base recipe base (base.yaml:11:35)"),
+        ("model.embedding.norm.eps", {}, 1e-6, "follows from model.layer.norm: base recipe base (base.yaml:11:35)"),
+        ("model.layer.position.type", {}, "rotary", "follows from model.position: base recipe base (base.yaml:8:13)"),
+        ("model.layer.mixer", {}, None, "default: mixing of tokens that is no attention; none: without it"),
+        ("model.final_dropout", {}, 0.0, "default: dropout after the final norm"),
+        ("model.pattern", {}, ["local*5", "global+thin"], "mine.yaml:12:12"),
+        ("model.layers.unused.dropout", {}, 0.3, "kind 'unused' of the pattern (mine.yaml:11:23)"),
+        ("extends", {}, "base.yaml", "mine.yaml:1:10"),
+        ("tfkit", {}, 1, "base recipe base (base.yaml:1:8)"),
+    ],
+)  # fmt: skip
+def test_a_value_says_who_set_it(key: str, how: dict[str, object], value: object, expected: str) -> None:
+    assert words(key, **how) == [(value, expected)]
+
+
+def test_a_recipe_that_is_a_mapping_is_pythons() -> None:
+    recipe = {"tfkit": 1, "model": tfkit.load_recipe("base.yaml").root.plain()["model"]}
+    (answer,) = explain(tfkit.load_recipe(recipe), "model.d_model").answers
+    assert answer.said[0].origin.words() == "Python"
+    assert explain(tfkit.load_recipe(recipe), "extends").answers[0].said[0].value is None
+
+
+def test_sizes_that_follow_from_elsewhere_say_so() -> None:
+    assert words("model.vocab_size", "pair.yaml") == [(300, "pair.yaml:5:15, written tokenizer")]
+    ((source, said),) = words("data.train.source", "pair.yaml")
+    assert (source, said) == (str(Path("a.txt").absolute()), "pair.yaml:17:40, written a.txt")
+    Path("mine.yaml").write_text(MINE.replace("  num_layers: 11\n", ""), encoding="utf-8")
+    Path("base.yaml").write_text(BASE.replace("  num_layers: 4\n", ""), encoding="utf-8")
+    assert words("model.num_layers") == [(6, "follows from model.pattern: mine.yaml:11:12")]
+
+
+# ---------------------------------------------------------------------------------------------------- what it replaced
+
+
+def test_what_a_value_replaced_is_told_in_order() -> None:
+    (answer,) = ask(
+        "model.layer.attention.num_heads", variant="narrow", sets=["model.layer.attention.num_heads=1"]
+    ).answers
+    assert [(value, found.words()) for value, found in answer.said[0].replaced] == [
+        (2, "variant narrow (mine.yaml:14:45)"),
+        (8, "mine.yaml:5:28"),
+        (4, "base recipe base (base.yaml:12:46)"),
+    ]
+
+
+def test_a_kind_tells_what_the_layer_said() -> None:
+    (answer,) = ask("model.layers.thin.feedforward.d_ff").answers
+    (said,) = answer.said
+    assert (said.value, said.origin.kind) == (16, "thin")
+    assert [(value, found.words()) for value, found in said.replaced] == [
+        (48, "mine.yaml:6:36"),
+        (32, "base recipe base (base.yaml:13:36)"),
+    ]
+
+
+def test_what_a_change_of_type_dropped_is_listed() -> None:
+    out = command("mine.yaml", "model.layer.feedforward").stdout
+    assert "model.layer.feedforward.type: glu  # mine.yaml:6:25, before: mlp" in out
+    assert "model.layer.feedforward: dropped with the type mlp: activation relu (base.yaml:13:52)" in " ".join(
+        out.split()
+    )
+    said = ask("model.layer.feedforward").whole[0].said[0]
+    assert [node.path for node in said.dropped] == [
+        "model.layer.feedforward.type",
+        "model.layer.feedforward.activation",
+    ]
+
+
+def test_an_option_that_was_dropped_says_so_where_it_is_asked_for() -> None:
+    sets = ["model.layer.norm=rms_norm", "model.position=learned", "model.max_length=9"]
+    assert words("model.layer.norm.eps", sets=sets) == [(1e-6, "default: added to the mean square")]
+    Path("base.yaml").write_text(
+        BASE.replace("position: rotary", "position: {type: rotary, theta: 7}"), encoding="utf-8"
+    )
+    with pytest.raises(
+        UsageError, match=r"theta: was dropped when the type changed from rotary; it said 7 at base.yaml:8:35"
+    ):
+        ask("model.position.theta", sets=sets)
+
+
+# --------------------------------------------------------------------------------------------------- where they differ
+
+
+def test_layers_that_differ_are_told_apart() -> None:
+    (answer,) = ask("model.layer.feedforward.d_ff").answers
+    assert {said.where: said.value for said in answer.said} == {"layers 0-4, 6-10": 48, "layer 5": 16}
+    masks = {answer.path: [said.where for said in answer.said] for answer in ask("model.layer.mask").answers}
+    assert masks["model.layer.mask.size"] == ["layers 0-4, 6-10"]
+    assert masks["model.layer.mask"] == ["layer 5"]
+    assert ask("model.layer.mask").note == "besides causal, which comes with type: decoder"
+
+
+def test_sides_that_differ_are_told_apart() -> None:
+    (answer,) = ask("model.layer.attention.num_heads", "pair.yaml").answers
+    assert {said.where: (said.value, said.origin.short()) for said in answer.said} == {
+        "encoder": (2, "pair.yaml:11:46"),
+        "decoder": (4, "pair.yaml:13:59"),
+    }
+    assert [said.value for said in ask("model.num_layers", "pair.yaml").answers[0].said] == [2, 3]
+    assert words("model.decoder.d_model", "pair.yaml") == [(16, "pair.yaml:4:12, in model for both sides")]
+    assert words("model.d_model", "pair.yaml") == [(16, "pair.yaml:4:12")]
+    (answer,) = ask("model.decoder.num_layers", "pair.yaml").answers
+    assert [(value, found.short()) for value, found in answer.said[0].replaced] == [(2, "pair.yaml:8:15")]
+
+
+def test_a_layer_that_only_one_side_has() -> None:
+    assert ask("model.layers.2", "pair.yaml").made_of == ["decoder layer 2: `layer`"]
+    assert len(ask("model.layers.1", "pair.yaml").made_of) == 2
+    with pytest.raises(UsageError, match="the encoder has 2 and the decoder has 3"):
+        ask("model.layers.3.dropout", "pair.yaml")
+
+
+def test_cross_attention_follows_attention() -> None:
+    ((value, said),) = words("decoder.layers.2.cross_attention.num_heads", "pair.yaml")
+    assert (value, said) == (4, "follows from model.decoder.layer.attention: pair.yaml:13:59")
+    with pytest.raises(UsageError):
+        ask("encoder.layers.0.cross_attention.num_heads", "pair.yaml")
+
+
+@pytest.mark.parametrize("key", ["decoder.layers.5.feedforward.d_ff", "model.layers.5.feedforward.d_ff"])
+def test_a_layer_by_its_number(key: str) -> None:
+    explanation = ask(key)
+    assert explanation.made_of == ["decoder layer 5: `layer` with the kinds global+thin"]
+    assert [said.origin.words() for said in explanation.answers[0].said] == [
+        "kind 'thin' of the pattern (mine.yaml:10:32)"
+    ]
+
+
+def test_kinds_that_are_equal_are_each_their_own() -> None:
+    text = MINE.replace("global: {}", "global: {}\n    near: {mask: {type: window, size: 8}}")
+    Path("mine.yaml").write_text(text.replace("[local*5,", "[local*3, near*2,"), encoding="utf-8")
+    assert words("model.layers.near.mask.size") == [(8, "kind 'near' of the pattern (mine.yaml:10:39)")]
+    assert ask("decoder.layers.4").made_of == ["decoder layer 4: `layer` with the kind near"]
+    (answer,) = ask("model.layer.mask.size").answers
+    assert [(said.where, said.origin.kind) for said in answer.said] == [
+        ("layers 0-2, 6-8", "local"),
+        ("layers 3-4, 9-10", "near"),
+    ]
+
+
+def test_a_value_of_each_layer_says_its_own_place() -> None:
+    text = MINE.replace("size: 8", "size: {per_layer: [2, 2, 2, 4, 4, 4, 4, 4, 4, 4]}")
+    Path("mine.yaml").write_text(text, encoding="utf-8")
+    (answer,) = ask("model.layer.mask.size").answers
+    assert {said.where: said.value for said in answer.said} == {"layers 0-2": 2, "layers 3-4, 6-10": 4}
+    assert all(said.origin.kind == "local" for said in answer.said)
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_every_key_of_a_resolved_recipe_can_be_asked_for(name: str) -> None:
+    recipe = tfkit.load_recipe(name)
+    keys = [answer.path for answer in explain(recipe, "model").answers]
+    assert len(keys) > 30 and len(set(keys)) == len(keys)
+    for key in keys:
+        found = [answer.path for answer in explain(recipe, key).answers]
+        # a part that some layers have and others do not is answered with its options
+        assert key in found and all(path == key or path.startswith(f"{key}.") for path in found)
+    for section in recipe.sections():
+        assert explain(recipe, section).answers
+
+
+# ---------------------------------------------------------------------------------------------------------- wrong keys
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("model.layer.attention.num_head", "Did you mean 'model.layer.attention.num_heads'?"),
+        ("num_heads", "Did you mean 'model.layer.attention.num_heads'?"),
+        ("model.layr.dropout", "Did you mean 'model.layer.dropout'?"),
+        ("trian.steps", "Did you mean 'train.steps'?"),
+        ("model.layers.nobody.dropout", "the recipe has no such key"),
+        ("model.layers.11.dropout", "layers are counted from 0, and the decoder has 11"),
+        ("encoder.d_model", "this model has no encoder; it has the decoder alone"),
+        ("model.layer.mask[3]", "the recipe has no such key"),
+        ("model.d_model.x", "the recipe has no such key"),
+        ("a..b", "'a..b' is no dotted key like model.layer.dropout"),
+        ("", "'' is no dotted key"),
+        (".", "'.' is no dotted key"),
+        ("model[", "'model[' is no dotted key"),
+    ],
+)
+def test_a_key_that_is_not_there(key: str, message: str) -> None:
+    result = command("mine.yaml", key)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert result.stderr.startswith("tfkit: ")
+
+
+def test_a_recipe_with_faults_says_these() -> None:
+    result = command("mine.yaml", "model.d_model", "--set", "model.d_model=wide")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("--set model.d_model=wide: model.d_model: expected a whole number")
+
+
+# ------------------------------------------------------------------------------------------------------- the command
+
+
+def test_one_value_is_told_at_length() -> None:
+    out = command("mine.yaml", "model.layer.attention.num_heads", "--variant", "narrow").stdout
+    assert out.splitlines()[:4] == [
+        "model.layer.attention.num_heads: 2",
+        "  variant narrow (mine.yaml:14:45)",
+        "  replaced 8: mine.yaml:5:28",
+        "  replaced 4: base recipe base (base.yaml:12:46)",
+    ]
+
+
+def test_a_section_has_one_line_for_each_value() -> None:
+    lines = command("pair.yaml", "data.train").stdout.splitlines()
+    assert lines[0] == "data.train.type: parallel_text  # pair.yaml:17:17"
+    assert any(line.startswith("data.train.skip_empty: false  # default") for line in lines)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 300])
+def test_nothing_is_cut_however_narrow_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    words = " ".join(command("mine.yaml", "model.layer").stdout.split())
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert words == " ".join(command("mine.yaml", "model.layer").stdout.split())
+    assert "…" not in words and "\x1b" not in words
+
+
+def test_as_data() -> None:
+    data = json.loads(command("mine.yaml", "model.d_model", "--set", "model.d_model=96", "--json").stdout)
+    (answer,) = data["answers"]
+    assert (answer["key"], answer["meaning"]) == ("model.d_model", "width of the residual stream")
+    (said,) = answer["said"]
+    assert (said["value"], said["where"], said["origin"]["by"]) == (96, None, "command line")
+    (before,) = said["replaced"]
+    origin = before["origin"]
+    assert (before["value"], origin["by"], origin["file"], origin["line"]) == (64, "base", "base.yaml", 4)
+
+
+def test_a_runs_folder_knows_what_its_recipe_knew(here: Path) -> None:
+    recipe = tfkit.load_recipe("mine.yaml", variant="narrow", sets=["model.d_model=96"])
+    (here / "run").mkdir()
+    (here / "run" / "resolved.yaml").write_text(recipe.resolved(), encoding="utf-8")
+    out = command("run", "model.layers.kind_0.mask.size").stdout
+    assert "  mine.yaml:14:78, variant narrow, kind local (noted at run/resolved.yaml:" in out
+    assert "  --set model.d_model=96 (noted at run/resolved.yaml:" in command("run", "model.d_model").stdout
+    assert "  default: a learned bias\n" in command("run", "model.layers.kind_0.norm.bias").stdout
+    laid = command("run", "model.d_model", "--set", "model.d_model=32").stdout
+    assert "the command line (--set model.d_model=32)" in laid and "replaced 96: --set model.d_model=96 (noted" in laid
+
+
+# --------------------------------------------------------------------------------------------------------- the grammar
+
+
+def test_every_key_of_the_grammar_has_one_sentence() -> None:
+    assert set(KEYS) == {"top", "model", "stack", "layer"}
+    assert set(KEYS["top"]) == {*TOP_KEYS, "extends", "variants"}
+    assert set(KEYS["model"]) == {*MODEL_KEYS, "encoder", "decoder"}
+    assert set(KEYS["stack"]) == set(STACK_KEYS)
+    own = {"residual", "norm", "dropout", "position", "mask", "shared", "sublayers"}
+    assert set(KEYS["layer"]) == own | set(SUBLAYERS) | {f"{name}_norm" for name in SUBLAYERS}
+    for path in ("model.d_model", "model.decoder.d_model", "model.layer.norm", "model.layers.a.feedforward_2_norm"):
+        assert sentence(path)
+    assert sentence("model.layer.attention.num_heads") == sentence("nothing") == ""

@@ -1,0 +1,198 @@
+"""The rule table: parts that cannot stand together are refused by name, and what would go together is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tfkit
+from tfkit.components.attention import Attention
+from tfkit.components.feedforward import MLP
+from tfkit.components.mixer import Mixer
+from tfkit.components.norm import LayerNorm
+from tfkit.components.position import Position
+from tfkit.core.capabilities import ASSUMED, CAPABILITIES, TOKENWISE
+from tfkit.core.context import Context
+from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.recipe.rules import PAIRS, RULES, legal, pairs
+
+LAYER: dict[str, Any] = {
+    "residual": "pre_norm",
+    "norm": "layer_norm",
+    "attention": {"type": "multi_head", "num_heads": 2},
+    "feedforward": {"type": "mlp", "d_ff": 16},
+}
+MODEL: dict[str, Any] = {
+    "type": "decoder", "d_model": 8, "vocab_size": 20, "max_length": 16, "num_layers": 2, "embedding": "tokens",
+    "position": "sinusoidal", "layer": LAYER, "head": "language_model",
+}  # fmt: skip
+
+
+def recipe(layer: dict[str, Any], rest: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
+    return {"tfkit": 1, "model": MODEL | model | {"layer": LAYER | layer}, **(rest or {})}
+
+
+def faults(layer: dict[str, Any], rest: dict[str, Any] | None = None, **model: Any) -> list[str]:
+    with pytest.raises(RecipeError) as raised:
+        tfkit.load_recipe(recipe(layer, rest, **model))
+    return [f"{fault.path}: {fault.message}" for fault in raised.value.faults]
+
+
+class Plain(Attention):
+    """Says nothing of what it can do."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return x
+
+
+class Forwards(Mixer):
+    """Only ever looks back."""
+
+    capabilities = frozenset({"causal", "cache"})
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return x.cumsum(dim=1)
+
+
+def test_every_capability_of_a_part_is_one_there_is():
+    for slot in CATALOGUES:
+        for part in REGISTRY.load(slot).values():
+            known = set(CAPABILITIES)
+            assert part.capabilities <= known, f"{slot} '{part.part_name}': {part.capabilities - known}"
+    assert set(CAPABILITIES) >= ASSUMED | TOKENWISE
+    assert {rule.capability for rule in RULES} <= set(CAPABILITIES)
+
+
+def test_a_position_asks_the_attentions_that_it_serves():
+    tfkit.register("attention", "plain")(Plain)
+    for position in ("rotary", "alibi", "t5_bias"):
+        fault = faults({"attention": {"type": "plain"}}, position=position)[0]
+        assert fault.startswith("model.layer.attention: attention 'plain' does not declare")
+        assert f"which position '{position}' asks for" in fault
+        going = fault.partition(f"attentions that go with '{position}': ")[2].partition(";")[0].split(", ")
+        assert "multi_head" in going and "plain" not in going
+        served = fault.partition("positions that go with 'plain': ")[2].partition(" (see")[0].split(", ")
+        assert {"learned", "sinusoidal", "none"} <= set(served) and position not in served
+    for position in ("sinusoidal", "learned", "none"):
+        tfkit.load_recipe(recipe({"attention": {"type": "plain"}}, position=position))
+
+
+def test_a_layers_own_position_asks_that_layer_only():
+    tfkit.register("attention", "plain")(Plain)
+    kinds = {"turned": {"position": "rotary"}, "plain": {"attention": {"type": "plain"}}}
+    tfkit.load_recipe(recipe({}, layers=kinds, pattern=["turned", "plain"]))
+    kinds["plain"]["position"] = "rotary"
+    (fault,) = faults({}, layers=kinds, pattern=["turned", "plain"])
+    assert fault.startswith("model.layers.plain.attention: attention 'plain' does not declare 'rotation'")
+
+
+def test_a_position_that_nothing_takes_is_refused():
+    tfkit.register("mixer", "forwards")(Forwards)
+    without = {"attention": "none", "mixer": "forwards"}
+    assert faults(without, position="alibi") == [
+        "model.position: no layer that it serves has an attention over its own tokens to take it"
+    ]
+    assert faults({**without, "position": "rotary"}, position="learned") == [
+        "model.layer.position: the layer has no attention over its own tokens, so nothing would take this position; "
+        "say position: none"
+    ]
+    tfkit.load_recipe(recipe(without, position="learned"))
+    # served or not is asked of those layers that take the stack's position
+    tfkit.load_recipe(recipe({}, position="alibi", layers={"a": {}, "b": without}, pattern=["a", "b"]))
+
+
+def test_a_mask_and_a_direction_ask_a_sublayer():
+    tfkit.register("mixer", "forwards")(Forwards)
+    layer = {"attention": "none", "mixer": "forwards"}
+    tfkit.load_recipe(recipe(layer))
+    (fault,) = faults(layer, mask={"type": "window", "size": 4})
+    assert fault.startswith("model.layer.mixer: mixer 'forwards' does not declare 'masks'")
+    (fault,) = faults(layer, type="encoder")
+    assert fault == (
+        "model.layer.mixer: mixer 'forwards' does not declare 'bidirectional' (stands in a layer that sees both ways), "
+        "which a layer that sees both ways asks for; mixers that do: fourier, gru, lstm, rnn"
+    )
+
+
+def test_a_norm_that_mixes_tokens_is_refused_where_it_would_show_the_future():
+    class OverTime(LayerNorm):
+        capabilities = frozenset({"bidirectional"})
+
+    tfkit.register("norm", "over_time")(OverTime)
+    assert any("norm 'over_time' does not declare 'causal'" in fault for fault in faults({"norm": "over_time"}))
+    tfkit.load_recipe(recipe({"norm": "over_time"}, type="encoder"))
+
+
+def test_a_memory_asks_the_cross_attention_only():
+    tfkit.register("attention", "plain")(Plain)
+    side = {"type": "encoder_decoder", "encoder": {}, "decoder": {}}
+    (fault,) = faults({"attention": {"type": "plain"}}, **side)
+    assert fault.startswith("model.layer.attention: attention 'plain' does not declare 'cross_attention'")
+    cross = {"attention": {"type": "plain"}, "cross_attention": {"type": "multi_head", "num_heads": 2}}
+    tfkit.load_recipe(recipe(cross, **side))
+
+
+DATA = {
+    "tokenizer": "character",
+    "train": {"type": "phrases", "split": "train", "count": 20},
+    "batch": {"size": 4},
+}
+
+
+def test_batches_ask_the_parts():
+    tfkit.register("mixer", "forwards")(Forwards)
+    layer = {"attention": "none", "mixer": "forwards"}
+    packed = {
+        "data": DATA | {"batch": {"size": 4, "pack": True, "length": 8}},
+        "objective": {"type": "causal_lm", "join": False},
+    }
+    found = faults(layer, packed)
+    assert any(fault.startswith("data.batch.pack: mixer 'forwards' does not declare 'packing'") for fault in found)
+
+
+def test_an_objective_hands_over_what_masks_need():
+    (fault,) = faults({}, {"objective": "causal_lm"}, mask="prefix")
+    assert fault == "objective: 'causal_lm' hands over no prefix_length, which mask 'prefix' needs with every call"
+
+
+def test_a_call_with_padding_is_refused_where_a_part_would_look_at_it():
+    tfkit.register("mixer", "forwards")(Forwards)
+    model = tfkit.build(recipe({"attention": "none", "mixer": "forwards"}))
+    ids = torch.ones(2, 4, dtype=torch.long)
+    model(ids)
+    with pytest.raises(UsageError, match=r"mixer 'forwards' cannot leave padding out; give texts of one length"):
+        model(ids, attention_mask=ids)
+    with pytest.raises(UsageError, match=r"mixer 'forwards' cannot keep packed texts apart"):
+        model(ids, segment_ids=ids)
+
+
+def test_the_table_of_pairs_is_complete():
+    for slot, other in PAIRS:
+        found = list(pairs(slot, other))
+        assert len(found) == len(REGISTRY.names(slot)) * len(REGISTRY.names(other))
+        assert len(legal(slot, other)) == sum(why is None for *_, why in found)
+
+
+def test_a_part_of_ones_own_is_in_the_table():
+    class Pulls(Position):
+        def temperature(self, positions: Tensor) -> Tensor:
+            return positions * 0.1 + 1
+
+    tfkit.register("attention", "plain")(Plain)
+    tfkit.register("position", "pulls")(Pulls)
+    table = {(name, other): why for name, other, why in pairs("position", "attention")}
+    assert table["pulls", "multi_head"] is None and table["sinusoidal", "plain"] is None
+    assert "does not declare 'temperature'" in (table["pulls", "plain"] or "")
+
+
+def test_a_feedforward_may_refuse_a_direction():
+    class Backwards(MLP):
+        capabilities = frozenset({"bidirectional", "padding", "masks"})
+
+    tfkit.register("feedforward", "backwards")(Backwards)
+    (fault,) = faults({"feedforward": {"type": "backwards", "d_ff": 4}})
+    assert fault.startswith("model.layer.feedforward: feedforward 'backwards' does not declare 'causal'")

@@ -1,0 +1,329 @@
+"""What `tfkit parts` knows: every registered part, its options, what it can do, and a recipe with it that is right."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import yaml
+from pydantic import BaseModel, BeforeValidator, Field
+from rich.console import Console
+
+from tfkit.components.attention import Attention
+from tfkit.components.feedforward import MLP
+from tfkit.components.position.base import Position
+from tfkit.core import component
+from tfkit.core.capabilities import CAPABILITIES
+from tfkit.core.component import Component, Problem
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import CATALOGUES, REGISTRY, register
+from tfkit.data.tokenizer.base import TokenizerPart
+from tfkit.recipe.load import load_recipe
+from tfkit.reports.matrix import all_data, matrix_data, render_matrices
+from tfkit.reports.minimal import minimal_recipe, recipe_text
+from tfkit.reports.parts import ARXIV, line_data, part_data, slot_data
+from tfkit.reports.parts_table import render_part, render_slot, render_slots
+from tfkit.reports.slots import SLOTS
+
+PARTS = [(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot)]
+WIDTHS = (40, 80, 200)
+
+
+class Linear(BaseModel):
+    type: Literal["linear"] = Field(description="all alike")
+    factor: float = Field(description="how many times longer")
+
+
+class Dynamic(BaseModel):
+    type: Literal["dynamic"] = Field(description="as they come")
+    alpha: float = Field(description="how fast")
+
+
+def data(slot: str, name: str, width: int = 80) -> dict[str, Any]:
+    return part_data(REGISTRY.get(slot, name), width)
+
+
+def printed(render: Any, what: Any, width: int) -> str:
+    out = io.StringIO()
+    render(what, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def squeezed(text: str) -> str:
+    """Text without the blanks and line ends that wrapping moves about."""
+    return "".join(text.split())
+
+
+# every registered part
+
+
+@pytest.mark.parametrize(("slot", "name"), PARTS, ids=lambda word: word)
+def test_the_smallest_recipe_with_a_part_is_right_at_any_width(slot: str, name: str, tmp_path: Path) -> None:
+    minimal = minimal_recipe(REGISTRY.get(slot, name))
+    assert minimal.problem is None
+    assert minimal.data is not None
+    for width in WIDTHS:
+        text = recipe_text(minimal.data, width)
+        assert all(len(line) <= width for line in text.splitlines())
+        recipe = load_recipe(yaml.safe_load(text.replace(": none", ": null")))
+        assert recipe.blueprint is not None
+        assert re.search(rf"\b{name}\b", text)
+
+
+@pytest.mark.parametrize(("slot", "name"), PARTS, ids=lambda word: word)
+def test_a_part_says_what_it_is(slot: str, name: str) -> None:
+    about = data(slot, name)
+    first = about["doc"].partition("\n\n")[0]
+    assert first.endswith("."), "the docstring begins with a sentence"
+    assert about["what"]
+    assert not about["own"]
+    assert about["file"].startswith("tfkit/")
+    assert [field["name"] for field in about["fields"] if "." not in field["name"]] == list(
+        REGISTRY.get(slot, name).Config.model_fields
+    )
+    assert json.loads(json.dumps(about)) == about
+
+
+def test_every_slot_says_what_it_is_for_and_how_it_is_written() -> None:
+    assert set(SLOTS) == set(CATALOGUES)
+
+
+@pytest.mark.parametrize("slot", [slot for slot in CATALOGUES if REGISTRY.names(slot)])
+def test_the_line_that_writes_a_slot_is_right(slot: str) -> None:
+    key, _, value = SLOTS[slot].written.partition(": ")
+    topology = "encoder_decoder" if "data." in key else "decoder"
+    base = minimal_recipe(REGISTRY.get("corpus", "phrases") if "data." in key else REGISTRY.get("model", topology)).data
+    recipe = load_recipe(base or {}, sets=[f"{key}={value}"])
+    assert recipe.blueprint(100)
+
+
+@pytest.mark.parametrize("slot", ["attention", "position", "feedforward", "norm", "residual", "mask", "init", "model"])
+def test_parts_from_papers_name_them_and_their_year(slot: str) -> None:
+    for line in slot_data(slot)["parts"]:
+        assert line["paper"], line["name"]
+        assert "(" not in line["paper"]
+        assert re.search(r"\b(19|20)\d\d\b", ARXIV.sub("", line["paper"])), line["paper"]
+
+
+def test_papers_are_told_from_the_sentence() -> None:
+    line = line_data(REGISTRY.get("attention", "multi_head"))
+    assert line["paper"] == "Vaswani et al. 2017, arXiv 1706.03762"
+    assert line["arxiv"] == ["1706.03762"]
+    assert "Vaswani" not in line["what"]
+    two = line_data(REGISTRY.get("tokenizer", "bpe"))
+    assert two["paper"] == "Sennrich 2016, arXiv 1508.07909; GPT-2, Radford 2019"
+    assert line_data(REGISTRY.get("activation", "tanh"))["paper"] is None
+
+
+# one part
+
+
+def test_the_options_of_a_part() -> None:
+    fields = {field["name"]: field for field in data("attention", "multi_head")["fields"]}
+    assert fields["num_heads"]["required"]
+    assert fields["num_heads"]["default"] is None
+    assert fields["num_heads"]["limits"]["ge"] == 1
+    assert fields["dropout"]["default"] == 0.0
+    assert fields["dropout"]["type"] == "number from 0, below 1"
+    assert "queries" in fields["num_heads"]["meaning"]
+    assert fields["qk_norm"]["type"] == "a norm (true, a name, or options), or none"
+    assert "bias" in data("feedforward", "glu")["checked"]
+    assert "num_kv_heads" in data("attention", "multi_head")["checked"]
+    assert {"final", "lr"} <= set(data("schedule", "cosine")["checked"])
+
+
+def test_the_options_of_a_mapping_follow_it() -> None:
+    names = [field["name"] for field in data("tokenizer", "bpe")["fields"]]
+    assert names.index("special_tokens") < names.index("special_tokens.pad") < names.index("vocab_size")
+    text = printed(render_part, data("tokenizer", "bpe"), 200)
+    assert "as below" in text
+    assert '"<pad>"' in text
+
+
+def test_options_of_several_mappings_say_whose_they_are() -> None:
+    @register("position", "stretched")
+    class Stretched(Position):
+        """x."""
+
+        class Config(component.Config):
+            scaling: Linear | Dynamic | None = None
+
+    meanings = {field["name"]: field["meaning"] for field in part_data(Stretched)["fields"]}
+    assert meanings["scaling.factor"] == "linear: how many times longer"
+    assert meanings["scaling.alpha"] == "dynamic: how fast"
+
+
+def test_what_a_part_can_and_cannot_do() -> None:
+    @register("attention", "weak")
+    class Weak(Attention):
+        """Attends to little."""
+
+        capabilities = frozenset({"causal", "padding"})
+
+    about = part_data(Weak)
+    assert about["capabilities"]["causal"] is True
+    assert about["capabilities"]["rotation"] is False
+    text = printed(render_part, about, 200)
+    can, _, cannot = text.partition("It cannot:")
+    assert "leaves padding out" in can
+    assert CAPABILITIES["rotation"] in cannot
+    assert "It cannot:" not in printed(render_part, data("attention", "multi_head"), 200)
+    # nobody asks a tokenizer whether it attends to a memory
+    assert data("tokenizer", "bpe")["capabilities"] == {}
+
+
+def test_what_a_part_asks_and_needs() -> None:
+    assert data("position", "rotary")["asks"] == {"rotation": ["attention"]}
+    assert data("mask", "prefix")["needs"] == ["prefix_length"]
+    assert "Every call of the model must give: prefix_length" in printed(render_part, data("mask", "prefix"), 80)
+
+
+# parts of one's own
+
+
+def test_a_part_of_ones_own_is_marked_with_its_file() -> None:
+    @register("feedforward", "mine")
+    class Mine(MLP):
+        """An MLP of mine."""
+
+    line = line_data(Mine)
+    assert line["own"]
+    assert str(line["file"]).endswith("tests/reports/test_parts.py")
+    assert "your own: " in printed(render_slot, slot_data("feedforward"), 200)
+    assert part_data(Mine)["recipe"].count("type: mine") == 1
+
+
+def test_a_part_without_a_docstring_is_listed() -> None:
+    @register("feedforward", "silent")
+    class Silent(MLP):
+        pass
+
+    assert inspect.cleandoc(Silent.__doc__ or "") == ""
+    for width in WIDTHS:
+        assert "docstring" in printed(render_slot, slot_data("feedforward"), width)
+        assert "docstring" in printed(render_part, part_data(Silent), width)
+
+
+def test_an_example_makes_the_recipe_of_an_option_that_no_table_knows() -> None:
+    class Wild(MLP):
+        """An MLP with an option that only its author understands."""
+
+        class Config(MLP.Config):
+            runes: dict[str, int]
+
+    register("feedforward", "wild")(Wild)
+    about = part_data(Wild)
+    assert about["recipe"] is None
+    assert "runes" in about["recipe_problem"]
+    assert "no smallest recipe" in printed(render_part, about, 80)
+
+    Wild.example = {"runes": {"a": 1}}
+    assert "runes: {a: 1}" in part_data(Wild)["recipe"]
+
+
+def test_required_options_outside_the_model_are_found_by_their_type() -> None:
+    @register("tokenizer", "odd")
+    class Odd(TokenizerPart):
+        """Reads many things."""
+
+        class Config(TokenizerPart.Config):
+            count: PositiveInt
+            share: float
+            flag: bool
+            files: list[str]
+            pair: Annotated[tuple[int, float], BeforeValidator(tuple)]
+            names: dict[str, str]
+
+    minimal = minimal_recipe(Odd)
+    assert minimal.problem is None
+    said = (minimal.data or {})["data"]["tokenizer"]
+    assert said["pair"] == [8, 0.5]
+    assert said["names"] == {"text": "text"}
+
+
+def test_a_check_that_fails_is_told_in_a_sentence() -> None:
+    @register("feedforward", "broken_check")
+    class BrokenCheck(MLP):
+        """Checks in a way that fails."""
+
+        class Config(MLP.Config):
+            def check(self, shape: Any) -> Any:
+                yield Problem("d_ff", str(1 // 0))
+
+    about = part_data(BrokenCheck)
+    assert about["recipe"] is None
+    assert "ZeroDivisionError" in about["recipe_problem"]
+
+
+# widths
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_list_is_wrapped_and_never_cut(width: int) -> None:
+    slots = [slot_data(slot) for slot in CATALOGUES]
+    text = printed(render_slots, slots, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert not any(line != line.rstrip() for line in text.splitlines())
+    for slot in slots:
+        assert squeezed(f"{slot['slot']}: {slot['purpose']}") in squeezed(text)
+        for part in slot["parts"]:
+            about = part["what"] + (f" ({part['paper']})" if part["paper"] else "")
+            for word in (part["name"], *about.split()):
+                # a word may be broken where it is longer than its column, in a terminal too narrow for it
+                assert word in text or (len(word) > 20 and squeezed(word)[:18] in squeezed(text))
+
+
+@pytest.mark.parametrize(("slot", "name"), PARTS, ids=lambda word: word)
+def test_a_part_is_wrapped_and_never_cut(slot: str, name: str) -> None:
+    minimal, about = minimal_recipe(REGISTRY.get(slot, name)), data(slot, name)
+    for width in WIDTHS:
+        about["recipe"] = recipe_text(minimal.data or {}, width)
+        text = printed(render_part, about, width)
+        drawn = {line for line in about["doc"].splitlines() if "  " in line.strip()}
+        assert max(len(line) for line in text.splitlines() if line not in drawn) <= width
+        said = [f"{field['name']} {field['type']} {field['meaning']}" for field in about["fields"]]
+        for word in " ".join([*said, about["doc"], about["recipe"]]).split():
+            assert word in text or len(word) > 14, f"{word} is cut"
+        assert "…" not in text
+
+
+# tables of what goes together
+
+
+def test_the_matrix_marks_what_works_and_says_why_not() -> None:
+    @register("attention", "stiff")
+    class Stiff(Attention):
+        """Knows no rotation."""
+
+        capabilities = frozenset({"causal", "bidirectional", "bias", "masks"})
+
+    table = matrix_data("position", "attention")
+    assert table["refused"]["rotary"]["multi_head"] is None
+    assert "rotation" in table["refused"]["rotary"]["stiff"]
+    for width in WIDTHS:
+        text = printed(render_matrices, all_data(), width)
+        assert max(map(len, text.splitlines())) <= width
+        assert squeezed(table["refused"]["rotary"]["stiff"]) in squeezed(text)
+        assert "yes" in text
+    lines = [line.split() for line in text.splitlines()]
+    names = next(line for line in lines if "stiff" in line)
+    row = next(line for line in lines if line[:1] == ["rotary"])
+    assert row[1 + names.index("multi_head")] == "yes" and row[1 + names.index("stiff")].isdigit()
+
+
+def test_equal_reasons_have_one_number() -> None:
+    reason = "they never met"
+    tables = [{"slot": "a", "other": "b", "refused": {"x": {"y": reason, "z": None}, "w": {"y": reason, "z": "other"}}}]
+    text = printed(render_matrices, tables, 80)
+    assert text.count(reason) == 1
+    assert printed(render_matrices, tables, 40).split()[3:9] == ["x", "y:", "1", "z:", "yes", "w"]
+    assert [line.split() for line in text.splitlines()[2:4]] == [["x", "1", "yes"], ["w", "1", "2"]]
+
+
+def test_parts_are_classes_of_their_slot() -> None:
+    assert all(issubclass(REGISTRY.get(slot, name), Component) for slot, name in PARTS)

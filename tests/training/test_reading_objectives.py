@@ -1,0 +1,275 @@
+"""The objectives that say something about a text, against their formulas; and what they predict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tfkit.core.errors import DataError, UsageError
+from tfkit.core.registry import REGISTRY
+from tfkit.data.tokenizer import Character, Tokenizer
+from tfkit.models import Model, build_model
+from tfkit.recipe.load import load_recipe
+from tfkit.training.objective import Objective
+from tfkit.training.objective.labels import ordered
+from tfkit.training.objective.reading import cut_pair
+from tfkit.training.objective.span import best_span, covering
+from tfkit.training.objective.token_classification import cuts, first_tokens
+
+LABELLED = [
+    {"text": "good film", "label": "for"},
+    {"text": "bad", "label": "against"},
+    {"text": "so so", "label": "neither"},
+]
+TAGGED = [{"text": "the cat sat", "tags": "D N V"}, {"text": "a dog", "tags": "D N"}]
+QUESTIONS = [
+    {"question": "who sat", "context": "the cat sat on a mat", "answer": "the cat"},
+    {"question": "where", "context": "on a mat it sat", "answer": "a mat"},
+]
+
+
+def letters(**special: Any) -> Tokenizer:
+    config = Character.Config.model_validate({"special_tokens": {"separator": "<sep>"} | special})
+    fitted: Tokenizer = config.build().fit(["abcdefghijklmnopqrstuvwxyz "])
+    return fitted
+
+
+def model(head: dict[str, Any] | str, kind: str = "encoder", heads: Any = None, **keys: Any) -> Model:
+    recipe = {
+        "type": kind,
+        "d_model": 16,
+        "vocab_size": 40,
+        "num_layers": 1,
+        "embedding": {"type": "tokens", "segments": 2},
+        "position": "sinusoidal",
+        "layer": {
+            "norm": "layer_norm",
+            "attention": {"type": "multi_head", "num_heads": 2},
+            "feedforward": {"type": "mlp", "d_ff": 16},
+        },
+        "head": head,
+        "init": {"type": "normal", "std": 0.3},
+        **({"heads": heads} if heads else {}),
+        **keys,
+    }
+    return build_model(load_recipe({"tfkit": 1, "model": recipe}).blueprint()).eval()
+
+
+def part(name: str, **options: Any) -> Objective:
+    made: Objective = REGISTRY.get("objective", name).Config.model_validate(options).build()
+    return made
+
+
+def batch_of(objective: Objective, examples: Any, longest: int | None = None) -> dict[str, torch.Tensor]:
+    return objective.collate(objective.prepare(examples, letters(), longest), np.random.default_rng(0))
+
+
+def test_labels_are_in_the_order_of_their_names_and_numbers_of_their_size() -> None:
+    assert ordered(["b", "a", "b"]) == ("a", "b")
+    assert ordered(["10", "9", "-1"]) == ("-1", "9", "10")
+
+
+class TestClassification:
+    def test_loss_is_the_cross_entropy_of_the_labels(self) -> None:
+        objective, net = part("classification"), model({"type": "classifier", "num_classes": 3})
+        batch = batch_of(objective, LABELLED)
+        assert objective.labels == ("against", "for", "neither")
+        assert batch["labels"].tolist() == [1, 0, 2]
+        loss = objective.loss(net, batch, training=False)
+        logits = net(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        chances = logits.log_softmax(-1)
+        expected = -sum(chances[row, label].item() for row, label in enumerate([1, 0, 2]))
+        assert loss.count == 3 and loss.total.item() == pytest.approx(expected, rel=1e-5)
+        smooth = part("classification", label_smoothing=0.5)
+        batch_of(smooth, LABELLED)
+        assert smooth.loss(net, batch, training=False).total.item() == pytest.approx(loss.total.item())
+        assert smooth.loss(net, batch, training=True).total.item() != pytest.approx(loss.total.item())
+
+    def test_pairs_have_types_and_a_separator(self) -> None:
+        words, objective = letters(), part("classification")
+        pair = [{"text": "ab", "second": "c", "label": "x"}, {"text": "a", "second": "bcde", "label": "y"}]
+        batch = batch_of(objective, pair)
+        start, end, separator = (words.special_ids[role] for role in ("start", "end", "separator"))
+        assert batch["input_ids"][0].tolist()[:6] == [start, *words.encode("ab"), separator, *words.encode("c"), end]
+        assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]]
+        cut = objective.prepare(pair, words, 6)
+        assert [len(item["text"]) for item in cut] == [6, 6]
+        assert [len(part) for part in cut_pair(np.arange(9), np.arange(3), 6)] == [3, 3]
+        assert [len(part) for part in cut_pair(np.arange(9), np.arange(2), 6)] == [4, 2]
+
+    def test_prediction(self) -> None:
+        objective, net = part("classification"), model({"type": "classifier", "num_classes": 3}, max_length=8)
+        objective.prepare(LABELLED, letters(), None)
+        long, short, empty = objective.predict(
+            net, [{"text": "a very long text"}, {"text": "bad"}, {"text": ""}], letters()
+        )
+        assert list(short) == ["text", "label", "probability", "labels"]
+        assert sum(short["labels"].values()) == pytest.approx(1)
+        assert list(short["labels"].values()) == sorted(short["labels"].values(), reverse=True)
+        assert short["label"] == next(iter(short["labels"])) and long["labels"].keys() == empty["labels"].keys()
+        alone = objective.predict(net, [{"text": "bad"}], letters())[0]
+        assert alone["probability"] == pytest.approx(short["probability"], abs=1e-6)
+        nameless = part("classification")
+        nameless.bind(letters())
+        assert set(nameless.predict(net, [{"text": "bad"}], letters())[0]["labels"]) == {"0", "1", "2"}
+
+    def test_a_head_by_name_and_a_causal_model(self) -> None:
+        heads = {"kind": {"type": "classifier", "num_classes": 3, "pool": "last"}}
+        net = model("language_model", "decoder", heads)
+        objective = part("classification", head="kind")
+        loss = objective.loss(net, batch_of(objective, LABELLED), training=True)
+        loss.total.backward()
+        assert all(weight.grad is not None for weight in net.heads["kind"].parameters())
+        with pytest.raises(UsageError, match=r"trains the model's head 'other', and there is none"):
+            part("classification", head="other").loss(net, batch_of(objective, LABELLED), training=True)
+
+    def test_wrong_input(self, caplog: pytest.LogCaptureFixture) -> None:
+        objective = part("classification")
+        objective.prepare([*LABELLED, {"text": " ", "label": "for"}], letters(), 6)
+        assert "1 of 4 examples left out: the text is empty" in caplog.text
+        assert "2 of 4 texts are cut to 6 tokens" in caplog.text
+        assert len(objective.prepare([LABELLED[0], {"text": "a", "label": "new"}], letters(), None)) == 1
+        assert "1 of 2 examples left out: the training corpus has no 'new'" in caplog.text
+        with pytest.raises(DataError, match="not one of 1 examples can be used: the training corpus has no 'new'"):
+            objective.prepare([{"text": "a", "label": "new"}], letters(), None)
+        with pytest.raises(DataError, match="reads text and label; example 1 of the corpus has text"):
+            part("classification").prepare([{"text": "a"}], letters(), None)
+        with pytest.raises(UsageError, match="the head has 2 classes and the training corpus 3 labels"):
+            objective.attach(model({"type": "classifier", "num_classes": 2}))
+        with pytest.raises(DataError, match="have no room for a text"):
+            objective.prepare(LABELLED, letters(), 3)
+
+    def test_baseline(self) -> None:
+        objective = part("classification")
+        items = objective.prepare([*LABELLED, LABELLED[0]], letters(), None)
+        found = objective.baseline(items, items)
+        assert found is not None and found.name == "most frequent label" and found.accuracy == 0.5
+
+
+class TestTokenClassification:
+    def test_the_loss_is_of_the_first_token_of_each_word(self) -> None:
+        objective, net = part("token_classification"), model({"type": "token_classifier", "num_classes": 3})
+        batch = batch_of(objective, TAGGED)
+        assert objective.labels == ("D", "N", "V") and batch["labels"].tolist() == [0, 1, 2, 0, 1]
+        width = batch["input_ids"].shape[1]
+        # start, then the letters: a word begins behind each space
+        assert batch["predicted"].tolist() == [1, 5, 9, width + 1, width + 3]
+        logits = net(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.flatten(0, 1)
+        chances = logits.log_softmax(-1)
+        places = zip(batch["predicted"].tolist(), [0, 1, 2, 0, 1], strict=True)
+        loss = objective.loss(net, batch, training=False)
+        assert loss.count == 5
+        assert loss.total.item() == pytest.approx(-sum(chances[place, tag].item() for place, tag in places), rel=1e-5)
+
+    def test_first_tokens(self) -> None:
+        # "ab c": a token that is a space only, one that begins with the space, and one that goes on
+        assert [list(one) for one in first_tokens("ab c", [(0, 1), (1, 2), (2, 4)])] == [[0, 1], [0, 2]]
+        assert [list(one) for one in first_tokens("ab c", [(0, 2), (2, 3), (3, 4)])] == [[0, 1], [0, 2]]
+        assert [list(one) for one in first_tokens("ab c d", [(0, 2), (5, 6)])] == [[0, 2], [0, 1]]
+
+    def test_cuts_fall_before_words(self) -> None:
+        assert list(cuts(10, np.asarray([0, 3, 6, 8]), 4)) == [(0, 3), (3, 6), (6, 10)]
+        assert list(cuts(9, np.asarray([0]), 4)) == [(0, 4), (4, 8), (8, 9)]
+        assert list(cuts(5, np.asarray([0, 2]), None)) == [(0, 5)]
+
+    def test_prediction_keeps_every_word(self) -> None:
+        objective, net = part("token_classification"), model({"type": "token_classifier", "num_classes": 3})
+        objective.prepare(TAGGED, letters(), None)
+        short = build_like(net, max_length=8)
+        for one in (net, short):
+            long, empty = objective.predict(one, [{"text": "the cat sat on  a mat"}, {"text": ""}], letters())
+            assert long["words"] == ["the", "cat", "sat", "on", "a", "mat"] and len(long["tags"]) == 6
+            assert set(long["tags"]) <= {"D", "N", "V"} and min(long["probabilities"]) > 0
+            assert objective.answer(long) == " ".join(long["tags"]) and empty["words"] == empty["tags"] == []
+        alone = objective.predict(net, [{"text": "a dog"}], letters())[0]
+        beside = objective.predict(net, [{"text": "the cat sat on a mat"}, {"text": "a dog"}], letters())[1]
+        assert alone["tags"] == beside["tags"]
+        assert alone["probabilities"] == pytest.approx(beside["probabilities"], abs=1e-6)
+
+    def test_wrong_input(self, caplog: pytest.LogCaptureFixture) -> None:
+        objective = part("token_classification")
+        with pytest.raises(DataError, match="example 1: 1 tags for 2 words"):
+            part("token_classification").prepare([{"text": "a b", "tags": "X"}], letters(), None)
+        objective.prepare(TAGGED, letters(), None)
+        items = objective.prepare([{"text": "the cat ran", "tags": "D X V"}], letters(), None)
+        assert items[0]["tags"].tolist() == [0, 2] and np.flatnonzero(items[0]["firsts"]).tolist() == [1, 9]
+        assert "1 of 3 tags left out: the training corpus has no 'X'" in caplog.text
+        with pytest.raises(DataError, match="or have no tag of the training corpus"):
+            objective.prepare([{"text": "a", "tags": "X"}], letters(), None)
+
+
+def build_like(net: Model, **keys: Any) -> Model:
+    """The same weights, and another bound of the length."""
+    other = model({"type": "token_classifier", "num_classes": 3}, **keys)
+    other.load_state_dict(net.state_dict())
+    return other
+
+
+class TestSpan:
+    def test_the_loss_is_over_the_places_of_the_context(self) -> None:
+        objective, net = part("span"), model("span")
+        batch = batch_of(objective, QUESTIONS)
+        logits = net(
+            input_ids=batch["input_ids"], attention_mask=batch.get("attention_mask"),
+            token_type_ids=batch["token_type_ids"],
+        ).logits  # fmt: skip
+        expected = 0.0
+        for row, (example, question) in enumerate(zip(QUESTIONS, ("who sat", "where"), strict=True)):
+            first = 1 + len(question) + 1  # start and separator
+            inside = logits[row, first : first + len(example["context"])].log_softmax(0)
+            begin = example["context"].index(example["answer"])
+            expected -= (inside[begin, 0] + inside[begin + len(example["answer"]) - 1, 1]).item()
+        loss = objective.loss(net, batch, training=False)
+        assert loss.count == 4 and loss.total.item() == pytest.approx(expected, rel=1e-5)
+
+    def test_prediction_is_a_piece_of_the_context(self) -> None:
+        objective = part("span", longest_answer=4)
+        objective.bind(letters())
+        for longest in (None, 16):
+            net = model("span", **({} if longest is None else {"max_length": longest}))
+            for example, said in zip(QUESTIONS, objective.predict(net, QUESTIONS, letters()), strict=True):
+                assert said["answer"] == example["context"][said["begin"] : said["end"]]
+                assert len(said["answer"]) <= 4 and 0 < said["probability"] <= 1
+
+    def test_best_span(self) -> None:
+        logits = torch.tensor([[0.0, 9.0], [5.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+        assert best_span(logits, 2)[:3] == (9.0, 0, 0)  # an end before its begin is none
+        assert best_span(logits[1:], 2)[:3] == (6.0, 0, 1)
+        assert best_span(logits[1:], 3)[:3] == (8.0, 0, 2)
+
+    def test_covering(self) -> None:
+        places = [(0, 3), (3, 7), (8, 9)]
+        assert covering(places, 4, 9) == (1, 2) and covering(places, 0, 3) == (0, 0)
+        assert covering(places[1:], 2, 5) is None and covering(places[:2], 4, 9) is None
+
+    def test_windows_cover_the_context(self, caplog: pytest.LogCaptureFixture) -> None:
+        objective = part("span")
+        context = "x" * 30 + "yes" + "x" * 9
+        examples = [{"question": "w", "context": context, "answer": "yes"}]
+        items = objective.prepare(examples, letters(), 18)
+        assert items and all(len(item["text"]) <= 18 for item in items)
+        assert all(item["answer"].sum() == 3 for item in items)
+        with pytest.raises(DataError, match=r"not one of 1 examples .* does not stand in the context"):
+            objective.prepare([{**examples[0], "answer": "no"}], letters(), 18)
+        with pytest.raises(DataError, match="a question of 20 tokens leaves no room"):
+            objective.prepare([{**examples[0], "question": "q" * 20}], letters(), 18)
+
+
+class TestRegression:
+    def test_loss_and_prediction(self) -> None:
+        objective, net = part("regression"), model({"type": "regression", "pool": "mean"})
+        batch = batch_of(objective, [{"text": "ab", "label": "1.5"}, {"text": "abcd", "label": "-2"}])
+        values = net(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        loss = objective.loss(net, batch, training=False)
+        assert loss.total.item() == pytest.approx(((values[0] - 1.5) ** 2 + (values[1] + 2) ** 2).item(), rel=1e-5)
+        said = objective.predict(net, [{"text": "ab"}], letters())
+        assert said[0]["value"] == pytest.approx(values[0].item(), abs=1e-5)
+        assert float(objective.answer(said[0])) == said[0]["value"]
+
+    @pytest.mark.parametrize("label", ["many", "nan", "inf", ""])
+    def test_what_is_no_number_is_refused(self, label: str) -> None:
+        with pytest.raises(DataError, match=f"example 1: the label is '{label}'; regression learns numbers"):
+            part("regression").prepare([{"text": "a", "label": label}], letters(), None)

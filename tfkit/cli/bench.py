@@ -1,0 +1,80 @@
+"""`tfkit bench`: what things cost, measured on this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from tfkit.cli.options import Whole
+
+LENGTHS = "512,1024,2048,4096,8192,16384"
+
+
+class Several(click.ParamType):  # type: ignore[type-arg]
+    """Values with commas between them."""
+
+    def __init__(self, one: click.ParamType) -> None:  # type: ignore[type-arg]
+        self.one = one
+        self.name = f"{one.name},..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+        """Each value by itself, once."""
+        found = [self.one.convert(part.strip(), param, ctx) for part in str(value).split(",") if part.strip()]
+        return list(dict.fromkeys(found)) or self.fail("expected at least one value", param, ctx)
+
+
+@click.group("bench")
+def command() -> None:
+    """Measure what things cost on this machine."""
+
+
+@command.command("attention")
+@click.option(
+    "--lengths", type=Several(Whole()), default=LENGTHS, show_default=True, help="Tokens, with commas between them."
+)
+@click.option(
+    "--attentions",
+    type=Several(click.STRING),
+    help="Which, with commas between them; mixers too.  [default: full,window,chunk,longformer,performer,linear]",
+)
+@click.option("--d-model", type=Whole(), default=256, show_default=True, help="Width of the layer.")
+@click.option("--heads", type=Whole(), default=4, show_default=True, help="Heads of the attentions.")
+@click.option("--window", type=Whole(2), default=256, show_default=True, help="Keys of a window, tokens of a chunk.")
+@click.option("--causal", is_flag=True, help="In a layer that does not see the future.")
+@click.option("--backward", is_flag=True, help="Measure the backward pass too.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where.")
+@click.option("--json", "as_json", is_flag=True, help="Print the same as data, with exact figures.")
+def attention(
+    lengths: list[int],
+    attentions: list[str] | None,
+    d_model: int,
+    heads: int,
+    window: int,
+    causal: bool,
+    backward: bool,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Measure time and peak memory of attentions and mixers against the length of the text."""
+    import torch
+    from rich.console import Console
+
+    from tfkit.core.errors import UsageError
+    from tfkit.reports.bench import Setting, as_data, chosen, measure, render
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("there is no CUDA device here; say --device cpu")
+    setting = Setting(d_model, heads, window, causal, backward, device)
+    names = chosen(attentions, setting)
+    measured = []
+    with Console(stderr=True).status("measuring") as status:
+        for one in measure(names, lengths, setting):
+            status.update(f"measured {one.attention} at {one.length:,} tokens")
+            measured.append(one)
+    data = as_data(measured, setting)
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+    else:
+        render(data, Console())

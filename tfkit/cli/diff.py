@@ -1,0 +1,111 @@
+"""`tfkit diff`: how two recipes differ."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tfkit.cli.options import Reading, Whole, reads_recipe, vocabulary_note
+from tfkit.cli.show import DTYPES
+
+if TYPE_CHECKING:
+    from tfkit.core.blueprint import Blueprint
+    from tfkit.recipe.load import Recipe
+
+
+@click.command("diff")
+@click.argument("a")
+@click.argument("b", required=False)
+@click.option(
+    "--length",
+    type=Whole(),
+    help="Tokens of the sequence that is counted.  [default: the shorter max_length, else 512]",
+)
+@click.option("--batch", type=Whole(), default=1, show_default=True, help="Sequences at once.")
+@click.option(
+    "--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Of weights and activations."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the same as data, with exact figures.")
+@reads_recipe
+def command(a: str, b: str | None, length: int | None, batch: int, dtype: str, as_json: bool, reading: Reading) -> None:
+    """Say how A and B differ: parts, options, parameters, FLOPs, cache, and then data and training.
+
+    A and B are shipped names, paths, runs' folders, or one of these with a variant: mine.yaml@wide, mine.yaml@heads=4.
+    --set and --variant are laid over B; without B, over A itself. Two texts of one architecture are equal.
+    """
+    import torch
+
+    from tfkit.reports.counts import count, default_length
+    from tfkit.reports.diff import diff_architectures, diff_settings
+    from tfkit.reports.diff_table import Diff, Side, as_data, render
+
+    if b is None and not (reading.sets or reading.variants):
+        raise click.UsageError("give a second recipe, or --set or --variant, which are then laid over A")
+    sources = (a, a if b is None else b)
+    recipes = _read(a, replace(reading, sets=(), variants=())), _read(sources[1], reading)
+    blueprints = _blueprint(*recipes), _blueprint(*recipes[::-1])
+    length = min(map(default_length, blueprints)) if length is None else length
+    counts = [count(blueprint, length, batch, getattr(torch, dtype)) for blueprint in blueprints]
+    names = (a, _name(sources[1], reading))
+    before, after = (Side(*facts) for facts in zip(names, blueprints, counts, strict=True))
+    notes = [note for facts in zip(names, recipes, blueprints, strict=True) for note in _note(*facts)]
+    changes, settings = diff_architectures(*blueprints), diff_settings(*recipes)
+    diff = Diff(before, after, changes, settings, notes)
+    if as_json:
+        click.echo(json.dumps(as_data(diff), indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    render(diff, Console())
+
+
+def _blueprint(recipe: Recipe, other: Recipe) -> Blueprint:
+    """The architecture of `recipe`; a vocabulary that is not known yet is as large as the other's, where it may be."""
+    from tfkit.core.errors import RecipeError
+
+    size = None if other.unknown_vocab else other.blueprint().last.vocab_size
+    if recipe.unknown_vocab and size is not None and size <= (recipe.vocabulary_bound or size):
+        with contextlib.suppress(RecipeError):  # what else the recipe says may be against that size
+            return recipe.blueprint(size)
+    return recipe.blueprint()
+
+
+def _note(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
+    """What to say of a vocabulary whose size is not known yet."""
+    note = vocabulary_note(recipe)
+    if note is not None:
+        taken = f"vocabulary known after the tokenizer is trained: taken as {blueprint.last.vocab_size:,}, the other's"
+        yield f"{name}: {note if blueprint == recipe.blueprint() else taken}"
+
+
+def _read(text: str, reading: Reading) -> Recipe:
+    """The recipe that is called so; its own variants come before those of the command line."""
+    source, variants = split(text)
+    folder = Path(source)
+    reading = replace(reading, variants=(*variants, *reading.variants))
+    return reading.recipe(str(folder / "resolved.yaml") if folder.is_dir() else source)
+
+
+def split(text: str) -> tuple[str, tuple[str, ...]]:
+    """A recipe and the variants behind its @ signs; a file that has an @ in its own name wins."""
+    from tfkit.recipe.shipped import shipped_recipes
+
+    words = text.split("@")
+    for count in range(len(words), 0, -1):
+        source = "@".join(words[:count])
+        if source in shipped_recipes() or os.path.exists(source):
+            return source, tuple(words[count:])
+    return words[0], tuple(words[1:])
+
+
+def _name(source: str, reading: Reading) -> str:
+    """What a recipe is called once values are laid over it."""
+    laid = [f"--variant {name}" for name in reading.variants] + [f"--set {text}" for text in reading.sets]
+    return " ".join([source, *laid])

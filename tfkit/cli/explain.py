@@ -1,0 +1,40 @@
+"""`tfkit explain`: who set a value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tfkit.cli.options import Reading, reads_recipe
+
+
+@click.command("explain")
+@click.argument("recipe", metavar="RECIPE_OR_RUN")
+@click.argument("key")
+@click.option("--json", "as_json", is_flag=True, help="Print the same as data.")
+@reads_recipe
+def command(recipe: str, key: str, as_json: bool, reading: Reading) -> None:
+    """Say what a recipe (a shipped name or a path) or a run's folder has at KEY, and who set it.
+
+    KEY is a dotted key as it is written or resolved: model.layer.attention.num_heads, train.optimizer.lr; a whole part
+    or section, such as model.layer; or one layer by its number, such as decoder.layers.3.attention.num_heads.
+    """
+    from tfkit.recipe.resolved import notes
+    from tfkit.reports.explain import as_data, explain, lines
+
+    folder = Path(recipe)
+    file = folder / "resolved.yaml"
+    loaded = reading.recipe(str(file) if folder.is_dir() else recipe)
+    explanation = explain(loaded, key, notes(str(file), loaded.text or "") if folder.is_dir() else None)
+    if as_json:
+        click.echo(json.dumps(as_data(explanation), indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    from tfkit.reports.wrapped import say
+
+    console = Console()
+    for indent, line in lines(explanation):
+        say(console, line, indent)

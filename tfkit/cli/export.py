@@ -1,0 +1,35 @@
+"""`tfkit export`: a run in the format of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tfkit.cli.options import Reading, reads_run
+
+FORMATS = ("huggingface",)
+
+
+@click.command("export")
+@click.argument("run")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--to", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="The format.")
+@click.option("--force", is_flag=True, help="Replace the model that is there.")
+@reads_run
+def command(run: str, folder: Path, form: str, force: bool, reading: Reading) -> None:
+    """Write RUN (a run's folder) to FOLDER as transformers loads it.
+
+    Where the architecture is one that transformers knows, the folder holds nothing but its files. Any other brings its
+    own code, which transformers runs with trust_remote_code=True; tfkit need not be installed there.
+    """
+    from tfkit.interop.huggingface.exporting import export_model
+
+    made = export_model(reading.run(run, "cpu"), folder, force)
+    if made.theirs is None:
+        click.echo(f"{made.folder}: no architecture of transformers; the folder brings tfkit's own code")
+        more = ", trust_remote_code=True"
+    else:
+        click.echo(f"{made.folder}: {made.theirs.config['model_type']} ({made.theirs.head_class})")
+        more = ""
+    click.echo(f'Load: transformers.{made.auto_class}.from_pretrained("{made.folder}"{more})')

@@ -1,0 +1,40 @@
+"""`tfkit import`: a model of Hugging Face's as a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tfkit.cli.options import IMPORTS
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@click.command("import")
+@click.argument("source", metavar="FOLDER_OR_NAME")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="RUN", help="Where to write.  [default: runs/<its name>]"
+)
+@click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Of the weights.")
+@click.option("--force", is_flag=True, help="Replace the run that is there.")
+@IMPORTS
+def command(source: str, out: Path | None, dtype: str, force: bool, imports: tuple[str, ...]) -> None:
+    """Bring in a model: a folder with config.json and safetensors, or the name of a repository on the hub.
+
+    Writes a run's folder with a recipe, the weights and the tokenizer, which show, generate and verify take. Weights
+    are read, never run: pickled ones are refused. A family of your own comes in with --import.
+    """
+    from tfkit.interop.huggingface.importing import import_model
+    from tfkit.recipe.imports import imported
+
+    for name in imports:
+        imported(name)
+    made = import_model(source, out, dtype, force, imports)
+    click.echo(f"{made.run}: {made.family} ({made.head_class}), {made.parameters:,} parameters in {made.dtype}")
+    if made.tokenizer is not None:
+        roles = ", ".join(f"{role} {id_}" for role, id_ in made.tokenizer.special_ids.items())
+        click.echo(f"tokenizer: {made.tokenizer.vocab_size:,} tokens; {roles}")
+    for note in made.notes:
+        click.echo(note)
+    click.echo(f"Type: tfkit show {made.run}\n      tfkit verify {made.run} --against {source}")

@@ -1,0 +1,86 @@
+"""`tfkit new`: a recipe of one's own, or a part."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import click
+
+from tfkit.cli.options import Reading, reads_recipe
+
+DEFAULT = "translate-numbers"
+
+
+@click.command("new")
+@click.argument("name")
+@click.option(
+    "--from", "source", metavar="RECIPE", help=f"The recipe to begin with, by name or path.  [default: {DEFAULT}]"
+)
+@click.option("--part", "slot", metavar="SLOT", help="Write a part for that slot instead, and a test of it.")
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@reads_recipe
+def command(name: str, source: str | None, slot: str | None, force: bool, reading: Reading) -> None:
+    """Write NAME.yaml, a recipe that runs as it is: the text of another, its comments kept.
+
+    --set and --variant go into the text, paths in it still lead to the same files, and nothing is written unless the
+    new recipe is right. Without --from it is made from translate-numbers, which needs no data and trains in minutes.
+
+    With --part SLOT (attention, feedforward, metric, ...) writes NAME.py, a small part that works, with comments that
+    say what to change, and test_NAME.py, which tries it in a model.
+    """
+    if slot is None:
+        _recipe(_file(name, (".yaml", ".yml"), force), source or DEFAULT, reading)
+    elif source is not None or reading != Reading():
+        raise click.UsageError("--part writes a part from its own beginning; it takes NAME and --force alone")
+    else:
+        _part(_file(name, (".py",), force), slot, force)
+
+
+def _recipe(file: Path, source: str, reading: Reading) -> None:
+    from tfkit.core.errors import TfkitWarning
+    from tfkit.recipe.derive import Derived
+    from tfkit.training.folder import whole
+
+    original = reading.recipe(source)  # every fault of the original, and of what is laid over it, at its place
+    derived = Derived(source, file, reading.sets, reading.variants)
+    text = derived.text()
+    with whole(file) as beside:
+        beside.write_text(text, encoding="utf-8", newline="")
+        alone = Reading(imports=reading.imports, trust=reading.trust)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TfkitWarning)  # the original has said it
+            derived.check(alone.recipe(str(beside)), original)
+    click.echo(f"{file}: made from {source}")
+    click.echo(f"Type: tfkit {'show' if original.objective is None else 'train'} {file}")
+
+
+def _part(file: Path, slot: str, force: bool) -> None:
+    from tfkit.cli.skeleton import Skeleton
+    from tfkit.training.folder import write_text
+
+    skeleton = Skeleton.of(slot, file.stem)
+    test = file.with_name(f"test_{file.name}")
+    _refuse(test, force)
+    for path, text in ((file, skeleton.part()), (test, skeleton.test())):
+        write_text(path, text)
+    click.echo(f"{file}: a part for the slot {slot}, and {test}, which tries it")
+    click.echo("Type: " + "\n      ".join(skeleton.commands(file, test)))
+
+
+def _file(name: str, endings: tuple[str, ...], force: bool) -> Path:
+    """The file to write, refused where it cannot be or is there already."""
+    path = Path(name if name.endswith(endings) else name + endings[0])
+    if not name.strip() or name.endswith(("/", "\\")) or path.stem in endings:
+        raise click.UsageError(f"NAME is the name of a file or a path to one, got {name!r}")
+    _refuse(path, force)
+    return path
+
+
+def _refuse(path: Path, force: bool) -> None:
+    from tfkit.core.errors import UsageError
+
+    if path.is_dir():
+        raise UsageError(f"{path}: this is a folder")
+    if path.exists() and not force:
+        raise UsageError(f"{path}: is there already; choose another name, or replace it with --force")

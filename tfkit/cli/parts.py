@@ -1,0 +1,174 @@
+"""`tfkit parts`: what is registered, and all there is to know about one part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import click
+
+from tfkit.cli.options import IMPORTS
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import CATALOGUES, REGISTRY, UnknownPart, nearest
+
+if TYPE_CHECKING:
+    from tfkit.core.component import Component
+
+
+@click.command("parts")
+@click.argument("slot", required=False)
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the same as data.")
+@click.option("--matrix", is_flag=True, help="Print which parts can stand together in a layer, and why others cannot.")
+@click.option("--check", is_flag=True, help="Run the contract checks on the parts of SLOT, or on NAME alone.")
+@click.option(
+    "--verify",
+    multiple=True,
+    metavar="FILE_OR_MODULE",
+    help="Import parts of your own and run the contract checks on them, of SLOT and NAME where given; repeatable.",
+)
+@IMPORTS
+@click.pass_context
+def command(
+    ctx: click.Context,
+    slot: str | None,
+    name: str | None,
+    as_json: bool,
+    matrix: bool,
+    check: bool,
+    verify: tuple[str, ...],
+    imports: tuple[str, ...],
+) -> None:
+    """List the registered parts, those of one SLOT, or all there is to know about the part NAME in it.
+
+    The contract checks try what a part promises in small models of its own: that it does not see the future, decodes
+    from a cache as it does at once, leaves padding out, and so on. Exit status 0 where all hold.
+    """
+    from tfkit.cli.main import WRONG
+
+    _refuse_together(slot, as_json, {"--matrix": matrix, "--check": check, "--verify": bool(verify)})
+    modules, right = _import(verify)
+    right = _import(imports)[1] and right
+    if verify or check:
+        right = _hold(_of(modules, slot, name) if verify else _parts(slot, name)) and right
+    elif matrix:
+        _print_matrix(as_json)
+    else:
+        _print_parts(slot, name, as_json)
+    if not right or REGISTRY.problems:  # a broken plugin is warned of when it is loaded
+        ctx.exit(WRONG)
+
+
+def _refuse_together(slot: str | None, as_json: bool, asked: dict[str, bool]) -> None:
+    """Options that exclude each other, or that ask for nothing."""
+    given = [option for option, is_given in asked.items() if is_given]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} print different things; give one of them")
+    if asked["--matrix"] and slot:
+        raise click.UsageError("--matrix prints the tables of all slots; leave out SLOT")
+    if asked["--check"] and not slot:
+        raise click.UsageError("--check needs a SLOT, as in: tfkit parts attention --check")
+    if as_json and given and not asked["--matrix"]:
+        raise click.UsageError(f"{given[0]} prints no data; leave out --json")
+
+
+def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
+    """What could be imported, and whether that is all; what could not is said on standard error."""
+    from tfkit.cli.main import complain
+    from tfkit.recipe.imports import import_parts
+
+    modules = []
+    for name in names:
+        try:
+            modules.append(import_parts(name))
+        except UsageError as error:
+            complain(error)
+    return modules, len(modules) == len(names)
+
+
+def _parts(slot: str | None, name: str | None) -> list[type[Component]]:
+    """The parts that SLOT and NAME ask for; raises UsageError with the nearest word."""
+    slots = [_slot(slot)] if slot else list(CATALOGUES)
+    if slot and name:
+        return [_part(slot, name)]
+    return [part for one in slots for _, part in sorted(REGISTRY.load(one).items())]
+
+
+def _slot(slot: str) -> str:
+    if slot in CATALOGUES:
+        return slot
+    homes = [home for home in CATALOGUES if slot in REGISTRY.load(home)]
+    hint = nearest(slot, list(CATALOGUES))
+    if homes:
+        more = f"It is a part: tfkit parts {homes[0]} {slot}"
+    else:
+        more = f"Did you mean '{hint}'?" if hint else f"The slots are {', '.join(CATALOGUES)}."
+    raise UsageError(f"unknown slot '{slot}'. {more}")
+
+
+def _part(slot: str, name: str) -> type[Component]:
+    try:
+        return REGISTRY.get(slot, name)
+    except UnknownPart as error:
+        known = (
+            f"There are: {', '.join(error.known)}" if error.known else "None is registered; register one of your own"
+        )
+        more = f"Did you mean '{error.suggestion}'?" if error.suggestion else f"{known}."
+        raise UsageError(f"{error}. {more}") from None
+
+
+def _of(modules: Sequence[ModuleType], slot: str | None, name: str | None) -> list[type[Component]]:
+    """The parts that the modules registered, of SLOT and NAME where they are given."""
+    from tfkit.contracts.verify import registered_by
+
+    asked = _parts(slot, name)
+    if not modules:
+        return []
+    own = registered_by(modules)
+    chosen = [part for part in own if part in asked]
+    if not chosen:
+        there = ", ".join(f"{part.part_slot} '{part.part_name}'" for part in own)
+        raise UsageError(f"what --verify imports registers no {' '.join(filter(None, (slot, name)))}, but {there}")
+    return chosen
+
+
+def _hold(parts: Sequence[type[Component]]) -> bool:
+    """Whether every part keeps its contracts; what holds and what does not is printed."""
+    from rich.console import Console
+
+    from tfkit.contracts.verify import run_verification
+
+    return run_verification(parts, Console()) if parts else True
+
+
+def _print_parts(slot: str | None, name: str | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from tfkit.reports import parts_table
+    from tfkit.reports.parts import part_data, slot_data
+
+    console = Console()
+    if slot and name:
+        part = _part(_slot(slot), name)
+        _print_json(part_data(part)) if as_json else parts_table.render_part(part_data(part, console.width), console)
+    elif slot:
+        data = slot_data(_slot(slot))
+        _print_json(data) if as_json else parts_table.render_slot(data, console)
+    else:
+        slots = [slot_data(each) for each in CATALOGUES]
+        _print_json(slots) if as_json else parts_table.render_slots(slots, console)
+
+
+def _print_matrix(as_json: bool) -> None:
+    from rich.console import Console
+
+    from tfkit.reports.matrix import all_data, render_matrices
+
+    tables = all_data()
+    _print_json(tables) if as_json else render_matrices(tables, Console())
+
+
+def _print_json(data: object) -> None:
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))

@@ -1,0 +1,59 @@
+"""`tfkit predict`: what a run says of texts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from tfkit.cli.options import Reading, reads_run
+from tfkit.cli.texts import batches, lines
+
+TOGETHER = 256  # lines of standard input that are read before they are answered
+
+
+@click.command("predict")
+@click.argument("run")
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line, with every probability.")
+@click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ...")
+@reads_run
+def command(run: str, texts: tuple[str, ...], as_json: bool, device: str, reading: Reading) -> None:
+    """Let RUN (a run's folder) say what it was trained to: labels, tags, numbers, answers, fills for a mask.
+
+    Prints one line for each TEXT; without TEXT, for each line of standard input. A tab stands between two texts that
+    are read together: a question and its context.
+    """
+    loaded = reading.run(run, device)
+    fields = [field for field in loaded.predictor.fields if field != loaded.predictor.reference]
+    given = [list(texts)] if texts else batches(lines(sys.stdin.buffer), 1 if sys.stdin.isatty() else TOGETHER)
+    for together in given:
+        for prediction in loaded.predict([_fields(text, fields) for text in together]):
+            click.echo(json.dumps(prediction, ensure_ascii=False) if as_json else shown(prediction))
+
+
+def _fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
+    """A text, or the several of one line by their names."""
+    parts = text.split("\t", 1)
+    if len(parts) == 1:
+        return text
+    return dict(zip([*fields, "second"], parts, strict=False))
+
+
+def shown(prediction: Mapping[str, Any]) -> str:
+    """A prediction on one line, for people."""
+    if "tags" in prediction:
+        return " ".join(f"{word}/{tag}" for word, tag in zip(prediction["words"], prediction["tags"], strict=True))
+    if "fills" in prediction:
+        choices = (
+            ", ".join(f"{one['token']} {one['probability']:.3f}" for one in fill) for fill in prediction["fills"]
+        )
+        return " ".join([*prediction["filled"].split(), *(f"[{choice}]" for choice in choices)])
+    said = next((prediction[key] for key in ("label", "answer", "value") if key in prediction), None)
+    if said is None:
+        return json.dumps(prediction, ensure_ascii=False)
+    words = f"{said:.6g}" if isinstance(said, float) else " ".join(str(said).split())
+    return f"{words}\t{prediction['probability']:.4f}" if "probability" in prediction else words

@@ -1,0 +1,40 @@
+"""`tfkit schema`: the recipe language for editors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tfkit.cli.options import IMPORTS
+
+
+@click.command("schema")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write it to FILE instead of printing it.",
+)
+@IMPORTS
+def command(out: Path | None, imports: tuple[str, ...]) -> None:
+    """Print the JSON Schema of the recipe language, with every registered part.
+
+    An editor that knows it (by yaml-language-server) completes the parts and options of a recipe, shows what they mean,
+    and underlines what is wrong. Parts of your own belong to it as soon as you --import them.
+    """
+    from tfkit.recipe.imports import import_parts
+    from tfkit.recipe.schema import language_schema
+
+    for name in imports:
+        import_parts(name)
+    text = json.dumps(language_schema(), indent=2, ensure_ascii=False)
+    if out is None:
+        click.echo(text)
+        return
+    from tfkit.training.folder import write_text
+
+    write_text(out, text + "\n")
+    click.echo(f"{out}: for an editor, begin a recipe with a line that says where this file is from there, such as")
+    click.echo(f"# yaml-language-server: $schema={out}")

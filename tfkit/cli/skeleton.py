@@ -1,0 +1,165 @@
+"""The parts that `tfkit new --part` writes: a skeleton of the slot under a name of one's own, and a test of it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import CATALOGUES, REGISTRY, nearest
+from tfkit.recipe.edit import edited
+from tfkit.recipe.node import inline
+
+FOLDER = Path(__file__).parents[1] / "skeletons"
+
+MODEL = """\
+tfkit: 1
+model:
+  type: decoder
+  d_model: 32
+  vocab_size: 100
+  max_length: 32
+  num_layers: 2
+  embedding: tokens
+  position: learned
+  layer:
+    residual: pre_norm
+    norm: layer_norm
+    attention: {type: multi_head, num_heads: 4}
+    feedforward: {type: mlp, d_ff: 64, activation: gelu}
+  head: language_model
+"""
+TEXTS = """\
+data:
+  tokenizer: character
+  train: {type: docstrings, split: train, limit: 20}
+  valid: {type: docstrings, split: valid, limit: 4}
+  batch: {size: 4}
+objective: causal_lm
+train: {device: cpu, steps: 2, optimizer: adam, schedule: {type: constant, lr: 0.001}, samples: 0}
+"""
+PAIRS = """\
+tfkit: 1
+model:
+  type: encoder_decoder
+  d_model: 32
+  vocab_size: tokenizer
+  num_layers: 1
+  embedding: {type: tokens, shared: true}
+  position: sinusoidal
+  layer:
+    norm: layer_norm
+    attention: {type: multi_head, num_heads: 4}
+    feedforward: {type: mlp, d_ff: 64}
+  head: {type: language_model, tied: true}
+data:
+  tokenizer: character
+  train: {type: phrases, split: train, train: 40, valid: 8, test: 8}
+  valid: {type: phrases, split: valid, train: 40, valid: 8, test: 8}
+objective: seq2seq
+train: {device: cpu, steps: 2, optimizer: adam, schedule: {type: constant, lr: 0.001}, samples: 0}
+generate: {max_new_tokens: 4}
+"""
+STREAM = MODEL.replace("vocab_size: 100", "vocab_size: tokenizer") + TEXTS
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a recipe uses a part of a slot: at which key, with which options; `shipped` is a recipe to check it in.
+
+    `beside` are the parts before it where the key holds a list; `others` are options that are said otherwise in that
+    recipe.
+    """
+
+    key: str
+    recipe: str = MODEL
+    shipped: str = "gpt2"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict)
+    beside: tuple[str, ...] | None = None
+
+    def value(self, name: str, shipped: bool = False) -> Any:
+        """What stands at the key for the part called `name`."""
+        options = {**self.options, **(self.others if shipped else {})}
+        part = {"type": name, **options} if options else name
+        return part if self.beside is None else [*self.beside, part]
+
+
+USES: dict[str, Use] = {
+    "attention": Use("model.layer.attention", options={"num_heads": 4}, others={"num_heads": 12}),
+    "mixer": Use("model.layer.mixer"),
+    "position": Use("model.position"),
+    "feedforward": Use("model.layer.feedforward", options={"d_ff": 64}, others={"d_ff": 3072}),
+    "norm": Use("model.layer.norm"),
+    "residual": Use("model.layer.residual"),
+    "embedding": Use("model.embedding"),
+    "head": Use("model.head"),
+    "mask": Use("model.mask", options={"every": 4}),
+    "activation": Use("model.layer.feedforward.activation"),
+    "init": Use("model.init"),
+    "tokenizer": Use("data.tokenizer", PAIRS, "translate-numbers"),
+    "corpus": Use("data.train", STREAM, "gpt-docstrings"),
+    "objective": Use("objective", STREAM, "gpt-docstrings"),
+    "optimizer": Use("train.optimizer", PAIRS, "translate-numbers"),
+    "schedule": Use("train.schedule", PAIRS, "translate-numbers"),
+    "metric": Use("train.metrics", PAIRS, "translate-numbers", beside=()),
+    "logits": Use("generate.logits", PAIRS, "translate-numbers", beside=()),
+    "stop": Use("generate.stop", PAIRS, "translate-numbers", beside=("end_token",)),
+}
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A part of `slot` to be called `name`."""
+
+    slot: str
+    name: str
+
+    @classmethod
+    def of(cls, slot: str, name: str) -> Skeleton:
+        """The skeleton; raises UsageError for a slot that has none, and for a name that cannot be a part's."""
+        if slot not in USES:
+            hint = nearest(slot, list(USES))
+            there = f"Did you mean '{hint}'?" if hint else f"There are skeletons for {', '.join(USES)}."
+            what = "no skeleton is there for the slot" if slot in CATALOGUES else "unknown slot"
+            raise UsageError(f"{what} '{slot}'. {there}")
+        if not name.isidentifier():
+            raise UsageError(f"a part's name is a plain word such as my_{slot}, got {name!r}")
+        if REGISTRY.has(slot, name):
+            raise UsageError(f"{slot} '{name}' is registered already; take a name of your own, such as my_{name}")
+        return cls(slot, name)
+
+    def part(self) -> str:
+        """The text of the part's file."""
+        return self._named((FOLDER / f"{self.slot}.py").read_text(encoding="utf-8"))
+
+    def test(self) -> str:
+        """The text of the test of it."""
+        use = USES[self.slot]
+        trial = "in_model" if use.recipe == MODEL else "in_training"
+        text = (FOLDER / "trials" / f"{trial}.py").read_text(encoding="utf-8")
+        recipe = edited(use.recipe, use.key, use.value(self.name))
+        return self._named(text).replace('"""the recipe"""', f'"""\\\n{recipe}"""')
+
+    def commands(self, file: Path, test: Path) -> list[str]:
+        """What to type next."""
+        use = USES[self.slot]
+        said = shlex.quote(f"{use.key}={inline(use.value(self.name, shipped=True))}")
+        return [
+            f"tfkit parts --verify {shlex.quote(str(file))}",
+            f"tfkit check {use.shipped} --import {shlex.quote(str(file))} --set {said}",
+            f"pytest {shlex.quote(str(test))}",
+        ]
+
+    def _named(self, text: str) -> str:
+        """The text under the part's name; where its class would be called like something in the text, otherwise."""
+        words = "".join(word[:1].upper() + word[1:] for word in self.name.split("_"))
+        if not words.isidentifier():
+            words = f"My{words}"
+        elif re.search(rf"\b{re.escape(words)}\b", text):
+            words = f"{words}Part"
+        return text.replace("my_part", self.name).replace("MyPart", words)

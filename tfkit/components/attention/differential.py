@@ -1,0 +1,66 @@
+"""Differential attention: what one head attends to, less what another does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.attention.multi_head import MultiHead
+from tfkit.components.norm.base import wide
+from tfkit.core.component import Problem
+from tfkit.core.context import Context
+from tfkit.core.options import Dropout, PositiveFloat
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+
+VECTORS = ("query_1", "key_1", "query_2", "key_2")  # from which lambda is made
+
+
+@register("attention", "differential")
+class Differential(MultiHead):
+    """Heads in pairs: (softmax(q1 k1ᵀ) - lambda softmax(q2 k2ᵀ)) [v1 v2], normed (Ye et al. 2024, arXiv 2410.05258).
+
+    lambda = exp(query_1 · key_1) - exp(query_2 · key_2) + start, with start = 0.8 - 0.6 exp(-0.3 layer); head h of the
+    first half is paired with that of the second, and what a pair gives, 2 value_dim wide, is multiplied by 1 - start.
+    """
+
+    class Config(MultiHead.Config):
+        lambda_std: PositiveFloat = Field(0.1, description="standard deviation that the vectors of lambda begin with")
+        dropout: Dropout = Field(0.0, description="dropout of what the pairs give, whose norm keeps no mean before it")
+        eps: PositiveFloat = Field(1e-5, description="added to the mean square of what a pair gives")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            yield from super().check(shape)
+            if self.num_heads % 2:
+                yield Problem("num_heads", f"heads are subtracted in pairs, and {self.num_heads} is odd")
+            elif self.num_kv_heads is not None and self.num_kv_heads % 2:
+                yield Problem("num_kv_heads", f"heads are subtracted in pairs, and {self.num_kv_heads} is odd")
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.start = 0.8 - 0.6 * math.exp(-0.3 * shape.layer)
+        for name in VECTORS:
+            self.register_parameter(name, nn.Parameter(torch.randn(self.head_dim) * config.lambda_std))
+
+    def _attended(self, triple: tuple[Tensor, Tensor, Tensor], context: Context, dropout: float) -> Tensor:
+        query, key, value = triple
+        pairs = rearrange(value, "batch (half head) time dim -> batch head time (half dim)", half=2)
+        both = repeat(pairs, "batch head time dim -> batch (half head) time dim", half=2)
+        first, second = super()._attended((query, key, both), context, 0.0).chunk(2, dim=1)
+        out = first - self._lambda().to(first.dtype) * second
+        out = (F.rms_norm(wide(out), out.shape[-1:], eps=self.config.eps) * (1 - self.start)).to(value.dtype)
+        joined: Tensor = rearrange(out, "batch head time (half dim) -> batch (head half) time dim", half=2)
+        return F.dropout(joined, dropout)
+
+    def _lambda(self) -> Tensor:
+        query_1, key_1, query_2, key_2 = (wide(getattr(self, name)) for name in VECTORS)
+        found: Tensor = (query_1 * key_1).sum().exp() - (query_2 * key_2).sum().exp() + self.start
+        return found

@@ -1,0 +1,42 @@
+"""A gate on what the heads of an attention give."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from einops import rearrange
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from tfkit.core.options import Activation
+from tfkit.core.shape import Shape
+
+
+class Gate(BaseModel):
+    """Heads' outputs times activation(gate(x)), x the layer's input (Qiu et al. 2025, arXiv 2505.06708)."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, title="Gate")
+
+    over: Literal["channel", "head"] = Field("channel", description="one number for each channel, or for each head")
+    activation: Activation = Field("sigmoid", description="of the gate")  # type: ignore[assignment]
+    bias: bool = Field(False, description="a bias of the gate's projection")
+
+    def build(self, shape: Shape, heads: int, dim: int) -> HeadGate:
+        """The gate of that many heads of that width."""
+        return HeadGate(self, shape, heads, dim)
+
+
+class HeadGate(nn.Module):
+    """[batch head time dim] times a gate made from [batch time d_model]."""
+
+    def __init__(self, config: Gate, shape: Shape, heads: int, dim: int) -> None:
+        super().__init__()
+        self.heads = heads
+        width = heads * dim if config.over == "channel" else heads
+        self.projection = nn.Linear(shape.d_model, width, bias=config.bias)
+        self.activation = config.activation.build(Shape(width))
+
+    def forward(self, out: Tensor, x: Tensor) -> Tensor:
+        gate = self.activation(self.projection(x))
+        by_head: Tensor = rearrange(gate, "batch time (head dim) -> batch head time dim", head=self.heads)
+        return out * by_head

@@ -1,0 +1,89 @@
+"""Base of the attentions whose weights are products of features, at a cost that grows with the length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from einops import rearrange
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.attention.base import Attention
+from tfkit.core.component import Problem
+from tfkit.core.context import Context
+from tfkit.core.options import Bias, PositiveInt, Width, check_bias, has_bias
+from tfkit.core.shape import Shape
+from tfkit.functional.kernel import Sums, kernel_attention, read
+
+PROJECTIONS = ("query", "key", "value", "output")
+SPLIT = "batch time (head dim) -> batch head time dim"
+
+
+class KernelAttention(Attention):
+    """sum_j phi(q_i) phi(k_j) v_j / sum_j phi(q_i) phi(k_j); what phi is, a subclass says by its logarithm.
+
+    In a layer that must not see the future j runs to i, by prefix sums; a decode state keeps the sums and no keys.
+    """
+
+    class Config(Attention.Config):
+        num_heads: PositiveInt = Field(description="heads; 1 is single-head attention")
+        head_dim: Width | None = Field(None, description="width of a head; none: d_model / num_heads")
+        bias: Bias = Field(True, description="biases: all, none, or those of the projections named")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if self.head_dim is None and shape.d_model % self.num_heads:
+                yield Problem(
+                    "num_heads",
+                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; choose a divisor, or give head_dim",
+                )
+            for option, message in check_bias(self.bias, PROJECTIONS):
+                yield Problem(option, message)
+
+        def width(self, shape: Shape) -> int:
+            """Width of one head."""
+            return self.head_dim or shape.d_model // self.num_heads
+
+    capabilities = frozenset({"causal", "bidirectional", "cross_attention", "cache", "padding", "compile", "export"})
+    residual_outputs = ("output",)
+    gained = ("value", "output")
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.head_dim = config.width(shape)
+        width = config.num_heads * self.head_dim
+        self.query = nn.Linear(shape.d_model, width, bias=has_bias(config.bias, "query"))
+        self.key = nn.Linear(shape.source_width, width, bias=has_bias(config.bias, "key"))
+        self.value = nn.Linear(shape.source_width, width, bias=has_bias(config.bias, "value"))
+        self.output = nn.Linear(width, shape.d_model, bias=has_bias(config.bias, "output"))
+        self.causal = shape.causal and shape.memory_width is None
+
+    def log_features(self, x: Tensor) -> Tensor:
+        """Log phi of queries or keys [batch head time dim] -> [batch head time feature]; -inf for a feature of zero."""
+        raise NotImplementedError(f"{type(self).__name__} has no features")
+
+    def new_state(self) -> Sums:  # type: ignore[override]
+        """No sums yet."""
+        return Sums()
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        past: Sums | None = context.state
+        query = self._split(self.query(x))
+        temperature = context.position.temperature()
+        if temperature is not None:
+            query = query * temperature[:, None, :, None]
+        query = self.log_features(query)
+        if past is not None and context.source is not None and past.values is not None:
+            out = read(query, past)  # a memory is summed once
+        else:
+            source = x if context.source is None else context.source
+            key = self.log_features(self._split(self.key(source)))
+            value = self._split(self.value(source))
+            real = context.mask.real
+            real = None if real is None else real[:, -source.shape[1] :]  # that of the past is in its sums
+            out = kernel_attention(query, key, value, real, self.causal, past)
+        merged: Tensor = self.output(rearrange(out, "batch head time dim -> batch time (head dim)"))
+        return merged
+
+    def _split(self, x: Tensor) -> Tensor:
+        return rearrange(x, SPLIT, head=self.config.num_heads)

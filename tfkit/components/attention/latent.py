@@ -1,0 +1,183 @@
+"""Multi-head latent attention: keys and values are made from one narrow latent, which is all that decoding keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from einops import einsum, rearrange
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.attention.base import Attention, KeyValueState
+from tfkit.core.capabilities import CAPABILITIES
+from tfkit.core.component import Problem
+from tfkit.core.context import Context
+from tfkit.core.options import (
+    Bias,
+    Dropout,
+    Norm,
+    PositiveInt,
+    Scale,
+    Width,
+    check_bias,
+    check_norm,
+    has_bias,
+    scale_factor,
+)
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+from tfkit.functional.attend import Scores, attend, reference
+
+PROJECTIONS = ("query", "query_down", "query_up", "key_value_down", "output")
+SPLIT = "batch time (head dim) -> batch head time dim"
+JOIN = "batch head time dim -> batch time (head dim)"
+
+
+@register("attention", "latent")
+class Latent(Attention):
+    """Multi-head latent attention (DeepSeek-V2 2024, arXiv 2405.04434, section 2.1).
+
+    [k_h | v_h] = W_up_h norm(c), c = W_down x; a second part of each query turns with its position and meets one key
+    W_rotary x, which turns too and serves all heads. A decode state keeps c and that key.
+    """
+
+    class Config(Attention.Config):
+        num_heads: PositiveInt = Field(description="heads")
+        kv_rank: Width = Field(description="width of the latent that keys and values are made from")
+        query_rank: Width | None = Field(
+            None, description="width that queries pass through; none: they are made from the input directly"
+        )
+        head_dim: Width = Field(description="width of a query and key head's part without a position")
+        rotary_head_dim: Width = Field(description="width of the part that turns; one key has it for all heads")
+        value_head_dim: Width | None = Field(None, description="width of a value head; none: head_dim")
+        norm: Norm = Field("rms_norm", description="of the latent, and of what queries pass through")  # type: ignore[assignment]
+        scaled_ranks: bool = Field(
+            False,
+            description="queries times sqrt(d_model / query_rank), the latent times sqrt(d_model / kv_rank) (LongCat)",
+        )
+        bias: Bias = Field(
+            True, description="biases: all, none, or those of the projections named; keys and values have none"
+        )
+        scale: Scale = Field(None, description="factor on the scores; none: 1 / sqrt(head_dim + rotary_head_dim)")
+        dropout: Dropout = Field(0.0, description="dropout of the attention weights")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            for option, message in check_bias(self.bias, PROJECTIONS):
+                yield Problem(option, message)
+            for rank in {self.kv_rank, self.query_rank or self.kv_rank}:
+                yield from check_norm("norm", self.norm, rank)
+            missing = ("query_down", "query_up") if self.query_rank is None else ("query",)
+            for name in () if isinstance(self.bias, bool) else self.bias:
+                if name in missing:
+                    yield Problem(
+                        "bias", f"there is no {name} {'without' if self.query_rank is None else 'with'} a query_rank"
+                    )
+
+        def width(self, shape: Shape) -> int:
+            """Width of the part of a head that a position turns."""
+            return self.rotary_head_dim
+
+    capabilities = frozenset(CAPABILITIES)
+    residual_outputs = ("output",)
+    gained = ("key_value_up", "output")
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        heads, self.turned = config.num_heads, config.rotary_head_dim
+        self.value_dim = config.value_head_dim or config.head_dim
+
+        def linear(name: str, width: int, out: int) -> nn.Linear:
+            return nn.Linear(width, out, bias=has_bias(config.bias, name))
+
+        rank, width = config.query_rank, heads * (config.head_dim + self.turned)
+        if rank is None:
+            self.query = linear("query", shape.d_model, width)
+        else:
+            self.query_down = linear("query_down", shape.d_model, rank)
+            self.query_norm = config.norm.build(Shape(rank))
+            self.query_up = linear("query_up", rank, width)
+        self.key_value_down = linear("key_value_down", shape.source_width, config.kv_rank + self.turned)
+        self.key_value_norm = config.norm.build(Shape(config.kv_rank))
+        self.key_value_up = nn.Linear(config.kv_rank, heads * (config.head_dim + self.value_dim), bias=False)
+        self.output = linear("output", heads * self.value_dim, shape.d_model)
+        plain = (config.head_dim + self.turned) ** -0.5
+        self.scale = plain if config.scale is None else scale_factor(config.scale, shape.d_model)
+        scaled = config.scaled_ranks
+        self.query_factor = (shape.d_model / rank) ** 0.5 if scaled and rank is not None else 1.0
+        self.latent_factor = (shape.source_width / config.kv_rank) ** 0.5 if scaled else 1.0
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        query, turned = self._queries(x, context)
+        rotary_key, latent = self._latent(x, context)
+        watched = context.collector.watches("attention")
+        narrow = context.state is not None and not watched and self._saves(query.shape[2])
+        out = (self._narrow if narrow else self._wide)(query, turned, rotary_key, latent, context)
+        merged: Tensor = self.output(rearrange(out, JOIN))
+        return merged
+
+    def _queries(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """The two parts of the queries [batch head time dim], the second turned."""
+        direct = self.config.query_rank is None
+        query = self.query(x) if direct else self.query_up(self.query_norm(self.query_down(x)))
+        query = rearrange(query, SPLIT, head=self.config.num_heads) * self.query_factor
+        temperature = context.position.temperature()
+        if temperature is not None:
+            query = (query * temperature[:, None, :, None]).to(query.dtype)
+        return query[..., : self.config.head_dim], self._turn(query[..., self.config.head_dim :], context)
+
+    def _latent(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """The key that turns and the latent [batch 1 key dim], of all that this call may attend to."""
+        state: KeyValueState | None = context.state
+        stored = None if state is None or context.source is None else state.stored()
+        if stored is not None:
+            return stored
+        down = self.key_value_down(x if context.source is None else context.source)[:, None]
+        latent, key = down.split((self.config.kv_rank, self.turned), dim=-1)
+        latent = self.key_value_norm(latent) * self.latent_factor
+        if state is not None and context.position.moves:
+            key, latent = state.append(key, latent)  # the past will turn otherwise when the text is longer
+            return self._turn(key, context, of_keys=True), latent
+        key = self._turn(key, context)
+        return (key, latent) if state is None else state.append(key, latent)
+
+    def _wide(self, query: Tensor, turned: Tensor, rotary_key: Tensor, latent: Tensor, context: Context) -> Tensor:
+        """Attention with the keys and values of every head: [batch head query value_dim]."""
+        both = rearrange(self.key_value_up(latent[:, 0]), SPLIT, head=self.config.num_heads)
+        key, value = both.split((self.config.head_dim, self.value_dim), dim=-1)
+        key = torch.cat((key, rotary_key.expand(-1, self.config.num_heads, -1, -1)), dim=-1)
+        bias, scores = context.position.bias(self.config.num_heads), self._scores()
+        query = torch.cat((query, turned), dim=-1)
+        if context.collector.watches("attention"):
+            out, weights = reference(query, key, value, context.mask, scores, bias)
+            context.collector.observe("attention", weights)
+            return out
+        return attend(query, key, value, context.mask, scores, bias)
+
+    def _narrow(self, query: Tensor, turned: Tensor, rotary_key: Tensor, latent: Tensor, context: Context) -> Tensor:
+        """The same over the latent itself: q (W c) = (q W) c, and the mix of W c is W times the mix of c.
+
+        For a few new tokens after many this makes no keys and values of the past.
+        """
+        up = rearrange(self.key_value_up.weight, "(head dim) rank -> head dim rank", head=self.config.num_heads)
+        key_up, value_up = up[:, : self.config.head_dim], up[:, self.config.head_dim :]
+        asked = einsum(query, key_up, "batch head time dim, head dim rank -> batch head time rank")
+        query, key = torch.cat((asked, turned), dim=-1), torch.cat((latent, rotary_key), dim=-1)
+        bias = context.position.bias(self.config.num_heads)
+        mixed = attend(query, key, latent, context.mask, self._scores(), bias)
+        out: Tensor = einsum(mixed, value_up, "batch head time rank, head dim rank -> batch head time dim")
+        return out
+
+    def _saves(self, queries: int) -> bool:
+        """Whether so few queries are cheaper over the latent than keys and values are to make."""
+        rank, wide = self.config.kv_rank, self.config.head_dim + self.value_dim
+        return queries * (2 * rank - wide) < rank * wide
+
+    def _scores(self) -> Scores:
+        return Scores(self.scale, None, self.config.dropout if self.training else 0.0)
+
+    def _turn(self, x: Tensor, context: Context, of_keys: bool = False) -> Tensor:
+        """Queries or keys turned by their positions; those of a memory have none."""
+        rotate = context.position.rotation(self.turned, of_keys) if context.source is None else None
+        return x if rotate is None else rotate(x)

@@ -1,0 +1,107 @@
+"""Longformer's attention: marked tokens see all, and are seen by all, with projections of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from einops import rearrange
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.attention.base import Attention
+from tfkit.core.component import Problem
+from tfkit.core.context import Context
+from tfkit.core.options import Bias, Dropout, PositiveInt, Width, check_bias, has_bias
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+from tfkit.functional.attend import Scores, attend, attend_rows, reference
+from tfkit.functional.band import places_of, rows_at, with_rows
+
+PROJECTIONS = ("query", "key", "value", "query_global", "key_global", "value_global", "output")
+SPLIT = "batch time (head dim) -> batch head time dim"
+
+
+@register("attention", "longformer")
+class Longformer(Attention):
+    """Multi-head attention in which marked tokens ask with projections of their own (Beltagy et al. 2020, 2004.05150).
+
+    `global_attention_mask` of the call marks them. Who sees whom is the masks' matter, as everywhere: a window and
+    `global_tokens` make it the paper's, at a cost that grows with the length. Other tokens meet the marked ones by the
+    ordinary projections, in the same softmax.
+    """
+
+    class Config(Attention.Config):
+        num_heads: PositiveInt = Field(description="heads; 1 is single-head attention")
+        head_dim: Width | None = Field(None, description="width of a head; none: d_model / num_heads")
+        bias: Bias = Field(True, description="biases: all, none, or those of the projections named")
+        dropout: Dropout = Field(0.0, description="dropout of the attention weights")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if self.head_dim is None and shape.d_model % self.num_heads:
+                yield Problem(
+                    "num_heads",
+                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; choose a divisor, or give head_dim",
+                )
+            for option, message in check_bias(self.bias, PROJECTIONS):
+                yield Problem(option, message)
+
+        def width(self, shape: Shape) -> int:
+            """Width of one head."""
+            return self.head_dim or shape.d_model // self.num_heads
+
+    capabilities = frozenset({"bidirectional", "padding", "packing", "masks", "weights", "compile", "export"})
+    needs = frozenset({"global_attention_mask"})
+    inert = frozenset({"key.bias", "key_global.bias"})  # the same number on every score of a row
+    residual_outputs = ("output",)
+    gained = ("value", "value_global", "output")
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        width = config.num_heads * config.width(shape)
+        for name in PROJECTIONS[:-1]:
+            self.add_module(name, nn.Linear(shape.d_model, width, bias=has_bias(config.bias, name)))
+        self.output = nn.Linear(width, shape.d_model, bias=has_bias(config.bias, "output"))
+        self.scale = config.width(shape) ** -0.5
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        marked = context.inputs.global_attention_mask  # a model asks for it; a part by itself may do without
+        marked = x.new_zeros(x.shape[:2]) if marked is None else marked
+        scores = Scores(self.scale, dropout=self.config.dropout if self.training else 0.0)
+        if context.collector.watches("attention"):
+            out = self._observed(x, marked.bool(), context, scores)
+        elif torch.compiler.is_compiling():  # how many tokens are marked is not known while a graph is made
+            own, other = (attend(*self._split(x, suffix), context.mask, scores) for suffix in ("", "_global"))
+            out = torch.where(marked.bool()[:, None, :, None], other, own)
+        else:
+            out = self._few(x, marked.bool(), context, scores)
+        merged: Tensor = self.output(rearrange(out, "batch head time dim -> batch time (head dim)"))
+        return merged
+
+    def _few(self, x: Tensor, marked: Tensor, context: Context, scores: Scores) -> Tensor:
+        """All tokens by the ordinary projections, then the marked ones, which are few, by their own."""
+        out = attend(*self._split(x), context.mask, scores)
+        places, meant = places_of(marked)
+        query, key, value = self._split(x, "_global")
+        rows = attend_rows(rows_at(query, places), places, key, value, context.mask, scores)
+        rows = torch.where(meant[:, None, :, None], rows, rows_at(out, places))
+        return with_rows(out, places, rows)
+
+    def _observed(self, x: Tensor, marked: Tensor, context: Context, scores: Scores) -> Tensor:
+        """By the reference, which gives the weights too."""
+        own = reference(*self._split(x), context.mask, scores)
+        other = reference(*self._split(x, "_global"), context.mask, scores)
+        out, weights = (
+            torch.where(marked[:, None, :, None], theirs, ours) for ours, theirs in zip(own, other, strict=True)
+        )
+        context.collector.observe("attention", weights)
+        return out
+
+    def _split(self, x: Tensor, suffix: str = "") -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [batch head time dim]."""
+        query, key, value = (
+            rearrange(getattr(self, f"{name}{suffix}")(x), SPLIT, head=self.config.num_heads)
+            for name in ("query", "key", "value")
+        )
+        return query, key, value

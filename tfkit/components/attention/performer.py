@@ -1,0 +1,67 @@
+"""Performer: softmax attention estimated by random features, at a cost that grows with the length."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.components.attention.kernel import KernelAttention
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+
+
+@register("attention", "performer")
+class Performer(KernelAttention):
+    """FAVOR+: phi(x)_f = exp(w_f x' - |x'|² / 2) / sqrt(features), x' = x / dim^(1/4) (Choromanski 2020, 2009.14794).
+
+    E phi(q) phi(k) = exp(q k / sqrt(dim)), so that with more features it comes nearer to softmax attention. The random
+    w are saved with the weights, and stay as they are until `redraw`.
+    """
+
+    class Config(KernelAttention.Config):
+        features: PositiveInt | None = Field(
+            None, description="random features; none: head_dim * ln(head_dim), as the paper has it"
+        )
+        orthogonal: bool = Field(True, description="features orthogonal in groups of head_dim, for a smaller error")
+
+    capabilities = KernelAttention.capabilities | {"temperature"}
+    config: Config
+    directions: Tensor
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.features = config.features or max(1, round(self.head_dim * math.log(self.head_dim)))
+        self.register_buffer("directions", torch.empty(self.features, self.head_dim))
+        self.redraw()
+
+    def redraw(self, generator: torch.Generator | None = None) -> None:
+        """Draw other features, from `generator` or from torch's own random state."""
+        device = "cpu" if generator is None else generator.device
+        if self.directions.device.type == "meta":
+            return
+        drawn = random_directions(self.features, self.head_dim, self.config.orthogonal, generator, device)
+        self.directions.copy_(drawn)
+
+    def log_features(self, x: Tensor) -> Tensor:
+        x = x * self.head_dim**-0.25
+        along = x @ self.directions.to(x.dtype).T
+        return along - x.square().sum(dim=-1, keepdim=True) / 2 - math.log(self.features) / 2
+
+
+def random_directions(
+    features: int, dim: int, orthogonal: bool, generator: torch.Generator | None, device: torch.device | str
+) -> Tensor:
+    """[features dim] of normal rows: independent, or `orthogonal`, of the same lengths, in groups of dim."""
+    normal = torch.randn(features, dim, generator=generator, device=device)
+    if not orthogonal:
+        return normal
+    groups = math.ceil(features / dim)
+    squares = torch.randn(groups, dim, dim, generator=generator, device=device)
+    turned, upper = torch.linalg.qr(squares)
+    turned = turned * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # else no direction has a positive first channel
+    axes: Tensor = turned.transpose(-1, -2).flatten(0, 1)[:features]
+    return axes * normal.square().sum(dim=-1, keepdim=True).sqrt()

@@ -1,0 +1,52 @@
+"""The token embeddings of ESM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from einops import rearrange, reduce
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.components.embedding.tokens import Tokens
+from tfkit.core.capabilities import TOKENWISE
+from tfkit.core.component import Problem
+from tfkit.core.context import Inputs
+from tfkit.core.options import Dropout, NonNegativeInt
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+
+
+@register("embedding", "token_dropout")
+class TokenDropout(Tokens):
+    """`tokens` in which a masked token is nothing, and the others make up for it (Rives et al. 2021, ESM, PNAS 118).
+
+    Vectors are multiplied by (1 - mask_rate) / (1 - share), the share being that of masked tokens in the text, so that
+    their sum keeps the size it has in training; vectors that are given instead of ids stay as they are.
+    """
+
+    class Config(Tokens.Config):
+        mask_id: NonNegativeInt = Field(description="id of the mask token")
+        mask_rate: Dropout = Field(0.12, description="share of tokens that are masked in training")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            yield from super().check(shape)
+            if shape.causal:
+                yield Problem(
+                    "", "token_dropout needs a stack that sees both ways: it tells how many tokens are masked"
+                )
+
+    # the share of masked tokens is known of whole texts, one a row
+    capabilities = TOKENWISE - {"causal", "cache", "packing"}
+    config: Config
+
+    def _look_up(self, inputs: Inputs, vectors: Tensor | None) -> Tensor:
+        rows = super()._look_up(inputs, vectors)
+        if inputs.input_ids is None:
+            return rows
+        masked = inputs.input_ids.eq(self.config.mask_id)
+        real = torch.ones_like(masked) if inputs.real is None else inputs.real
+        count, left = (reduce(tokens, "batch time -> batch 1 1", "sum") for tokens in (real, real & ~masked))
+        factor = (1 - self.config.mask_rate) * count / left.clamp(min=1)
+        return rows.masked_fill(rearrange(masked, "batch time -> batch time 1"), 0) * factor.to(rows.dtype)

@@ -1,0 +1,50 @@
+"""A vector for the whole text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.head.base import Head
+from tfkit.components.head.pool import pool
+from tfkit.core.options import Activation, NonNegativeInt, Width
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+
+
+@register("head", "pooled")
+class Pooled(Head):
+    """vector = activation(dense(pool(hidden))), one for each text (Devlin et al. 2018, arXiv 1810.04805: the pooler).
+
+    The dense layer is there where `d_output` or `activation` is said. `normalized` gives vectors of length 1 (Reimers
+    and Gurevych 2019, arXiv 1908.10084).
+    """
+
+    class Config(Head.Config):
+        pool: Literal["first", "mean", "last"] = Field(
+            "first",
+            description="what stands for the text: its first token, its last or the mean of all, padding left out",
+        )
+        until: NonNegativeInt | None = Field(
+            None, description="id of the token that a text ends with; none: it ends with its last token (CLIP)"
+        )
+        d_output: Width | None = Field(None, description="width of a dense layer; none: d_model, or no such layer")
+        activation: Activation | None = Field(None, description="after a dense layer (BERT: tanh); none: no activation")
+        bias: bool = Field(True, description="a bias of the dense layer")
+        normalized: bool = Field(False, description="divided by its length")
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
+        super().__init__(config, shape, embedding)
+        plain = config.d_output is None and config.activation is None
+        width = config.d_output or shape.d_model
+        self.dense = nn.Identity() if plain else nn.Linear(shape.d_model, width, bias=config.bias)
+        self.activation = nn.Identity() if config.activation is None else config.activation.build(shape)
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """[batch time d_model] -> [batch d_output]."""
+        out: Tensor = self.activation(self.dense(self.dropout(pool(hidden, real, self.config.pool))))
+        return nn.functional.normalize(out, dim=-1) if self.config.normalized else out

@@ -1,0 +1,177 @@
+"""Rotary frequencies for texts longer than those of training: what is stretched, and how much."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from torch import Tensor
+
+from tfkit.core.options import PositiveFloat, PositiveInt
+
+
+class Scaling(BaseModel):
+    """Base of the scalings. `moves` says that frequencies change with the length of the text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    moves: ClassVar[bool] = False
+
+    def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
+        """Angular frequency of each pair, [pairs] or [batch pairs], float64; `length` [batch] is that of each text."""
+        raise NotImplementedError(f"{type(self).__name__} has no frequencies")
+
+    def fits(self, width: int) -> bool:
+        """Whether there is a frequency for each pair of so many channels."""
+        return True
+
+    @property
+    def amplitude(self) -> float:
+        """A factor on queries and keys alike, so that scores grow by its square."""
+        return 1.0
+
+
+def plain_frequencies(theta: float, width: int, device: torch.device) -> Tensor:
+    """theta^(-2i / width) for each pair i, [pairs]; float64, so that far positions stay exact."""
+    return theta ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
+
+
+class Linear(Scaling):
+    """All frequencies divided by `factor` (Chen et al. 2023, arXiv 2306.15595)."""
+
+    type: Literal["linear"] = Field(description="linear: all frequencies alike")
+    factor: PositiveFloat = Field(description="how many times longer")
+
+    def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
+        return plain_frequencies(theta, width, length.device) / self.factor
+
+
+class NTK(Scaling):
+    """theta times alpha^(width / (width - 2)): low frequencies are stretched, high ones hardly (Hunyuan)."""
+
+    type: Literal["ntk"] = Field(description="ntk: a larger theta")
+    alpha: PositiveFloat = Field(description="how many times longer")
+
+    def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
+        return plain_frequencies(theta * self.alpha ** (width / max(width - 2, 1)), width, length.device)
+
+
+class Dynamic(Scaling):
+    """A theta that grows with a text longer than `original_length`; shorter texts are as in training."""
+
+    moves: ClassVar[bool] = True
+    type: Literal["dynamic"] = Field(description="dynamic: theta grows with the length of the text")
+    factor: PositiveFloat = Field(description="how fast theta grows")
+    original_length: PositiveInt = Field(description="longest text of training")
+
+    def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
+        longer = length.clamp(min=self.original_length).double() / self.original_length
+        base = theta * (self.factor * longer - (self.factor - 1)) ** (width / max(width - 2, 1))
+        exponents = torch.arange(0, width, 2, dtype=torch.float64, device=length.device) / width
+        return base[:, None] ** -exponents
+
+
+class Yarn(Scaling):
+    """High frequencies stay, low ones are divided by `factor`, a ramp between (Peng et al. 2023, arXiv 2309.00071)."""
+
+    type: Literal["yarn"] = Field(description="yarn: low frequencies are stretched, high ones stay")
+    factor: PositiveFloat = Field(description="how many times longer")
+    original_length: PositiveInt = Field(description="longest text of training")
+    beta_fast: PositiveFloat = Field(32.0, description="turns over the original length from which a frequency stays")
+    beta_slow: PositiveFloat = Field(1.0, description="turns below which a frequency is divided by the whole factor")
+    truncate: bool = Field(True, description="the ramp begins and ends at whole channels")
+    attention_factor: PositiveFloat | None = Field(
+        None, description="factor on queries and keys; none: 0.1 ln(factor) + 1, or by mscale"
+    )
+    mscale: PositiveFloat | None = Field(None, description="weight of ln(factor) in the factor on queries and keys")
+    mscale_all_dim: PositiveFloat | None = Field(
+        None, description="the same for the scores of all channels, rotated or not; takes its part out of mscale's"
+    )
+
+    def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
+        plain = plain_frequencies(theta, width, length.device)
+        low, high = self._ramp(theta, width)
+        pair = torch.arange(width // 2, dtype=torch.float64, device=length.device)
+        stretched = ((pair - low) / (high - low)).clamp(0, 1)
+        return plain * (1 - stretched) + plain / self.factor * stretched
+
+    def _ramp(self, theta: float, width: int) -> tuple[float, float]:
+        """The pairs between which the ramp lies."""
+
+        def pair(turns: float) -> float:
+            return width * math.log(self.original_length / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+        low, high = pair(self.beta_fast), pair(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, width - 1)
+        return low, high if high > low else low + 0.001
+
+    @property
+    def amplitude(self) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale is not None and self.mscale_all_dim is not None:
+            return _grown(self.factor, self.mscale) / _grown(self.factor, self.mscale_all_dim)
+        return _grown(self.factor, 1.0)
+
+    @property
+    def temperature(self) -> float:
+        """A factor on all scores, those of channels that do not turn too (DeepSeek)."""
+        return 1.0 if self.mscale_all_dim is None else _grown(self.factor, self.mscale_all_dim) ** 2
+
+
+class Llama3(Scaling):
+    """Wavelengths over original_length / low_factor are stretched, those under / high_factor stay (Llama 3.1, 2024)."""
+
+    type: Literal["llama3"] = Field(description="llama3: long wavelengths are stretched, short ones stay")
+    factor: PositiveFloat = Field(description="how many times longer")
+    original_length: PositiveInt = Field(description="longest text of training")
+    low_factor: PositiveFloat = Field(1.0, description="original_length over the wavelength where all is stretched")
+    high_factor: PositiveFloat = Field(4.0, description="original_length over the wavelength where nothing is")
+
+    def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
+        plain = plain_frequencies(theta, width, length.device)
+        turns = self.original_length * plain / (2 * math.pi)
+        kept = ((turns - self.low_factor) / (self.high_factor - self.low_factor)).clamp(0, 1)
+        return plain * kept + plain / self.factor * (1 - kept)
+
+
+class LongRope(Scaling):
+    """A divisor of its own for each pair, another list for texts over `original_length` (arXiv 2402.13753)."""
+
+    moves: ClassVar[bool] = True
+    type: Literal["longrope"] = Field(description="longrope: a divisor for each pair")
+    short: Annotated[tuple[float, ...], BeforeValidator(lambda value: _tuple(value))] = Field(
+        description="divisors for texts up to original_length, one a pair"
+    )
+    long: Annotated[tuple[float, ...], BeforeValidator(lambda value: _tuple(value))] = Field(
+        description="divisors for longer texts, one a pair"
+    )
+    original_length: PositiveInt = Field(description="longest text of training")
+    attention_factor: PositiveFloat = Field(1.0, description="factor on queries and keys")
+
+    def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
+        plain = plain_frequencies(theta, width, length.device)
+        short, long = plain.new_tensor(self.short), plain.new_tensor(self.long)
+        return plain / torch.where(length[:, None] > self.original_length, long, short)
+
+    def fits(self, width: int) -> bool:
+        return len(self.short) == len(self.long) == width // 2
+
+    @property
+    def amplitude(self) -> float:
+        return self.attention_factor
+
+
+def _grown(factor: float, weight: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+AnyScaling = Annotated[Linear | NTK | Dynamic | Yarn | Llama3 | LongRope, Field(discriminator="type")]

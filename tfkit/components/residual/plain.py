@@ -1,0 +1,30 @@
+"""No residual connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from tfkit.components.residual.base import Branch, Residual
+from tfkit.core.capabilities import TOKENWISE
+from tfkit.core.registry import register
+
+
+@register("residual", "plain")
+class Plain(Residual):
+    """x = Dropout(Sublayer(x)): no way around and no norms, a plain net of old (He et al. 2015, arXiv 1512.03385).
+
+    It is what `residual: none` stands for. A cross-attention would leave nothing of the token but what it asked for.
+    """
+
+    capabilities = TOKENWISE
+
+    @classmethod
+    def norm_names(cls, sublayers: Sequence[str]) -> dict[str, str | None]:
+        return {}
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        for branch in branches:
+            x = branch(x)
+        return x

@@ -1,0 +1,81 @@
+"""A part is built from its options, and its options survive being written and read."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+from tfkit.contracts.calls import model
+from tfkit.contracts.cases import Case, load
+from tfkit.contracts.check import MODEL, Broken, contract, expect
+from tfkit.core.capabilities import CAPABILITIES
+from tfkit.core.component import Component, Slot
+from tfkit.core.registry import CATALOGUES, nearest
+from tfkit.recipe.load import load_recipe
+
+EVERY = tuple(CATALOGUES)
+# the class that parts of a slot extend, where it is not called as the slot is
+BASES = {"feedforward": "FeedForward", "tokenizer": "TokenizerPart", "logits": "LogitsRule", "stop": "StopRule"}
+
+
+def foreign(part: type[Component]) -> str | None:
+    """What to say of a part that does not extend the base class of its slot; None where it does."""
+    module, name = CATALOGUES[part.part_slot], BASES.get(part.part_slot, part.part_slot.capitalize())
+    if issubclass(part, getattr(import_module(module), name)):
+        return None
+    return f"its class does not extend {name} (of {module}), which has what every {part.part_slot} needs"
+
+
+@contract("the part is built from its options, one of a model in a small recipe", slots=EVERY, every_option=True)
+def check_built(case: Case) -> None:
+    """Ask for the small model, or for the part itself."""
+    if case.slot in MODEL:
+        model(case)
+        return
+    try:
+        config = case.config
+    except ValueError as error:
+        raise Broken(f"its options are refused: {error}") from None
+    config.build()
+
+
+@contract("what it declares are capabilities that there are", "built", slots=EVERY, once=True)
+def check_declared(case: Case) -> None:
+    """Look for words that nothing would ever ask for."""
+    for name in sorted(case.part.capabilities - CAPABILITIES.keys()):
+        hint = nearest(name, list(CAPABILITIES))
+        known = f"did you mean '{hint}'?" if hint else f"there are: {', '.join(CAPABILITIES)}"
+        raise Broken(f"declares '{name}', which is no capability; {known}")
+
+
+@contract("options survive being written, read, copied and pickled", "built", slots=EVERY, every_option=True)
+def check_config(case: Case) -> None:
+    """A config that is spelled, read again, pickled or copied equals itself."""
+    config, slot = case.config, Slot(case.slot)
+    spelled = config.spelled()
+    again = slot.validate(json.loads(json.dumps(spelled)))
+    expect(again == config, f"{spelled} is read as {again.spelled()}")
+    expect(again.spelled() == spelled, f"{spelled} is spelled {again.spelled()} when read again")
+    # nothing is loaded here but what was pickled a moment ago
+    for how, other in (("pickled", pickle.loads(pickle.dumps(config))), ("copied", copy.deepcopy(config))):
+        expect(other == config, f"the {how} options are {other.spelled()}")
+    if case.slot in MODEL:
+        expect(hash(again) == hash(config), "equal options have different hashes")
+        _survives_in_a_recipe(case)
+
+
+def _survives_in_a_recipe(case: Case) -> None:
+    recipe = load(case)
+    text = recipe.resolved()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "resolved.yaml"
+        path.write_text(text, encoding="utf-8")
+        loaded = load_recipe(path)
+    expect(
+        loaded.blueprint() == recipe.blueprint(),
+        f"its recipe does not load to an equal model once written out:\n{text}",
+    )

@@ -1,0 +1,137 @@
+"""Decoding a few tokens at a time from a state gives what the whole text at once gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.contracts.calls import PAD, SOURCE, model, padded, run, tokens, tokenwise
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import contract, expect, expect_equal
+
+
+def decodes(case: Case) -> bool:
+    """Whether the model decodes from a state: it is causal, and all its sublayers can."""
+    plan = case.blueprint.last
+    parts = [sublayer.config.part for layer in plan.layers for sublayer in layer.sublayers]
+    return case.causal and all("cache" in part.capabilities for part in parts)
+
+
+def stepwise(
+    case: Case,
+    ids: Tensor,
+    sizes: Sequence[int],
+    real: Tensor | None = None,
+    positions: Tensor | None = None,
+    shift: Tensor | None = None,
+    every_mask: bool = True,
+    **more: Any,
+) -> dict[str, Tensor]:
+    """The outputs for [batch time] ids, given a few at a time to a decode state."""
+    state, found, start = model(case).new_state(), [], 0
+    for size in sizes:
+        end = start + size
+        call: dict[str, Any] = {"shift": shift, "state": state, **more}
+        if real is not None and (every_mask or start == 0):
+            call["real"] = real[:, :end]
+        if positions is not None:
+            call["positions"] = positions[:, start:end]
+        found.append(tokenwise(run(case, ids[:, start:end], **call)))
+        start = end
+    return {name: torch.cat([part[name] for part in found], dim=1) for name in found[0]}
+
+
+@contract(
+    "decoding from a state gives what the whole text at once gives",
+    "future",
+    capability="cache",
+    when=decodes,
+    every_option=True,
+)
+@torch.no_grad()
+def check_cache(case: Case) -> None:
+    """In steps of several sizes, without padding and with padding on the left."""
+    ids = tokens(3, 7)
+    more = memory_of(case, 3)
+    full = tokenwise(run(case, ids, **more))
+    plans = [[4, 3], [5, 1, 1], [7]] if case.opens else [[1] * 7, [4, 3], [5, 1, 1]]
+    for sizes in plans:
+        steps = stepwise(case, ids, sizes, **more)
+        for name, value in full.items():
+            expect_equal(steps[name], value, f"{name} decoded in steps of {sizes}, and at once")
+    if case.declares("padding"):
+        _left_padded(case)
+
+
+def memory_of(case: Case, rows: int) -> dict[str, Any]:
+    """A source of its own for every row, some of it padding, where the model has an encoder."""
+    if not case.pair:
+        return {}
+    real = torch.ones(rows, SOURCE, dtype=torch.long)
+    real[1:, -2:] = 0
+    return {"source": tokens(rows, SOURCE, seed=30), "source_real": real}
+
+
+def _left_padded(case: Case) -> None:
+    rows = [tokens(1, length, seed=40 + length)[0] for length in (9, 7, 4)]
+    call = padded(rows, "left", PAD)
+    more = memory_of(case, 3)
+    full = tokenwise(run(case, **call, **more))
+    kept = call["real"].bool()
+    # the first call must hold the longest padding, and the prefix if there is one; what follows is real
+    for every_mask, sizes in ((True, [9, 1]),) if case.opens else ((True, [7, 1, 2]), (False, [7, 2, 1])):
+        steps = stepwise(case, sizes=sizes, every_mask=every_mask, **call, **more)
+        for name, value in full.items():
+            how = "the whole mask with every call" if every_mask else "the mask with the first call only"
+            what = f"{name} decoded in steps of {sizes} with padding on the left, {how}, and at once"
+            expect_equal(steps[name][kept], value[kept], what)
+
+
+@contract(
+    "reordered rows of a decode state go on as those rows would",
+    "cache",
+    capability="cache",
+    when=decodes,
+    every_option=True,
+)
+@torch.no_grad()
+def check_reorder(case: Case) -> None:
+    """Rows repeated, swapped and dropped after five tokens."""
+    ids, more = tokens(3, 5), memory_of(case, 3)
+    for order in ([2, 0, 0, 1], [1]):
+        rows = torch.tensor(order)
+        new = tokens(len(order), 3, seed=50)
+        whole = torch.cat((ids[rows], new), dim=1)
+        chosen = {name: value[rows] for name, value in more.items()}
+        full = tokenwise(run(case, whole, **chosen))
+        state = model(case).new_state()
+        run(case, ids, state=state, **more)
+        state.reorder(rows)
+        found = [tokenwise(run(case, new[:, place : place + 1], state=state, **chosen)) for place in range(3)]
+        for name, value in full.items():
+            steps = torch.cat([part[name] for part in found], dim=1)
+            expect_equal(steps, value[:, 5:], f"{name} after the rows became {order}, and of those rows at once")
+    expect(state.bytes() >= 0, "a decode state says how many bytes it holds")
+
+
+@contract(
+    "with a decode state the encoder runs once",
+    "cache",
+    capability="cache",
+    when=lambda case: case.pair and decodes(case),
+)
+@torch.no_grad()
+def check_encoder_runs_once(case: Case) -> None:
+    """Count the calls of the encoder in four steps."""
+    made = model(case)
+    tokenwise(run(case, tokens(2, 4)))  # asks the model what its head gives, the first time
+    calls: list[int] = []
+    hook = made.stack("encoder").register_forward_hook(lambda *arguments: calls.append(1))
+    try:
+        stepwise(case, tokens(2, 4), [1, 1, 1, 1])
+    finally:
+        hook.remove()
+    expect(len(calls) == 1, f"the encoder ran {len(calls)} times in 4 steps")

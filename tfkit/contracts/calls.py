@@ -1,0 +1,173 @@
+"""Small models with a part in them, and calls of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.contracts.cases import Case, blueprint, load
+from tfkit.contracts.check import Broken
+from tfkit.contracts.options import VOCABULARY
+from tfkit.models.base import Model
+from tfkit.models.build import build_model
+
+SOURCE = 6  # tokens of the source that every row of an encoder-decoder reads
+PREFIX = 3  # tokens of the prefix that a prefix mask opens
+PAD = 0
+
+
+@cache
+def model(case: Case, dtype: torch.dtype = torch.float64, num_layers: int = 2) -> Model:
+    """The case's model in eval mode, every weight moved off its initial value, so that nothing hides there."""
+    made = build_model(blueprint(case, num_layers), seed=1)
+    if dtype != torch.float32:
+        made.load_state_dict(model(case, torch.float32, num_layers).state_dict())
+        return made.to(dtype).eval()
+    randomise(made)
+    return made.eval()
+
+
+def fresh(case: Case) -> Model:
+    """A copy of the case's model in float64 that may be changed."""
+    made = build_model(blueprint(case), seed=1).double().eval()
+    made.load_state_dict(model(case).state_dict())
+    return made
+
+
+def forget() -> None:
+    """Drop the models and architectures that are kept between checks."""
+    for kept in (model, blueprint, load, answers_tokens):
+        kept.cache_clear()
+
+
+def randomise(made: nn.Module) -> None:
+    """Add noise to every weight; norms stay near 1."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator) * 0.2)
+
+
+# --- inputs
+
+
+def tokens(batch: int, time: int, seed: int = 0) -> Tensor:
+    """Random ids [batch time], never 0."""
+    return torch.randint(1, VOCABULARY, (batch, time), generator=torch.Generator().manual_seed(100 + seed))
+
+
+def changed(ids: Tensor, place: int) -> Tensor:
+    """The ids with another token at `place`."""
+    out = ids.clone()
+    out[:, place] = out[:, place] % (VOCABULARY - 1) + 1
+    return out
+
+
+def special(needs: frozenset[str], ids: Tensor, past: int, shift: Tensor) -> dict[str, Tensor]:
+    """What a call must give besides ids for the parts that ask; `shift` [batch] is the padding left of each row."""
+    given = {}
+    for name in needs:
+        if name == "prefix_length":
+            given[name] = shift + PREFIX
+        elif name == "global_attention_mask":
+            place = torch.arange(past + ids.shape[1])
+            given[name] = (place[None] == shift[:, None].clamp(max=ids.shape[1] - 1)).long()
+        elif name == "token_type_ids":
+            given[name] = (torch.arange(past, past + ids.shape[1])[None] >= shift[:, None] + PREFIX).long()
+        else:
+            raise Broken(f"it needs the call input '{name}', and no call of a model has an input of that name")
+    return given
+
+
+def padded(rows: Sequence[Tensor], side: str, fill: int) -> dict[str, Tensor]:
+    """Rows of different lengths as one batch: ids, which are real, the positions, and the padding on the left."""
+    width = max(len(row) for row in rows) + 1
+    ids = torch.full((len(rows), width), fill)
+    real = torch.zeros(len(rows), width, dtype=torch.long)
+    positions = torch.zeros(len(rows), width, dtype=torch.long)
+    shift = torch.zeros(len(rows), dtype=torch.long)
+    for index, row in enumerate(rows):
+        start = width - len(row) if side == "left" else 0
+        place = slice(start, start + len(row))
+        ids[index, place], real[index, place] = row, 1
+        positions[index, place] = torch.arange(len(row))
+        shift[index] = start
+    return {"ids": ids, "real": real, "positions": positions, "shift": shift}
+
+
+def arguments_of(case: Case, ids: Tensor) -> dict[str, Tensor]:
+    """The least that the model's forward must be given for [batch time] ids; a pair reads them on both sides."""
+    given = special(case.needs, ids, 0, torch.zeros(ids.shape[0], dtype=torch.long))
+    return as_read(case, given | {"input_ids": ids, **({"decoder_input_ids": ids} if case.pair else {})})
+
+
+def as_read(case: Case, arguments: dict[str, Any], dtype: torch.dtype = torch.float64) -> dict[str, Any]:
+    """The arguments with a vector for each id, for the stacks that read vectors."""
+    plans = list(case.blueprint.stacks())
+    for plan, name in zip(plans, ("input_ids", "decoder_input_ids"), strict=False):
+        width = None if plan.embedding is None else plan.embedding.reads(plan.shape())  # type: ignore[attr-defined]
+        if width is not None and name in arguments:
+            table = torch.randn(VOCABULARY, width, generator=torch.Generator().manual_seed(60)).to(dtype)
+            arguments[name.replace("input_ids", "inputs_embeds")] = table[arguments.pop(name)]
+    return arguments
+
+
+# --- calls
+
+
+def run(
+    case: Case,
+    ids: Tensor,
+    real: Tensor | None = None,
+    positions: Tensor | None = None,
+    shift: Tensor | None = None,
+    source: Tensor | None = None,
+    source_real: Tensor | None = None,
+    on: Any = None,
+    **more: Any,
+) -> dict[str, Tensor]:
+    """What the model gives for [batch time] ids: `hidden` and `logits`, or `pooled` where a row has one answer.
+
+    In a pair the ids are the decoder's; every row then reads the same source unless `source` says otherwise.
+    """
+    called = on if on is not None else model(case)
+    state = more.get("state")
+    past = 0 if state is None else state.length
+    shift = torch.zeros(ids.shape[0], dtype=torch.long) if shift is None else shift
+    arguments: dict[str, Any] = {**special(case.needs, ids, past, shift), **more}
+    if case.pair:
+        source = tokens(1, SOURCE, seed=9).expand(ids.shape[0], -1) if source is None else source
+        arguments |= {"input_ids": source, "attention_mask": source_real, "decoder_input_ids": ids}
+        arguments |= {"decoder_attention_mask": real, "decoder_position_ids": positions}
+    else:
+        arguments |= {"input_ids": ids, "attention_mask": real, "position_ids": positions}
+    dtype = next((weight.dtype for weight in called.parameters()), torch.float32)
+    arguments = as_read(case, {name: value for name, value in arguments.items() if value is not None}, dtype)
+    return outputs(case, called(**arguments))
+
+
+def outputs(case: Case, out: Any) -> dict[str, Tensor]:
+    """A model's output by name; a head that gives a row one answer is called `pooled`."""
+    found = {"hidden": out.hidden}
+    if out.logits is not None:
+        found["logits" if answers_tokens(case) else "pooled"] = out.logits
+    return found
+
+
+def tokenwise(out: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The outputs that have an entry for each token."""
+    return {name: value for name, value in out.items() if name != "pooled"}
+
+
+@cache
+def answers_tokens(case: Case) -> bool:
+    """Whether the head answers for every token: its second axis grows with the text."""
+    shapes = []
+    for time in (5, 6):
+        with torch.no_grad():
+            shapes.append(tuple(model(case)(**arguments_of(case, tokens(2, time))).logits.shape))
+    return [shape[1:2] for shape in shapes] == [(5,), (6,)]

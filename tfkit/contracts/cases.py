@@ -1,0 +1,241 @@
+"""A part to be checked: its options, the topology it is tried in, and the small recipe with it in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tfkit.contracts.check import MIXING, MODEL, Broken, declares
+from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternatives, frozen, required, thawed
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Component, Config, Slot
+from tfkit.core.errors import RecipeError
+from tfkit.core.registry import REGISTRY
+from tfkit.recipe.load import Recipe, load_recipe
+
+# The topologies that a part of each slot is tried in; a part's capabilities may take some away.
+TOPOLOGIES: dict[str, tuple[str, ...]] = {
+    "attention": ("decoder", "encoder", "encoder_decoder"),
+    "mixer": ("decoder", "encoder"),
+    "position": ("decoder", "encoder", "encoder_decoder"),
+    "feedforward": ("decoder", "encoder"),
+    "norm": ("decoder",),
+    "residual": ("decoder", "encoder_decoder"),
+    "embedding": ("decoder", "encoder", "encoder_decoder"),
+    "head": ("decoder", "encoder"),
+    "mask": ("decoder", "encoder"),
+    "activation": ("decoder",),
+    "init": ("encoder_decoder",),
+}
+# What a topology asks of a part that looks at several tokens, and of any other.
+NEEDED = {
+    "decoder": ("causal",),
+    "encoder": ("bidirectional",),
+    "encoder_decoder": ("causal", "bidirectional", "cross_attention"),
+}
+IN_WORDS = {"decoder": "in a decoder", "encoder": "in an encoder", "encoder_decoder": "in an encoder-decoder"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One part with its options, in one topology; `place` is "layer" for a position said in the layers.
+
+    `beside` are keys of the layer that stand beside the part. Parts outside the model have no topology.
+    """
+
+    slot: str
+    name: str
+    topology: str = "decoder"
+    place: str = ""
+    variant: tuple[tuple[str, Any], ...] = ()  # options besides the required ones; () = as the part comes
+    beside: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        options = "".join(f"-{name}={value}" for name, value in self.variant)
+        return f"{self.slot}-{self.name}-{self.topology}{'-' * bool(self.place)}{self.place}{options}"
+
+    @property
+    def where(self) -> str:
+        """In words: the topology and the options that are not as the part comes."""
+        topology = "" if self.slot not in MODEL else IN_WORDS.get(self.topology, "")
+        place = "said in the layer" if self.place else ""
+        options = " and ".join(f"{name}: {_spelled(thawed(value))}" for name, value in self.variant)
+        return ", ".join(filter(None, (topology, place, options and f"with {options}")))
+
+    @property
+    def part(self) -> type[Component]:
+        """The class under test."""
+        return REGISTRY.get(self.slot, self.name)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every option that is set."""
+        return required(self.slot, self.name) | {name: thawed(value) for name, value in self.variant}
+
+    @property
+    def config(self) -> Config:
+        """The part's own options, validated."""
+        return Slot(self.slot).validate({"type": self.name, **self.options})
+
+    def declares(self, capability: str) -> bool:
+        """Whether the part promises `capability`."""
+        return declares(self.part, capability)
+
+    def with_(self, **options: Any) -> Case:
+        """The same with some more options set."""
+        more = {name: frozen(value) for name, value in options.items()}
+        return replace(self, variant=tuple((dict(self.variant) | more).items()))
+
+    def with_layer(self, **keys: Any) -> Case:
+        """The same with some more keys in the layer."""
+        return replace(self, beside=(*self.beside, *((name, frozen(value)) for name, value in keys.items())))
+
+    # --- the model
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """The architecture of the small model with the part in it."""
+        return blueprint(self)
+
+    @property
+    def pair(self) -> bool:
+        """Whether there are an encoder and a decoder."""
+        return len(list(self.blueprint.stacks())) == 2
+
+    @property
+    def causal(self) -> bool:
+        """Whether the last stack hides the future."""
+        return self.blueprint.last.causal
+
+    @property
+    def opens(self) -> bool:
+        """Whether a mask rule shows more than the limits allow."""
+        return any(rule.part.opens for plan in self.blueprint.last.layers for rule in plan.mask)  # type: ignore[attr-defined]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The call inputs that some part reads."""
+        return frozenset(name for stack in self.blueprint.stacks() for name in stack.needs)
+
+    def recipe(self, num_layers: int = 2) -> dict[str, Any]:
+        """A small model with the part in it, as a recipe."""
+        layer: dict[str, Any] = {
+            "residual": "pre_norm",
+            "norm": "layer_norm",
+            "attention": {"type": "multi_head", "num_heads": 4},
+            "feedforward": {"type": "mlp", "d_ff": 24, "activation": "gelu"},
+        }
+        model: dict[str, Any] = {
+            "type": self.topology,
+            "d_model": D_MODEL,
+            "num_layers": num_layers,
+            "vocab_size": VOCABULARY,
+            "max_length": MAX_LENGTH,
+            "embedding": "tokens",
+            "position": "sinusoidal",
+            "layer": layer,
+            "head": "language_model",
+        }
+        part = {"type": self.name, **self.options}
+        if self.slot == "activation":
+            layer["feedforward"]["activation"] = part
+        elif self.slot == "model":
+            model["type"] = part
+        elif self.slot == "mixer":
+            layer["mixer"] = part
+            del layer["attention"]
+        elif self.slot in layer or self.place == "layer":
+            layer[self.slot] = part
+        else:
+            model[self.slot] = part
+        layer |= {name: thawed(value) for name, value in self.beside}
+        return {"tfkit": 1, "model": model}
+
+
+def _spelled(value: Any) -> str:
+    """A value as a recipe has it."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_spelled(entry)}' for name, entry in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_spelled, value))}]"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@cache
+def load(case: Case, num_layers: int = 2) -> Recipe:
+    """The case's recipe, validated."""
+    return load_recipe(case.recipe(num_layers))
+
+
+def refusal(case: Case) -> str | None:
+    """Why the recipe (or, of a part outside the model, its options) is refused; None where it is accepted."""
+    try:
+        if case.slot in MODEL:
+            load(case)
+        else:
+            case.config  # noqa: B018
+    except (RecipeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def loads(case: Case) -> bool:
+    """Whether the recipe is accepted; an error of the part itself is no refusal, and is told when it is checked."""
+    try:
+        return refusal(case) is None
+    except Broken:
+        return False
+    except Exception:
+        return True
+
+
+@cache
+def blueprint(case: Case, num_layers: int = 2) -> Blueprint:
+    """The case's architecture; raises Broken, in words, where it is refused."""
+    try:
+        return load(case, num_layers).blueprint()
+    except RecipeError as error:
+        raise Broken(f"a recipe with this part is refused: {error}") from None
+
+
+# --- enumeration
+
+
+def cases(slot: str, name: str) -> list[Case]:
+    """The part as it comes, in every topology that its capabilities promise; at least one."""
+    if slot == "model":
+        return [Case(slot, name, name)]
+    if slot not in TOPOLOGIES:
+        return [Case(slot, name, "")]
+    found = [Case(slot, name, topology) for topology in TOPOLOGIES[slot]]
+    promised = [case for case in found if not lacks(case)]
+    if slot == "mask":
+        # a rule may have no meaning under one direction, and then refuses it; every other part keeps its promises
+        promised = [case for case in promised if loads(case)]
+    if slot == "position" and "embed" not in found[0].part.hooks():  # type: ignore[attr-defined]
+        promised.append(Case(slot, name, "decoder", "layer"))
+    return promised or found[:1]
+
+
+def lacks(case: Case) -> list[str]:
+    """The capabilities that the topology asks for and the part does not declare; a memory concerns mixing parts."""
+    asked = [name for name in NEEDED[case.topology] if name != "cross_attention" or case.slot in (*MIXING, "residual")]
+    return [name for name in asked if not case.declares(name)]
+
+
+def variants(slot: str, name: str) -> Iterator[Case]:
+    """The part with one option changed at a time, in the first topology whose recipe accepts that."""
+    try:
+        options = required(slot, name)
+    except Broken:
+        return
+    plain = [case for case in cases(slot, name) if not case.place]
+    for option, field in REGISTRY.get(slot, name).Config.model_fields.items():
+        if option in options:
+            continue
+        for value in alternatives(option, field.annotation, field.default):
+            accepted = [changed for case in plain if loads(changed := case.with_(**{option: value}))]
+            # attention differs most between its own input and a memory
+            yield from dict.fromkeys(accepted[:1] + accepted[-1:]) if slot == "attention" else accepted[:1]

@@ -1,0 +1,79 @@
+"""The whole model is one graph, and is exported with any sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.contracts.calls import as_read, model, outputs, special, tokens
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import Broken, contract, expect_equal, shortened, where
+from tfkit.models.base import Model
+
+
+def call_of(case: Case, batch: int, time: int, masked: bool) -> dict[str, Tensor]:
+    """Arguments of the model's forward."""
+    ids = tokens(batch, time)
+    real = torch.ones(batch, time, dtype=torch.long)
+    real[-1, -1] = 0
+    arguments = special(case.needs, ids, 0, torch.zeros(batch, dtype=torch.long)) | {"input_ids": ids}
+    if masked:
+        arguments["attention_mask"] = real
+    if case.pair:
+        arguments["decoder_input_ids"] = tokens(batch, time + 1, seed=2)
+    return as_read(case, arguments, torch.float32)
+
+
+@torch.no_grad()
+def compiles(case: Case, made: Model, masked: bool) -> None:
+    """Raise Broken unless the model is one graph that equals itself without."""
+    arguments = call_of(case, 2, 6, masked)
+    want = outputs(case, made(**arguments))
+    how = " with an attention_mask" * masked
+    torch._dynamo.reset()
+    try:
+        out = torch.compile(made, fullgraph=True, backend="eager")(**arguments)
+    except torch._dynamo.exc.TorchDynamoException as error:
+        why = f"{shortened(error)}{where(error, case.part)}"
+        raise Broken(f"declares 'compile', but the graph breaks{how}: {why}") from None
+    finally:
+        torch._dynamo.reset()
+    for name, value in outputs(case, out).items():
+        expect_equal(value, want[name], f"{name} compiled{how}, and not")
+
+
+@contract("the whole model compiles into one graph", "determinism", capability="compile", once=True, slow=True)
+def check_compile(case: Case) -> None:
+    """Trace it without running a compiler behind it."""
+    made = model(case, torch.float32, num_layers=1)
+    for masked in (False, True) if case.declares("padding") else (False,):
+        compiles(case, made, masked)
+
+
+@torch.no_grad()
+def exports(case: Case, made: Model) -> None:
+    """Raise Broken unless the model exported with any batch and length equals itself at other sizes."""
+    masked = case.declares("padding")
+    arguments = call_of(case, 2, 6, masked)
+    any_size: dict[str, Any] = {name: {0: torch.export.Dim.DYNAMIC} for name in arguments}
+    for name, value in arguments.items():
+        if value.dim() > 1:
+            any_size[name][1] = torch.export.Dim.DYNAMIC
+    try:
+        program = torch.export.export(made, (), arguments, dynamic_shapes=any_size).module()
+    except Exception as error:
+        why = f"{shortened(error)}{where(error, case.part)}"
+        raise Broken(f"declares 'export', but it cannot be exported with any batch and length: {why}") from None
+    for batch, time in ((3, 9), (5, 4)):
+        arguments = call_of(case, batch, time, masked)
+        want = outputs(case, made(**arguments))
+        for name, value in outputs(case, program(**arguments)).items():
+            expect_equal(value, want[name], f"{name} exported, on {batch} rows of {time}")
+
+
+@contract("the model exports with any batch and length", "determinism", capability="export", once=True, slow=True)
+def check_export(case: Case) -> None:
+    """Export it at one size, run it at two others."""
+    exports(case, model(case, torch.float32, num_layers=1))

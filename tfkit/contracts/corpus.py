@@ -1,0 +1,84 @@
+"""Corpora: the examples have the fields that are promised, and are the same whenever they are read."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import Broken, contract, expect
+from tfkit.contracts.options import is_path
+from tfkit.core.errors import DataError
+from tfkit.data.corpus import Corpus, Example
+
+CORPUS = ("corpus",)
+
+
+def made(case: Case, **changed: Any) -> Corpus:
+    """The corpus, with options changed."""
+    corpus: Corpus = case.with_(**changed).config.build()
+    return corpus
+
+
+def read(case: Case) -> list[Example]:
+    """Its examples."""
+    return made(case).examples()
+
+
+@contract("every example has the declared fields, each a text", "built", slots=CORPUS, every_option=True)
+def check_fields(case: Case) -> None:
+    """Read them all."""
+    corpus = made(case)
+    examples = corpus.examples()
+    expect(corpus.fields, 'it declares no fields; say  fields = ("text",)  or the like')
+    expect(isinstance(examples, list) and examples, f"it gives {type(examples).__name__} of no examples")
+    for number, example in enumerate(examples, 1):
+        there = ", ".join(example) or "nothing"
+        expect(set(example) == set(corpus.fields), f"example {number} has {there}, not {', '.join(corpus.fields)}")
+        for field, text in example.items():
+            expect(isinstance(text, str), f"'{field}' of example {number} is {type(text).__name__}, not a text")
+
+
+@contract("reading twice gives the same examples in the same order", "fields", slots=CORPUS, every_option=True)
+def check_repeatable(case: Case) -> None:
+    """Read one corpus twice, and another of the same options."""
+    corpus = made(case)
+    first, again = corpus.examples(), corpus.examples()
+    for other, how in ((again, "read a second time it"), (read(case), "a second corpus of the same options")):
+        if first != other:
+            raise Broken(f"{how} gives {_difference(first, other)}")
+
+
+def _difference(first: list[Example], second: list[Example]) -> str:
+    if len(first) != len(second):
+        return f"{len(second)} examples instead of {len(first)}"
+    place = next(number for number, pair in enumerate(zip(first, second, strict=True), 1) if pair[0] != pair[1])
+    return f"another example {place}"
+
+
+@contract("a limit takes the first examples", "fields", slots=CORPUS)
+def check_limit(case: Case) -> None:
+    """With limit: 2, and with more than there are."""
+    examples = read(case)
+    two = made(case, limit=2).examples()
+    expect(two == examples[:2], f"with limit: 2 it gives {len(two)} examples, not the first two of {len(examples)}")
+    more = made(case, limit=len(examples) + 5).examples()
+    expect(len(more) == len(examples), f"with a limit beyond its {len(examples)} examples it gives {len(more)}")
+    counted = len(list(islice(made(case).read(), len(examples) + 1)))
+    expect(counted == len(examples), f"read one by one it has {counted} examples, at once {len(examples)}")
+
+
+@contract("a file that is missing is named", "fields", slots=CORPUS)
+def check_missing_file(case: Case) -> None:
+    """Of a corpus with paths: each in turn."""
+    for option, field in case.part.Config.model_fields.items():
+        if not is_path(field) or option not in case.options:
+            continue
+        missing = str(Path("no") / "such" / "file.txt")
+        try:
+            made(case, **{option: missing}).examples()
+        except DataError as error:
+            expect("file.txt" in str(error), f"where {option} is missing the error does not name the file: {error}")
+        else:
+            raise Broken(f"{option} is a file that does not exist, and nothing is said")

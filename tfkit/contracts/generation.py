@@ -1,0 +1,128 @@
+"""Logits rules and stop rules: each row by itself, nothing in place, and the same whenever they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import contract, expect
+from tfkit.contracts.samples import LINES
+from tfkit.contracts.training import letters
+from tfkit.generation.logits import LogitsRule
+from tfkit.generation.logits.base import PADDING
+from tfkit.generation.stop import Row, StopRule
+
+LOGITS, STOP = ("logits",), ("stop",)
+ROWS, TIME = 4, 7
+WRITTEN = (0, 3, 1, 5)  # of each row's tokens, those behind its prompt
+
+
+def rule_of(case: Case) -> LogitsRule:
+    """The rule, bound to a vocabulary of letters."""
+    rule: LogitsRule = case.config.build()
+    rule.bind(letters())
+    return rule
+
+
+def call(rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits of the next token, each row's tokens (some repeated, the last row shorter), how many were written."""
+    tokenizer = letters()
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(rows, tokenizer.vocab_size, generator=generator)
+    texts = ["the the", "a cat a", "banana ", "see see"]
+    ids = torch.tensor([tokenizer.encode(texts[row % len(texts)]) for row in range(rows)])
+    ids[-1, :2] = PADDING
+    return logits, ids, torch.tensor(WRITTEN[:rows])
+
+
+@contract("new logits of the same shape, some token of each row possible", "built", slots=LOGITS, every_option=True)
+def check_logits(case: Case) -> None:
+    """At several steps of a search."""
+    logits, ids, new = call()
+    changed = rule_of(case).forward(logits, ids, new)
+    expect(isinstance(changed, Tensor), f"it gives {type(changed).__name__}, not a tensor")
+    expect(changed.shape == logits.shape, f"logits of {list(logits.shape)} become {list(changed.shape)}")
+    expect(changed.dtype == logits.dtype, f"logits of {logits.dtype} become {changed.dtype}")
+    numbers = bool((changed == changed).all()) and not bool((changed == float("inf")).any())
+    expect(numbers, "a logit becomes infinite or no number; -inf says that a token may not come")
+    possible = (changed > float("-inf")).any(dim=1)
+    expect(bool(possible.all()), f"row {int((~possible).int().argmax())} may not go on with any token at all")
+
+
+@contract("what it is given stays as it is", "logits", slots=LOGITS, every_option=True)
+def check_in_place(case: Case) -> None:
+    """Compare with copies."""
+    given = call()
+    kept = [tensor.clone() for tensor in given]
+    rule_of(case).forward(*given)
+    for name, tensor, before in zip(("logits", "ids", "new"), given, kept, strict=True):
+        expect(torch.equal(tensor, before), f"it changes the {name} that it is given")
+
+
+@contract("each row is changed by its own tokens alone", "logits", slots=LOGITS, every_option=True)
+def check_rows(case: Case) -> None:
+    """Rows alone, in another order, with more padding before them, and asked again."""
+    rule, (logits, ids, new) = rule_of(case), call()
+    whole = rule.forward(logits, ids, new)
+    expect(torch.equal(rule.forward(logits, ids, new), whole), "asked a second time it gives other logits")
+    for row in range(ROWS):
+        alone = rule.forward(logits[row : row + 1], ids[row : row + 1], new[row : row + 1])
+        expect(torch.equal(alone, whole[row : row + 1]), f"row {row} alone has other logits than in a batch")
+    padding = torch.full((ROWS, 2), PADDING)
+    wider = rule.forward(logits, torch.cat((padding, ids), dim=1), new)
+    expect(torch.equal(wider, whole), "with more padding before the rows it gives other logits")
+
+
+# --- stop rules
+
+
+def rows_of(texts: tuple[str, ...]) -> list[Row]:
+    """The texts as rows of a search, at every step, the end token behind the last."""
+    tokenizer = letters()
+    prompt = tokenizer.encode("the ")
+    end = tokenizer.special_ids["end"]
+
+    def decode(before: Sequence[int], ids: Sequence[int]) -> str:
+        return tokenizer.decode(ids)
+
+    rows: list[Row] = []
+    for text in texts:
+        ids = [*tokenizer.encode(text), end]
+        rows += [Row(prompt, ids[:time], 0.5 * time, decode) for time in range(1, len(ids) + 1)]
+    return rows
+
+
+def stop_of(case: Case) -> StopRule:
+    """The rule, bound to a vocabulary of letters."""
+    rule: StopRule = case.config.build()
+    rule.bind(letters())
+    return rule
+
+
+@contract("it says yes or no, and the same whenever it is asked", "built", slots=STOP, every_option=True)
+def check_done(case: Case) -> None:
+    """Each step of two texts, then backwards, by the same rule and by another."""
+    rows, rule = rows_of(LINES[:2]), stop_of(case)
+    found = [rule.done(row) for row in rows]
+    for answer in found:
+        expect(isinstance(answer, bool), f"done gives {answer!r}, not True or False")
+    for place in reversed(range(len(rows))):
+        again = rule.done(rows[place]), stop_of(case).done(rows[place])
+        expect(
+            again == (found[place],) * 2,
+            f"a text of {len(rows[place].ids)} tokens is done, or not, by what came before",
+        )
+
+
+@contract("it only cuts what stands at the end", "done", slots=STOP, every_option=True)
+def check_cut(case: Case) -> None:
+    """What is left of ids and of a text is how they begin."""
+    rule = stop_of(case)
+    for row in rows_of(LINES[:2]):
+        ids, text = list(rule.cut_ids(row.ids)), rule.cut_text(row.text)
+        expect(ids == list(row.ids)[: len(ids)], f"of the tokens {list(row.ids)} it leaves {ids}")
+        expect(row.text.startswith(text), f"of {row.text!r} it leaves {text!r}")
+    expect(list(rule.cut_ids([])) == [] and rule.cut_text("") == "", "of nothing it leaves something")

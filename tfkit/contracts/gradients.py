@@ -1,0 +1,59 @@
+"""Every parameter can be learnt."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.contracts.calls import model, run, tokens
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import SUBLAYERS, contract, expect
+from tfkit.core.component import Component
+from tfkit.models.base import Model
+
+
+def loss_of(case: Case, out: dict[str, Tensor]) -> Tensor:
+    """A number that depends on all outputs; on the head's alone where every token can reach it."""
+    wanted = {name: value for name, value in out.items() if name != "hidden"}
+    if not wanted or (case.causal and "pooled" in wanted):
+        wanted = out
+    generator = torch.Generator().manual_seed(3)
+    terms = [(value * torch.randn(value.shape, generator=generator).to(value.dtype)).sum() for value in wanted.values()]
+    return torch.stack(terms).sum()
+
+
+def gradients(case: Case, made: Model, out: dict[str, Tensor]) -> dict[str, Tensor | None]:
+    """Gradient of each trained weight by name, None where there is none."""
+    named = {name: weight for name, weight in made.named_parameters() if weight.requires_grad}
+    found = torch.autograd.grad(loss_of(case, out), list(named.values()), allow_unused=True)
+    return dict(zip(named, found, strict=True))
+
+
+def inert_names(made: nn.Module) -> dict[str, Component]:
+    """The parameters that parts declare inert, by their full name, each with its part."""
+    return {
+        f"{prefix}.{name}": module
+        for prefix, module in made.named_modules()
+        if isinstance(module, Component)
+        for name in module.inert
+    }
+
+
+@contract(
+    "every parameter has a finite gradient that is not zero, unless it is declared inert",
+    "determinism",
+    every_option=True,
+)
+def check_gradients(case: Case) -> None:
+    """Ask for the gradient of a random sum of all outputs."""
+    made = model(case)
+    found = gradients(case, made, run(case, tokens(3, 7)))
+    inert = inert_names(made)
+    largest = max((float(grad.abs().max()) for grad in found.values() if grad is not None), default=0.0)
+    for name, grad in found.items():
+        size = 0.0 if grad is None else float(grad.abs().max())
+        expect(size == size and size != float("inf"), f"the gradient of {name} is not finite")
+        if name not in inert:
+            expect(size > 1e-9 * largest, f"{name} has no gradient: it cannot change the output")
+        elif isinstance(inert[name], case.part) and not case.variant and case.slot in SUBLAYERS:
+            expect(size < 1e-6 * largest, f"{name} is declared inert, but it changes the output")

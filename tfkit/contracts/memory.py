@@ -1,0 +1,82 @@
+"""Cross-attention reads the memory, all of it, and attention weights say what was read."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tfkit.contracts.alone import TIME, Alone, states
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import EQUAL, MIXING, SAME, contract, expect, expect_equal
+from tfkit.core.context import Collector
+
+MEMORY, WIDTH = 4, 10  # tokens of the memory, and their width, which is not d_model
+
+
+@contract(
+    "a memory of another length and width is attended to, every token of it",
+    "determinism",
+    slots=("attention",),
+    capability="cross_attention",
+    every_option=True,
+    once=True,
+)
+def check_cross_attention(case: Case) -> None:
+    """Change one token of the memory after the other: every output moves."""
+    alone, x, memory = Alone(case, memory_width=WIDTH), states(2, TIME), states(2, MEMORY, WIDTH, seed=3)
+    before = alone(x, source=memory)
+    expect(before.shape == x.shape, f"with a memory of {MEMORY} tokens the output is {list(before.shape)}")
+    for token in range(MEMORY):
+        other = memory.clone()
+        other[:, token] = states(2, 1, WIDTH, seed=4)[:, 0]
+        moved = (alone(x, source=other) - before).abs().amax(dim=-1)
+        expect(
+            bool((moved > SAME).all()),
+            f"declares 'cross_attention', but an output does not depend on token {token} of the memory",
+        )
+
+
+@contract(
+    "an observer of the attention gets weights that sum to 1 over what is visible",
+    "determinism",
+    slots=MIXING,
+    capability="weights",
+    every_option=True,
+    once=True,
+)
+def check_weights(case: Case) -> None:
+    """Rows of weights sum to 1, those that see nothing to 0; watching changes nothing."""
+    alone, x, collector = Alone(case), states(2, TIME), Collector(frozenset({"attention"}))
+    real = torch.ones(2, TIME, dtype=torch.bool)
+    if case.declares("padding"):
+        real[0, -1], real[1] = False, False
+    watched = alone(x, real=real, collector=collector)
+    expect_equal(watched, alone(x, real=real), "declares 'weights', but the output with an observer, and without")
+    seen = collector.observed.get("attention", [])
+    expect(len(seen) == 1, f"declares 'weights', but an observer of 'attention' is handed {len(seen) or 'no'} tensors")
+    weights = seen[0]
+    heads = list(weights.shape[1:2])
+    wanted = [2, *heads, TIME, TIME]
+    expect(
+        weights.dim() == 4 and list(weights.shape) == wanted,
+        f"declares 'weights', but they are {list(weights.shape)}, not [batch heads query key], [2 heads {TIME} {TIME}]",
+    )
+    # an option may keep back a share for what is no token (an attention sink)
+    _expect_a_share(weights, _visible(alone, real), whole=not case.variant)
+
+
+def _visible(alone: Alone, real: Tensor) -> Tensor:
+    """[rows query key], True = may look."""
+    ones = torch.ones(TIME, TIME, dtype=torch.bool)
+    return (ones.tril() if alone.shape.causal else ones) & real[:, None, :]
+
+
+def _expect_a_share(weights: Tensor, visible: Tensor, whole: bool) -> None:
+    """Raise Broken unless each row shares 1 (or, not `whole`, less) among what it sees, nothing where it is blind."""
+    hidden = weights.masked_select(~visible[:, None].expand_as(weights))
+    expect(bool((hidden == 0).all()), "declares 'weights', but there is weight on what the mask hides")
+    expect(bool((weights >= 0).all()), "declares 'weights', but some are negative or not a number")
+    total = weights.double().sum(dim=-1)
+    off = total - visible.any(dim=-1).double()[:, None]
+    off = off.abs() if whole else off
+    expect(float(off.max()) <= EQUAL, f"declares 'weights', but a row of them is off its sum by {float(off.max()):.1e}")

@@ -1,0 +1,102 @@
+"""Metrics: what is right scores best, and the order of the examples does not matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import Broken, contract, expect
+from tfkit.core.errors import UsageError
+from tfkit.training.metric import Metric
+
+METRIC = ("metric",)
+REFERENCES = ("the cat sat on the mat .", "it rains in the small town today", "he reads a book , and she a letter")
+WRONG = ("the dog sat on a mat .", "it is raining here", "he read letters to her and a book")
+LOSSES = (0.0, 0.1, 1.0, 3.0, 12.0)
+NEAR = 1e-9
+
+
+def scored(metric: Metric, outputs: Sequence[str], references: Sequence[str]) -> float:
+    """The score, a finite number."""
+    score = metric.score(list(outputs), list(references))
+    if not isinstance(score, (int, float)) or not math.isfinite(score):
+        raise Broken(f"a score is {score!r}, no finite number")
+    return float(score)
+
+
+def sampled(metric: Metric) -> tuple[Sequence[str], Sequence[str]]:
+    """References and wrong outputs: the metric's own, where sentences would not do."""
+    return metric.samples or (REFERENCES, WRONG)
+
+
+def reads(kind: str) -> Callable[[Case], bool]:
+    """Whether a metric is computed from losses, or from texts."""
+    return lambda case: getattr(case.part, "reads", None) == kind
+
+
+@contract("it says whether it reads a loss or texts, and refuses the other", "built", slots=METRIC)
+def check_reads(case: Case) -> None:
+    """Ask it for both."""
+    metric, kind = case.config.build(), getattr(case.part, "reads", None)
+    expect(kind in ("loss", "text"), f'it says reads = {kind!r}; say "loss" or "text"')
+    try:
+        if kind == "loss":
+            metric.score(list(REFERENCES), list(REFERENCES))
+        else:
+            metric.from_loss(1.0)
+    except UsageError:
+        return
+    raise Broken(f"it reads a {kind}, yet gives a score without one; a UsageError would say so")
+
+
+@contract("a perfect output is the best score", "reads", slots=METRIC, when=reads("text"), every_option=True)
+def check_perfect(case: Case) -> None:
+    """The references themselves, against outputs with one, two and all rows wrong."""
+    metric = case.config.build()
+    sign = 1 if metric.higher_is_better else -1
+    right, bad = sampled(metric)
+    scores = [scored(metric, (*bad[:wrong], *right[wrong:]), right) for wrong in range(len(bad) + 1)]
+    best = scores[0]
+    for wrong, score in enumerate(scores[1:], 1):
+        expect(
+            sign * score <= sign * best, f"perfect outputs score {best:g}, with {wrong} wrong {score:g}: that is better"
+        )
+    expect(scores[-1] != best, f"perfect outputs score {best:g}, and so do outputs that are all wrong")
+
+
+@contract("the order of the examples does not matter", "reads", slots=METRIC, when=reads("text"), every_option=True)
+def check_order(case: Case) -> None:
+    """The same pairs in other orders, and asked again."""
+    metric = case.config.build()
+    right, bad = sampled(metric)
+    outputs = (bad[0], *right[1:])
+    first = scored(metric, outputs, right)
+    for order in ((2, 1, 0), (1, 2, 0), (0, 1, 2)):
+        score = scored(metric, [outputs[row] for row in order], [right[row] for row in order])
+        expect(abs(score - first) <= NEAR * max(1.0, abs(first)), f"the same pairs score {first:g} and {score:g}")
+
+
+@contract("outputs that do not pair up, and none at all, are refused", "reads", slots=METRIC, when=reads("text"))
+def check_pairs(case: Case) -> None:
+    """One output too few, and none."""
+    for outputs, references in ((REFERENCES[:2], REFERENCES), ((), ())):
+        try:
+            score = case.config.build().score(list(outputs), list(references))
+        except UsageError:
+            continue
+        raise Broken(f"{len(outputs)} outputs and {len(references)} references score {score!r}; refuse them")
+
+
+@contract("a lower loss never scores worse", "reads", slots=METRIC, when=reads("loss"), every_option=True)
+def check_loss_order(case: Case) -> None:
+    """Losses from none to large."""
+    metric = case.config.build()
+    sign = 1 if metric.higher_is_better else -1
+    scores = [metric.from_loss(loss) for loss in LOSSES]
+    for loss, score in zip(LOSSES, scores, strict=True):
+        expect(isinstance(score, (int, float)) and math.isfinite(score), f"a loss of {loss:g} scores {score!r}")
+    for place in range(1, len(LOSSES)):
+        better, worse = scores[place - 1], scores[place]
+        what = f"a loss of {LOSSES[place - 1]:g} scores {better:g}, one of {LOSSES[place]:g} {worse:g}: that is better"
+        expect(sign * worse <= sign * better, what)

@@ -1,0 +1,221 @@
+"""Objectives: examples become batches, and a loss that reaches every weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import Broken, contract, expect
+from tfkit.contracts.gradients import inert_names
+from tfkit.contracts.samples import LINES, NOUNS
+from tfkit.contracts.training import MAX_LENGTH, TOPOLOGY, letters, small_model
+from tfkit.core.errors import DataError, UsageError
+from tfkit.models.base import Model
+from tfkit.training.objective import Batch, Item, Loss, Objective
+
+OBJECTIVE = ("objective",)
+EXAMPLES = 5
+NEAR = 1e-4  # of losses in float32 that are summed in another order
+
+
+class Trial:
+    """An objective with everything that a run would hand it."""
+
+    def __init__(self, case: Case) -> None:
+        self.objective: Objective = case.config.build()
+        self.tokenizer = letters()
+        self.fields: tuple[str, ...] = tuple(self.objective.fields)
+        self.examples = [self._example(number) for number in range(EXAMPLES)]
+
+    def _example(self, number: int) -> dict[str, str]:
+        """A text in every field; as many tags as words, and a label that is a word."""
+        line = LINES[number]
+        texts = {"target": LINES[-1 - number], "label": NOUNS[number % 2], "tags": " ".join("X" for _ in line.split())}
+        own = {field: found[number % len(found)] for field, found in self.objective.sample_texts.items()}
+        # texts of unlike length, so that there is padding
+        return {field: (texts | own).get(field, line[: 8 + 3 * number]) for field in self.fields}
+
+    def items(self) -> list[Item]:
+        """The examples as token ids."""
+        return self.objective.prepare(self.examples, self.tokenizer, MAX_LENGTH)
+
+    def batch(self, items: Sequence[Item], seed: int = 0) -> Batch:
+        """A batch, whatever is random in it drawn from the seed."""
+        return self.objective.collate(items, np.random.default_rng(seed))
+
+    def model(self) -> Model:
+        """A model that it can train."""
+        model = small_model(
+            self.objective.reads, self.objective.heads[0], self.tokenizer.vocab_size, self.objective.beside
+        )
+        self.objective.attach(model)
+        return model
+
+
+@contract("it says what it reads, which fields and which heads", "built", slots=OBJECTIVE)
+def check_says_what_it_reads(case: Case) -> None:
+    """`reads`, `fields` and `heads` of the class."""
+    part: Any = case.part
+    reads = getattr(part, "reads", None)
+    expect(reads in TOPOLOGY, f"it says reads = {reads!r}; say one of {', '.join(TOPOLOGY)}")
+    expect(getattr(part, "fields", ()), 'it says no fields of a corpus; say  fields = ("text",)  or the like')
+    expect(part.heads, "it says no heads whose loss it can take")
+
+
+@contract(
+    "examples become token ids, none longer than the model reads", "says_what_it_reads", slots=OBJECTIVE,
+    every_option=True,
+)  # fmt: skip
+def check_items(case: Case) -> None:
+    """Prepare the same examples twice."""
+    trial = Trial(case)
+    items, size = trial.items(), trial.tokenizer.vocab_size
+    expect(items, f"{EXAMPLES} examples become no items")
+    for item in items:
+        for name, ids in item.items():
+            kind = np.asarray(ids).dtype.kind
+            inside = kind in "iub" and len(ids) and np.min(ids) >= 0 and np.max(ids) < size
+            expect(
+                inside or (kind == "f" and np.isfinite(ids).all()),
+                f"'{name}' of an item holds what are no ids of a vocabulary of {size}: {list(ids)[:8]}",
+            )
+    lengths = np.asarray(trial.objective.lengths(items))
+    expect(len(lengths) == len(items), f"lengths gives {len(lengths)} numbers for {len(items)} items")
+    longest = int(lengths.max())
+    expect(lengths.min() >= 1 and longest <= MAX_LENGTH, f"an item of {longest} places, the model reads {MAX_LENGTH}")
+    again = Trial(case).items()
+    same = len(again) == len(items) and all(_same(one, other) for one, other in zip(items, again, strict=True))
+    expect(same, "the same examples become other items a second time")
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two mappings hold equal arrays or tensors."""
+    return one.keys() == other.keys() and all(np.array_equal(np.asarray(one[k]), np.asarray(other[k])) for k in one)
+
+
+@contract("items become tensors, the same for the same random numbers", "items", slots=OBJECTIVE, every_option=True)
+def check_batches(case: Case) -> None:
+    """Collate the items twice with one seed."""
+    trial = Trial(case)
+    items = trial.items()
+    batch = trial.batch(items)
+    for name, value in batch.items():
+        expect(isinstance(value, Tensor), f"'{name}' of a batch is {type(value).__name__}, no tensor")
+    expect("input_ids" in batch, f"a batch has {', '.join(batch)}, and no input_ids")
+    rows = batch["input_ids"].shape[0]
+    expect(rows == len(items), f"{len(items)} items become {rows} rows")
+    expect(_same(batch, trial.batch(items)), "the same items and random numbers become another batch")
+
+
+def evaluated(trial: Trial, model: Model, batch: Batch, training: bool = False) -> Loss:
+    """A loss that is a finite number, over some targets."""
+    loss = trial.objective.loss(model, batch, training=training)
+    expect(loss.total.dim() == 0, f"the loss is {list(loss.total.shape)}, not one number")
+    expect(bool(torch.isfinite(loss.total)), f"the loss is {float(loss.total.detach())}")
+    expect(isinstance(loss.count, int) and loss.count > 0, f"the loss is over {loss.count!r} targets")
+    return loss
+
+
+@contract("the loss is finite, and the same at every evaluation", "batches", slots=OBJECTIVE, every_option=True)
+def check_loss(case: Case) -> None:
+    """Evaluate one batch twice, and take its loss for training."""
+    trial = Trial(case)
+    model, batch = trial.model(), trial.batch(trial.items())
+    first, again = (evaluated(trial, model, batch) for _ in range(2))
+    same = torch.equal(first.total, again.total) and first.count == again.count
+    values = float(first.total.detach()), float(again.total.detach())
+    expect(same, f"one batch is evaluated to {values[0]:.9g} and then to {values[1]:.9g}")
+    evaluated(trial, model, batch, training=True)
+
+
+@contract("the gradient of the loss reaches every weight", "loss", slots=OBJECTIVE, every_option=True)
+def check_loss_gradients(case: Case) -> None:
+    """Of a model of the direction and with the head that it names."""
+    trial = Trial(case)
+    model = trial.model()
+    loss = evaluated(trial, model, trial.batch(trial.items()), training=True)
+    expect(loss.total.requires_grad, "the loss for training has no gradient")
+    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    found = torch.autograd.grad(loss.total, list(named.values()), allow_unused=True)
+    inert = inert_names(model)
+    for name, grad in zip(named, found, strict=True):
+        expect(grad is None or bool(torch.isfinite(grad).all()), f"the gradient of {name} is not finite")
+        reached = grad is not None and bool((grad != 0).any())
+        expect(reached or name in inert, f"the loss does not depend on {name}")
+
+
+@contract(
+    "padding and other rows change nothing: the loss of a batch is the sum over its rows", "loss", slots=OBJECTIVE,
+    every_option=True,
+)  # fmt: skip
+@torch.no_grad()
+def check_loss_rows(case: Case) -> None:
+    """Each item alone, and all in a batch; where chance chooses the targets there is nothing to compare."""
+    trial = Trial(case)
+    items = trial.items()
+    if not _same(trial.batch(items, seed=1), trial.batch(items, seed=2)):
+        return
+    _expect_sum(trial, trial.batch(items), items, "in a batch")
+
+
+def _expect_sum(trial: Trial, batch: Batch, items: Sequence[Item], how: str) -> None:
+    """Raise Broken unless the loss of the batch is that of its items alone."""
+    model = trial.model()
+    whole = evaluated(trial, model, batch)
+    single = [evaluated(trial, model, trial.batch([item])) for item in items]
+    count, total = sum(loss.count for loss in single), sum(float(loss.total) for loss in single)
+    expect(whole.count == count, f"{len(items)} items {how} have {whole.count} targets, one by one {count}")
+    close = math.isclose(float(whole.total), total, rel_tol=NEAR, abs_tol=NEAR)
+    expect(close, f"the loss of {len(items)} items {how} is {float(whole.total):.6g}, one by one {total:.6g}")
+
+
+def packs(case: Case) -> bool:
+    """Whether it declares that its batches can be packed."""
+    return "packing" in case.part.capabilities
+
+
+@contract("packed rows have the loss of their items", "loss_rows", slots=OBJECTIVE, when=packs, every_option=True)
+@torch.no_grad()
+def check_packed_loss(case: Case) -> None:
+    """Two items a row; options under which nothing can be packed say so with a UsageError."""
+    trial = Trial(case)
+    items = trial.items()
+    length = int(np.asarray(trial.objective.lengths(items)).sum())
+    try:
+        batch = trial.objective.collate_packed([items], length, np.random.default_rng(0))
+    except UsageError:
+        return
+    if _same(trial.batch(items, seed=1), trial.batch(items, seed=2)):
+        _expect_sum(trial, batch, items, "packed into a row")
+    else:
+        evaluated(trial, trial.model(), batch)
+
+
+@contract("examples that cannot be used are refused", "items", slots=OBJECTIVE)
+def check_unusable(case: Case) -> None:
+    """A field that is missing, texts that are all empty, and a vocabulary without a token that it needs."""
+    trial = Trial(case)
+    without = {field: text for field, text in trial.examples[0].items() if field != trial.fields[-1]}
+    empty = dict.fromkeys(trial.fields, "")
+    faults: dict[str, Callable[[], object]] = {
+        f"an example without '{trial.fields[-1]}'": lambda: trial.objective.prepare(
+            [without], trial.tokenizer, MAX_LENGTH
+        ),
+        "examples that are all empty": lambda: trial.objective.prepare([empty], trial.tokenizer, MAX_LENGTH),
+    }
+    for role in trial.objective.required:
+        faults[f"a tokenizer without the special token for {role}"] = lambda role=role: trial.objective.bind(  # type: ignore[misc]
+            letters(**{role: None})
+        )
+    for what, use in faults.items():
+        try:
+            use()
+        except DataError:
+            continue
+        raise Broken(f"{what}: nothing is said; a DataError would say what is wrong")

@@ -1,0 +1,138 @@
+"""Optimizers: a step moves what is trained and nothing else, and a resumed run goes on as it would have."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tfkit.components.norm.base import Norm
+from tfkit.contracts.calls import tokens
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import contract, expect
+from tfkit.contracts.options import VOCABULARY
+from tfkit.contracts.training import small_model
+from tfkit.models.base import Model
+from tfkit.training.checkpoint import Checkpoints, Progress, restore
+
+OPTIMIZER = ("optimizer",)
+RATE = 0.01
+STEPS = 12
+
+
+class Trial:
+    """A small model, its table tied to its head, and the optimizer of the case for it."""
+
+    def __init__(self, case: Case, model: Model | None = None, rate: float = RATE) -> None:
+        self.model = model or small_model("causal", "language_model", VOCABULARY, tied=True)
+        self.optimizer: torch.optim.Optimizer = case.config.build().make(self.model, rate)
+
+    def loss(self) -> Tensor:
+        """How badly the model predicts each of a few tokens from those before it."""
+        ids = tokens(4, 9)
+        logits = self.model(input_ids=ids[:, :-1]).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+    def step(self, number: int = 1) -> None:
+        """Some steps of training."""
+        for _ in range(number):
+            self.optimizer.zero_grad()
+            self.loss().backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the weights."""
+        return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+
+    def moved(self, before: dict[str, Tensor]) -> set[str]:
+        """The weights that differ from those."""
+        return {name for name, weight in self.model.named_parameters() if not torch.equal(weight, before[name])}
+
+
+@contract("a step moves every weight, each once, and training lowers the loss", "built", slots=OPTIMIZER)
+def check_step(case: Case) -> None:
+    """One step, then some more on the same tokens."""
+    trial = Trial(case)
+    held = [id(weight) for group in trial.optimizer.param_groups for weight in group["params"]]
+    expect(len(held) == len(set(held)), "a weight stands in the optimizer twice; a tied one counts once")
+    before, first = trial.weights(), float(trial.loss().detach())
+    trial.step()
+    with_gradient = {
+        name for name, weight in trial.model.named_parameters() if weight.grad is not None and weight.grad.any()
+    }
+    still = sorted(with_gradient - trial.moved(before))
+    expect(not still, f"a step leaves {', '.join(still[:3])} as it was, though it has a gradient")
+    finite = all(bool(torch.isfinite(weight).all()) for weight in trial.model.parameters())
+    expect(finite, "after a step a weight is not finite")
+    trial.step(STEPS)
+    last = float(trial.loss().detach())
+    expect(last < first, f"after {STEPS} steps on the same tokens the loss is {last:.3f}, before {first:.3f}")
+
+
+@contract("the learning rate is the schedule's", "step", slots=OPTIMIZER, every_option=True)
+def check_learning_rate(case: Case) -> None:
+    """The rate it is made with is taken; where the schedule sets 0, nothing moves."""
+    trial = Trial(case)
+    rates = {float(group["lr"]) for group in trial.optimizer.param_groups}
+    expect(rates == {RATE}, f"made with the learning rate {RATE} it has {', '.join(map(str, sorted(rates)))}")
+    trial.step()
+    for group in trial.optimizer.param_groups:
+        group["lr"] = 0.0
+    before = trial.weights()
+    trial.step()
+    moved = sorted(trial.moved(before))
+    expect(not moved, f"with a learning rate of 0 a step moves {', '.join(moved[:3])}")
+
+
+@contract("a frozen weight stays as it is", "step", slots=OPTIMIZER)
+def check_frozen(case: Case) -> None:
+    """Freeze the embedding and one layer."""
+    model = small_model("causal", "language_model", VOCABULARY)
+    frozen = {name for name, _ in model.named_parameters() if ".embedding." in name or ".layers.0." in name}
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name not in frozen)
+    trial = Trial(case, model)
+    before = trial.weights()
+    trial.step(2)
+    moved = sorted(trial.moved(before) & frozen)
+    expect(not moved, f"a step moves {', '.join(moved[:3])}, which is frozen")
+
+
+@contract("norms and biases take no weight decay unless that is said", "step", slots=OPTIMIZER, every_option=True)
+def check_decay(case: Case) -> None:
+    """Steps without any gradient: what moves, decays."""
+    trial = Trial(case)
+    norms = {
+        id(weight) for module in trial.model.modules() if isinstance(module, Norm) for weight in module.parameters()
+    }
+    spared = {name for name, weight in trial.model.named_parameters() if weight.dim() < 2 or id(weight) in norms}
+    before = trial.weights()
+    for weight in trial.model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    for _ in range(3):
+        trial.optimizer.step()
+    decayed = sorted(trial.moved(before) & spared)
+    if not getattr(case.config, "decay_norms_and_biases", False):
+        expect(not decayed, f"without a gradient {', '.join(decayed[:3])} shrinks: norms and biases take no decay")
+
+
+@contract("a run that is resumed goes on as it would have", "step", slots=OPTIMIZER, every_option=True)
+def check_optimizer_state(case: Case) -> None:
+    """Three steps, a checkpoint, three more; and three more from the checkpoint."""
+    trial = Trial(case)
+    trial.step(3)
+    other = Trial(case, copy.deepcopy(trial.model))
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Checkpoints(Path(folder)).save(trial.model, trial.optimizer, Progress(step=3))
+        restore(saved, other.model, other.optimizer)
+    trial.step(3)
+    other.step(3)
+    differing = sorted(other.moved(trial.weights()))
+    expect(
+        not differing,
+        f"resumed from a checkpoint, {', '.join(differing[:3])} is another weight after 3 steps than without a break: "
+        "its state does not survive",
+    )

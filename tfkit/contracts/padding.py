@@ -1,0 +1,128 @@
+"""Padding, other rows of the batch and other texts of a packed row change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tfkit.contracts.calls import PAD, SOURCE, model, padded, run, tokens, tokenwise
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import contract, expect_equal, expect_finite
+from tfkit.contracts.gradients import gradients
+
+LENGTHS = (7, 4, 0, 1, 6)
+PACKED = ((4, 3, 2), (5, 4), (10,))  # lengths of the texts of each packed row
+WIDTH = 10  # tokens of a packed row
+
+
+@contract("padding and other rows of the batch change nothing", "future", capability="padding", every_option=True)
+@torch.no_grad()
+def check_padding(case: Case) -> None:
+    """Rows alone, in a batch, and in batches padded on either side with either id."""
+    rows = [tokens(1, length, seed=index)[0] for index, length in enumerate(LENGTHS)]
+    alone = [run(case, row[None]) if len(row) else {} for row in rows]
+    whole = [tokens(1, 7, seed=seed)[0] for seed in range(3)]
+    batch = run(case, torch.stack(whole))
+    for index, row in enumerate(whole):
+        for name, value in run(case, row[None]).items():
+            expect_equal(batch[name][index : index + 1], value, f"{name} of a row alone and in a batch")
+    for side in ("right", "left"):
+        for fill in (PAD, 5):
+            call = padded(rows, side, fill)
+            out = run(case, **call)
+            expect_finite(out, f"a batch padded on the {side}, with an empty row in it")
+            for index, one in enumerate(alone):
+                kept = call["real"][index].bool()
+                for name, value in one.items():
+                    found = out[name][index] if name == "pooled" else out[name][index][kept]
+                    what = (
+                        f"{name} of {LENGTHS[index]} tokens, padded on the {side} with id {fill}, and without padding"
+                    )
+                    expect_equal(found, value[0], what)
+
+
+@contract(
+    "padding of the source changes nothing",
+    "future",
+    capability="padding",
+    when=lambda case: case.pair,
+    every_option=True,
+)
+@torch.no_grad()
+def check_source_padding(case: Case) -> None:
+    """Sources alone, and in batches padded on either side."""
+    rows = [tokens(1, length, seed=index)[0] for index, length in enumerate((6, 3, 0, 1))]
+    ids = tokens(4, 5, seed=20)
+    alone = [run(case, ids[index : index + 1], source=row[None]) if len(row) else {} for index, row in enumerate(rows)]
+    for side in ("right", "left"):
+        call = padded(rows, side, 5)
+        more = {"source": call["ids"], "source_real": call["real"]}
+        out = run(case, ids, **more, position_ids=call["positions"])
+        expect_finite(out, f"a source padded on the {side}, with an empty row in it")
+        for index, one in enumerate(alone):
+            for name, value in one.items():
+                expect_equal(out[name][index : index + 1], value, f"{name} of a source padded on the {side}")
+
+
+def packs(case: Case) -> bool:
+    """Whether texts may share a row: an encoder-decoder takes one a row, and a prefix belongs to a whole row."""
+    return not case.pair and "prefix_length" not in case.needs
+
+
+@contract(
+    "the segments of a packed row are as if each stood alone",
+    "future",
+    capability="packing",
+    when=packs,
+    every_option=True,
+)
+@torch.no_grad()
+def check_packing(case: Case) -> None:
+    """Texts that share a row, and each alone."""
+    packed = [
+        [tokens(1, length, seed=10 * row + length)[0] for length in lengths] for row, lengths in enumerate(PACKED)
+    ]
+    ids = torch.stack([torch.cat([*texts, torch.full((WIDTH - sum(map(len, texts)),), PAD)]) for texts in packed])
+    segments, positions, real, marks = (torch.zeros_like(ids) for _ in range(4))
+    for row, texts in enumerate(packed):
+        start = 0
+        for number, text in enumerate(texts, start=1):
+            place = slice(start, start + len(text))
+            segments[row, place], real[row, place] = number, 1
+            positions[row, place] = torch.arange(len(text))
+            marks[row, start] = 1
+            start += len(text)
+    more = {"segment_ids": segments}
+    if "global_attention_mask" in case.needs:
+        more["global_attention_mask"] = marks
+    full = run(case, ids, real=real, positions=positions, **more)
+    for row, texts in enumerate(packed):
+        start = 0
+        for number, text in enumerate(texts, start=1):
+            for name, value in tokenwise(run(case, text[None])).items():
+                found = full[name][row : row + 1, start : start + len(text)]
+                expect_equal(found, value, f"{name} of segment {number} of a packed row, and of that text alone")
+            start += len(text)
+
+
+@contract("a text of one token, and rows that may see nothing, give numbers", "future", every_option=True)
+def check_few(case: Case) -> None:
+    """One token, a row of padding alone, and the gradients behind it."""
+    ids = tokens(3, 6)
+    if case.causal and not case.opens:
+        first = run(case, ids)["hidden"][:, :1]
+        expect_equal(run(case, ids[:, :1])["hidden"], first, "a text of one token, and the first of a longer one")
+    made = model(case)
+    call: dict[str, Any] = {"real": torch.tensor([[1] * 6, [0] * 6, [1] * 3 + [0] * 3])}
+    if not case.declares("padding"):
+        call = {}
+    elif case.pair:
+        call = {"source_real": torch.tensor([[1] * SOURCE, [0] * SOURCE, [1] * 3 + [0] * 3])}
+    out = run(case, ids, **call)
+    expect_finite(out, "with a row that may see nothing")
+    expect_finite(
+        {f"the gradient of {name}": grad for name, grad in gradients(case, made, out).items() if grad is not None},
+        "with a row that may see nothing",
+    )
+    expect_finite(run(case, ids[:, :1]), "of a text of one token")

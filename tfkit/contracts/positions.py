@@ -1,0 +1,112 @@
+"""What a position says is done: queries and keys are turned, scores raised and scaled."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tfkit.components.position.base import Position
+from tfkit.contracts.alone import TIME, Alone, built, states
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import SAME, Broken, contract, expect, expect_equal, far, told
+
+HIDDEN = 1  # the key that a bias hides
+HOT = 2  # the query that a temperature concerns
+
+
+@contract(
+    "under a rotary position the output depends on positions by their differences alone",
+    "determinism",
+    slots=("attention",),
+    capability="rotation",
+    every_option=True,
+    once=True,
+)
+def check_rotation(case: Case) -> None:
+    """Without the position, with it, with every position further on, and with positions further apart."""
+    alone, x, places = Alone(case), states(2, TIME), torch.arange(TIME)[None]
+    rotary = [built("position", "rotary", alone.shape)]
+    turned = alone(x, rotary)
+    expect(far(turned, alone(x)) > SAME, "declares 'rotation', but a rotary position changes nothing")
+    shifted = "declares 'rotation', but the output of a rotary position depends on more than differences: with every"
+    expect_equal(alone(x, rotary, places + 3), turned, f"{shifted} position 3 further on it differs")
+    apart = far(alone(x, rotary, 2 * places), turned)
+    expect(apart > SAME, "declares 'rotation', but with tokens twice as far apart a rotary position gives the same")
+    _expect_bfloat16(case, rotary[0], "rotation")
+
+
+def _expect_bfloat16(case: Case, position: Position, capability: str) -> None:
+    """Raise Broken where what the position says, in float32, does not go with states in bfloat16."""
+    alone, x = Alone(case, dtype=torch.bfloat16), states(2, TIME).bfloat16()
+    try:
+        given = alone(x, [position]).dtype
+    except Exception as error:
+        raise Broken(f"declares '{capability}', but in bfloat16 {told(error, case.part)}") from error
+    expect(given == torch.bfloat16, f"declares '{capability}', but turns bfloat16 into {given}")
+
+
+class Hiding(Position):
+    """A bias that no score can make up for, on one key."""
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
+        hidden = -1e9 * (key_positions == HIDDEN).float()[:, None, None, :]
+        return hidden.expand(-1, num_heads, query_positions.shape[1], -1)
+
+
+@contract(
+    "a position's bias is added to the scores",
+    "determinism",
+    slots=("attention",),
+    capability="bias",
+    every_option=True,
+    once=True,
+)
+def check_bias(case: Case) -> None:
+    """An ALiBi position changes the output; a bias of -1e9 on a key hides it."""
+    alone, x = Alone(case), states(2, TIME)
+    sloped = alone(x, [built("position", "alibi", alone.shape)])
+    expect(far(sloped, alone(x)) > SAME, "declares 'bias', but an ALiBi position changes nothing")
+    hiding = [Hiding(Hiding.Config(), alone.shape)]
+    other = x.clone()
+    other[:, HIDDEN] = states(2, 1, seed=2)[:, 0]
+    rest = torch.arange(TIME) != HIDDEN
+    moved = far(alone(other, hiding)[:, rest], alone(x, hiding)[:, rest])
+    expect(moved <= SAME, f"declares 'bias', but a bias of -1e9 on token {HIDDEN} does not hide it")
+    _expect_bfloat16(case, hiding[0], "bias")
+
+
+class Warming(Position):
+    """The factors on the scores of each query that it is made with."""
+
+    factors: Tensor
+
+    def temperature(self, positions: Tensor) -> Tensor:
+        return self.factors[positions]
+
+
+@contract(
+    "a position's temperature multiplies the scores of its query",
+    "determinism",
+    slots=("attention",),
+    capability="temperature",
+    every_option=True,
+    once=True,
+)
+def check_temperature(case: Case) -> None:
+    """A factor on one query moves that query only; a factor of 0 leaves nothing of any query."""
+    alone, x = Alone(case), states(2, TIME)
+    plain, warming = alone(x), Warming(Warming.Config(), alone.shape)
+    warming.factors = torch.ones(TIME, dtype=torch.float64)
+    warming.factors[HOT] = 3.0
+    warm = alone(x, [warming])
+    expect(far(warm[:, HOT], plain[:, HOT]) > SAME, "declares 'temperature', but a temperature changes nothing")
+    rest = torch.arange(TIME) != HOT
+    moved = far(warm[:, rest], plain[:, rest])
+    expect(moved <= SAME, f"declares 'temperature', but that of query {HOT} changes the outputs of others")
+    warming.factors = warming.factors.float()
+    _expect_bfloat16(case, warming, "temperature")
+    if case.declares("bidirectional"):
+        warming.factors = torch.zeros(TIME, dtype=torch.float64)
+        cold = Alone(case, both_ways=True)(x, [warming])
+        same = far(cold, cold[:, :1].expand_as(cold))
+        expect(same <= SAME, "declares 'temperature', but with a factor of 0 the scores of a query are not all alike")

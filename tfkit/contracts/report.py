@@ -1,0 +1,129 @@
+"""What was found of a part, and how it is shown to people."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tfkit.contracts.check import CHECKS, Check, source_of
+from tfkit.core.component import Component
+
+STYLES = {"ok": "green", "FAILED": "bold red", "not run": "yellow"}
+SHOWN = 3  # failures of one check that are told apart
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a check saw, and in which topology and with which option."""
+
+    where: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a check: it failed somewhere, it was not run because another failed, or all is well."""
+
+    check: Check
+    failures: tuple[Failure, ...] = ()
+    because: str = ""
+
+    @property
+    def status(self) -> str:
+        """ok, FAILED or not run."""
+        return "FAILED" if self.failures else "not run" if self.because else "ok"
+
+    def lines(self) -> Iterator[str]:
+        """What is said of it, a line each."""
+        if self.because:
+            yield f"because '{self.because}' failed"
+            return
+        yield self.check.promise
+        places: dict[str, list[str]] = {}
+        for failure in self.failures:
+            places.setdefault(failure.message, []).append(failure.where)
+        for message, found in list(places.items())[:SHOWN]:
+            where = "; ".join(filter(None, found))
+            yield f"{where}: {message}" if where else message
+        if len(places) > SHOWN:
+            yield f"and {len(places) - SHOWN} more like it"
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that was found of one part."""
+
+    part: type[Component]
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every contract holds."""
+        return all(outcome.status == "ok" for outcome in self.outcomes)
+
+    @property
+    def place(self) -> str:
+        """The file and the line of the class, the file as it is seen from here."""
+        file = source_of(self.part)
+        if file is None:
+            return "<interactive>"
+        try:
+            line = f":{inspect.getsourcelines(self.part)[1]}"
+        except (OSError, TypeError):
+            line = ""
+        here = Path.cwd()
+        return f"{file.relative_to(here) if file.is_relative_to(here) else file}{line}"
+
+    @property
+    def undeclared(self) -> list[str]:
+        """The capabilities that the part could declare and does not."""
+        concerned = (check for check in CHECKS.values() if check.concerns(self.part) and check.capability)
+        return sorted({check.capability for check in concerned if not check.asked_of(self.part)})
+
+    def find(self, name: str) -> Outcome | None:
+        """What became of the check of that name."""
+        return next((outcome for outcome in self.outcomes if outcome.check.name == name), None)
+
+    def __str__(self) -> str:
+        broken = [outcome for outcome in self.outcomes if outcome.failures]
+        found = [f"{outcome.check.name}: {line}" for outcome in broken for line in outcome.lines()]
+        return "\n".join((f"{self.part.part_slot} '{self.part.part_name}' ({self.place})", *found))
+
+
+def render(report: Report, console: Console) -> None:
+    """Print a heading for the part and a line for each check."""
+    head = Text.assemble((f"{report.part.part_slot} {report.part.part_name}", "bold"), "  ", (report.place, "dim"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for outcome in report.outcomes:
+        promise, *failures = outcome.lines()
+        text = Text(promise, style="dim" if outcome.status == "ok" else "")
+        for line in failures:
+            text.append(f"\n{line}", style="red")
+        table.add_row(Text(f"  {outcome.status}", style=STYLES[outcome.status]), outcome.check.name, text)
+    if report.undeclared:
+        table.add_row(Text("  -", style="dim"), "", Text(f"not declared: {', '.join(report.undeclared)}", style="dim"))
+    console.print(head)
+    console.print(table)
+    console.print()
+
+
+def summary(reports: Iterable[Report], console: Console) -> None:
+    """Print the counts, and which parts do not hold."""
+    reports = list(reports)
+    counts = Counter(outcome.status for report in reports for outcome in report.outcomes)
+    parts, checks = len(reports), sum(counts.values())
+    text = Text(f"{parts} {'part' if parts == 1 else 'parts'}, {checks} checks: ")
+    for status in STYLES:
+        if counts[status] or status == "ok":
+            text.append(", " * (status != "ok")).append(f"{counts[status]} {status}", style=STYLES[status])
+    console.print(text)

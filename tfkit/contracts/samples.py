@@ -1,0 +1,106 @@
+"""Texts and files for the parts that read some; the files lie in a temporary folder of this process."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.component import Component
+from tfkit.core.registry import REGISTRY
+
+NOUNS = ("cat", "dog", "house", "river", "child", "teacher")
+VERBS = ("sees", "finds", "likes", "calls")
+LINES = tuple(
+    f"the {noun} {VERBS[index % len(VERBS)]} a small {NOUNS[(index * 5 + 2) % len(NOUNS)]}"
+    for index, noun in enumerate(NOUNS * 4)
+)
+# texts that no vocabulary was made for
+ODD = (
+    "", " ", "  two  spaces ", "a line\nand another\ttab", "Ünïcödé ßtraße", "漢字かな", "🙂👩‍👩‍👧",
+    "e\u0301 \u200d \ufeff",
+    "x" * 300, "<s> </s> <pad> <unk> [CLS]", "1234567890 !?,.;:()[]{}", "\x00\x07", "▁ ## ##a", "مرحبا بالعالم",
+)  # fmt: skip
+
+
+@cache
+def _folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="tfkit-contracts-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _written(name: str, text: str) -> str:
+    path = _folder() / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def plain_text() -> str:
+    """A file of short lines of words."""
+    return _written("plain.txt", "\n".join(LINES) + "\n")
+
+
+# --- the files of the shipped parts whose form is their own
+
+
+def _parallel_tsv() -> dict[str, Any]:
+    return {"file": _written("pairs.tsv", "".join(f"{line}\t{line} too\n" for line in LINES))}
+
+
+def _csv() -> dict[str, Any]:
+    rows = "".join(f'"{line}, and more",{index}\n' for index, line in enumerate(LINES))
+    return {"file": _written("rows.csv", f"sentence,number\n{rows}"), "fields": {"text": "sentence", "label": "number"}}
+
+
+def _json_lines() -> dict[str, Any]:
+    rows = "".join(json.dumps({"pair": {"en": line, "de": line[::-1]}}) + "\n" for line in LINES)
+    return {"file": _written("rows.jsonl", rows), "fields": {"source": "pair.en", "target": "pair.de"}}
+
+
+def _parquet() -> dict[str, Any]:
+    path = _folder() / "rows.parquet"
+    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"sentence": list(LINES)}), path)
+    return {"file": str(path), "fields": {"text": "sentence"}}
+
+
+def _conllu() -> dict[str, Any]:
+    blocks = []
+    for line in LINES:
+        rows = [
+            "\t".join((str(number), word, word, "X", "_", "_", "0", "dep", "_", "_"))
+            for number, word in enumerate(line.split(), 1)
+        ]
+        blocks.append("\n".join(rows))
+    return {"file": _written("treebank.conllu", "\n\n".join(blocks) + "\n\n")}
+
+
+def _tokenizer_file() -> dict[str, Any]:
+    path = _folder() / "tokenizer.json"
+    REGISTRY.get("tokenizer", "character").Config.model_validate({}).build().fit(LINES).save(path)
+    return {"path": str(path)}
+
+
+FILES: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {
+    ("corpus", "parallel_tsv"): _parallel_tsv,
+    ("corpus", "csv"): _csv,
+    ("corpus", "json_lines"): _json_lines,
+    ("corpus", "parquet"): _parquet,
+    ("corpus", "conllu"): _conllu,
+    ("tokenizer", "file"): _tokenizer_file,
+}
+
+
+def given_files(part: type[Component]) -> dict[str, Any]:
+    """The options of a shipped part that reads files of a form of its own; nothing of any other part."""
+    if not part.__module__.startswith("tfkit."):
+        return {}
+    make = FILES.get((part.part_slot, part.part_name))
+    return {} if make is None else make()

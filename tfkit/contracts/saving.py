@@ -1,0 +1,92 @@
+"""Weights come from the seed, survive saving and copying, and need no memory to be counted."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from tfkit.contracts.calls import arguments_of, model, outputs, run, tokens
+from tfkit.contracts.cases import Case, blueprint
+from tfkit.contracts.check import contract, expect, expect_finite
+from tfkit.models.build import build_model
+
+
+@contract("a seed gives the same weights, and leaves the caller's random numbers alone", "determinism", once=True)
+@torch.no_grad()
+def check_seed(case: Case) -> None:
+    """Two models of one seed, and one of another."""
+    plan, ids = blueprint(case), tokens(2, 6)
+    before = torch.get_rng_state()
+    first, second, other = (build_model(plan, seed=seed).eval() for seed in (3, 3, 4))
+    expect(torch.equal(before, torch.get_rng_state()), "building a model moved the caller's random numbers")
+    for (name, weight), same in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
+        expect(torch.equal(weight, same), f"{name} differs between two models of one seed")
+    different = any(not torch.equal(weight, other.state_dict()[name]) for name, weight in first.state_dict().items())
+    expect(different, "two seeds give the same weights")
+    outs = [run(case, ids, on=made) for made in (first, second, first)]
+    for out in outs[1:]:
+        for name, value in outs[0].items():
+            expect(torch.equal(out[name], value), f"{name} differs between two models of one seed")
+
+
+@contract("initial weights are finite, and no matrix is constant", "built", slots=("init",))
+def check_initial(case: Case) -> None:
+    """Look at a model as it is built."""
+    for name, weight in build_model(blueprint(case), seed=2).named_parameters():
+        expect_finite({name: weight}, "as initialised")
+        if weight.dim() > 1:
+            expect(float(weight.detach().std()) > 0, f"{name} is the same number everywhere")
+
+
+@contract("a model is pickled and copied whole", "determinism", once=True)
+@torch.no_grad()
+def check_copies(case: Case) -> None:
+    """Copies give the very same numbers; nothing is loaded here but what was pickled a moment ago."""
+    made, ids = model(case), tokens(2, 5)
+    want = run(case, ids)
+    for how, make in (("pickled", lambda: pickle.loads(pickle.dumps(made))), ("copied", lambda: copy.deepcopy(made))):
+        for name, value in run(case, ids, on=make()).items():
+            expect(torch.equal(value, want[name]), f"{name} of the {how} model differs")
+
+
+@contract(
+    "weights survive safetensors, tied ones stored once; on `meta` the same names and shapes", "determinism", once=True
+)
+@torch.no_grad()
+def check_saving(case: Case) -> None:
+    """Save each tensor once, load into a model of another seed."""
+    made, ids = model(case, torch.float32), tokens(2, 5)
+    weights = made.state_dict()
+    once = {tensor.data_ptr(): name for name, tensor in reversed(weights.items()) if tensor.numel()}
+    meta = build_model(blueprint(case), device="meta")
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    there = {name: tuple(tensor.shape) for name, tensor in meta.state_dict().items()}
+    differing = sorted(name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name))
+    expect(not differing, f"a model on meta has other weights: {', '.join(differing)}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        save_file({name: weights[name].contiguous() for name in once.values()}, path)
+        loaded = load_file(path)
+    other = build_model(blueprint(case), seed=99).eval()
+    missing, unexpected = other.load_state_dict(loaded, strict=False)
+    tied = set(weights) - set(once.values())
+    expect(set(missing) <= tied and not unexpected, f"missing {sorted(set(missing) - tied)}, unexpected {unexpected}")
+    for name, value in run(case, ids, on=other).items():
+        expect(torch.equal(value, run(case, ids, on=made)[name]), f"{name} differs after saving and loading")
+
+
+@contract("a model on `meta` runs and gives the right shapes, so that costs can be counted", "shapes", once=True)
+@torch.no_grad()
+def check_meta(case: Case) -> None:
+    """Call it with no numbers at all."""
+    made = build_model(blueprint(case), device="meta").eval()
+    arguments = {name: value.to("meta") for name, value in arguments_of(case, tokens(2, 5)).items()}
+    want = run(case, tokens(2, 5))
+    for name, value in outputs(case, made(**arguments)).items():
+        shapes = f"{name} is {list(value.shape)} on meta, {list(want[name].shape)} else"
+        expect(value.shape == want[name].shape, shapes)

@@ -1,0 +1,83 @@
+"""What comes out has the right shape and kind, is the same at every call, and does not hang on the precision."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from tfkit.contracts.calls import model, run, tokens
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import contract, expect, expect_equal, expect_finite
+from tfkit.contracts.options import VOCABULARY
+from tfkit.models.base import Model
+
+KEEPING = ("attention", "mixer", "feedforward", "norm", "residual", "activation")
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+
+@contract(
+    "shapes and the dtype of hidden states are kept, in float32, bfloat16 and float64", "built", every_option=True
+)
+@torch.no_grad()
+def check_shapes(case: Case) -> None:
+    """Hidden states are [batch time d_model] of the weights' dtype behind each layer; heads give one shape."""
+    ids = tokens(3, 7)
+    exact: dict[str, Tensor] = {}
+    for dtype in DTYPES:
+        made = model(case, dtype)
+        kept: list[tuple[str, torch.dtype]] = []
+        stacks = [made.stack(plan.side) for plan in made.blueprint.stacks()]
+        hooks = [
+            layer.register_forward_hook(lambda module, arguments, out, kept=kept: kept.append(("a layer", out.dtype)))
+            for layer in {layer for stack in stacks for layer in stack.layers}
+        ]
+        hooks += _watched(case, made)
+        out = run(case, ids, on=made)
+        for hook in hooks:
+            hook.remove()
+        exact = exact or out
+        expect_finite(out, f"in {dtype}")
+        wanted = [3, 7, made.blueprint.last.d_model]
+        expect(list(out["hidden"].shape) == wanted, f"hidden is {list(out['hidden'].shape)}, not {wanted}")
+        for name, found in [*kept, ("the model", out["hidden"].dtype)]:
+            expect(found == dtype, f"{name} gives {found} when its weights are {dtype}")
+        for name, value in out.items():
+            expect(value.shape == exact[name].shape, f"{name} is {list(value.shape)} in {dtype}")
+            numbers = value.is_floating_point() and value.shape[0] == 3
+            expect(numbers, f"{name} is {value.dtype} {list(value.shape)}")
+    head = case.blueprint.head
+    if head is not None and getattr(made.head, "output", None) is not None and case.slot != "head":
+        expect(out["logits"].shape[-1] == VOCABULARY, f"logits are {list(out['logits'].shape)}")
+
+
+def _watched(case: Case, made: Model) -> list[RemovableHandle]:
+    """Hooks that raise Broken where the part gives another shape than it takes: it may be broadcast unseen."""
+
+    def keeps(module: nn.Module, arguments: tuple[Tensor, ...], out: object) -> None:
+        taken = list(arguments[0].shape)
+        given = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        expect(taken == given, f"the part is handed {taken} and gives {given}")
+
+    parts = (module for module in made.modules() if isinstance(module, case.part))
+    return [part.register_forward_hook(keeps) for part in parts if case.slot in KEEPING]
+
+
+@contract("two calls in eval mode give the same", "shapes", every_option=True)
+@torch.no_grad()
+def check_determinism(case: Case) -> None:
+    """Nothing random happens outside training, and no call leaves a trace."""
+    ids = tokens(2, 6)
+    first, _, again = run(case, ids), run(case, tokens(3, 5, seed=1)), run(case, ids)
+    for name, value in first.items():
+        expect(torch.equal(again[name], value), f"{name} differs between two calls in eval mode")
+
+
+@contract("float32 gives what float64 gives", "determinism", every_option=True)
+@torch.no_grad()
+def check_precision(case: Case) -> None:
+    """No sum or root loses its digits."""
+    ids = tokens(3, 7)
+    exact = run(case, ids)
+    for name, value in run(case, ids, on=model(case, torch.float32)).items():
+        expect_equal(value, exact[name], f"{name} in float32 against float64", 1e-3)

@@ -1,0 +1,50 @@
+"""A small model and a small vocabulary that training and generation can be tried with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfkit.contracts.options import D_MODEL, required
+from tfkit.contracts.samples import LINES
+from tfkit.core.registry import REGISTRY
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.models.base import Model
+from tfkit.models.build import build_model
+from tfkit.recipe.load import load_recipe
+
+TOPOLOGY = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder": "encoder_decoder"}
+MAX_LENGTH = 48
+
+
+def letters(**special: str | int | None) -> Tokenizer:
+    """A vocabulary of letters with every special token, but for those named otherwise."""
+    options = {"special_tokens": {"mask": "<mask>", "separator": "<sep>", "sentinels": 20} | special}
+    tokenizer: Tokenizer = REGISTRY.get("tokenizer", "character").Config.model_validate(options).build().fit(LINES)
+    return tokenizer
+
+
+def small_model(
+    reads: str, head: str, vocab_size: int, beside: Mapping[str, Sequence[str]] | None = None, **head_options: Any
+) -> Model:
+    """Two layers that read as an objective asks, with the heads it asks for by name, in eval mode."""
+    pair = {"shared": True} if reads == "encoder_decoder" else {}
+    model = {
+        "type": TOPOLOGY[reads],
+        "d_model": D_MODEL,
+        "num_layers": 2,
+        "vocab_size": vocab_size,
+        "max_length": MAX_LENGTH,
+        "embedding": {"type": "tokens", **pair},
+        "position": "sinusoidal",
+        "layer": {
+            "residual": "pre_norm",
+            "norm": "layer_norm",
+            "attention": {"type": "multi_head", "num_heads": 2},
+            "feedforward": {"type": "mlp", "d_ff": 32},
+        },
+        "head": {"type": head, **required("head", head), **head_options},
+        "heads": {name: {"type": types[0], **required("head", types[0])} for name, types in (beside or {}).items()},
+        "init": {"type": "normal", "std": 0.3},
+    }
+    return build_model(load_recipe({"tfkit": 1, "model": model}).blueprint(), seed=1).eval()

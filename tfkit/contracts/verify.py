@@ -1,0 +1,166 @@
+"""Hold parts to their contracts and say in words what holds and what does not: `tfkit parts --verify`.
+
+    registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]
+
+gives the parts that these modules registered, in the order of slots and names; a UsageError when there are none.
+Choose those of a slot or a name with `part.part_slot` and `part.part_name`.
+
+    run_verification(parts: Sequence[type[Component]], console: rich.console.Console) -> bool
+
+prints a heading for each part, a line for each check and the counts, and gives True where every part keeps all its
+contracts. `verify` gives the same of one part as data.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import replace
+from functools import cached_property
+from io import StringIO
+from types import ModuleType
+
+import torch
+from rich.console import Console
+
+from tfkit.contracts.built import foreign
+from tfkit.contracts.calls import forget
+from tfkit.contracts.cases import Case, cases, variants
+from tfkit.contracts.check import CHECKS, Broken, Check, told, with_needs
+from tfkit.contracts.report import Failure, Outcome, Report, render, summary
+from tfkit.core.component import Component
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import CATALOGUES, REGISTRY
+
+
+def registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]:
+    """The parts that these modules (or, of a package, its modules) registered; raises UsageError for none."""
+    names = {module.__name__ for module in modules}
+    parts = (REGISTRY.get(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot))
+    found = [part for part in parts if any(f"{part.__module__}.".startswith(f"{name}.") for name in names)]
+    if not found:
+        files = ", ".join(str(getattr(module, "__file__", None) or module.__name__) for module in modules)
+        raise UsageError(f"{files}: registers no part; a part is a class with @tfkit.register(slot, name) above it")
+    return found
+
+
+def run_verification(parts: Sequence[type[Component]], console: Console) -> bool:
+    """Verify each part and print what was found; True where every part keeps all its contracts."""
+    reports = []
+    for part in parts:
+        what = f"{part.part_slot} {part.part_name}"
+        with _quietly(), console.status(what) as status:
+            report = verify(part, tell=lambda check, status=status, what=what: status.update(f"{what}: {check.name}"))  # type: ignore[misc]
+        render(report, console)
+        reports.append(report)
+    summary(reports, console)
+    return all(report.holds for report in reports)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the logs, the warnings and the dumps of graphs that come with what is tried on purpose."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def verify(
+    part: type[Component],
+    checks: Collection[str] | None = None,
+    options: bool = True,
+    tell: Callable[[Check], None] | None = None,
+) -> Report:
+    """Hold a registered part to its contracts, or to some of them by name; nothing that the part raises comes out.
+
+    With `options` its options are changed one at a time too. `tell` is called before each check.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return Report(part, tuple(_Trial(part, options).outcomes(checks, tell)))
+    finally:
+        forget()
+
+
+class _Trial:
+    """One part while it is held to its contracts."""
+
+    def __init__(self, part: type[Component], options: bool) -> None:
+        self.part = part
+        self.options = options
+        self.failed: dict[str, str] = {}  # check -> the first one that failed, itself or one that it needs
+
+    def outcomes(self, names: Collection[str] | None, tell: Callable[[Check], None] | None) -> Iterator[Outcome]:
+        """What became of each check that concerns the part."""
+        for check in CHECKS.values():
+            if not check.asked_of(self.part) or (names is not None and check.name not in names):
+                continue
+            because = next((self.failed[need] for need in with_needs(check.name) if need in self.failed), None)
+            if tell is not None and because is None:
+                tell(check)
+            outcome = self._outcome(check) if because is None else self._left_out(check, because)
+            if outcome is None:
+                continue
+            if outcome.status != "ok":
+                self.failed[check.name] = outcome.because or check.name
+            yield self._with_hint(outcome)
+
+    @cached_property
+    def _plain(self) -> list[Case]:
+        """The part as it comes."""
+        return cases(self.part.part_slot, self.part.part_name)
+
+    @cached_property
+    def _varied(self) -> list[Case]:
+        """The part with one option changed."""
+        return list(variants(self.part.part_slot, self.part.part_name)) if self.options else []
+
+    def _groups(self, check: Check) -> Iterator[list[Case]]:
+        """What a check is tried on, in the order in which a failure means most."""
+        yield self._plain[:1] if check.once else self._plain
+        if check.every_option:
+            yield self._varied
+
+    def _outcome(self, check: Check) -> Outcome | None:
+        """What became of a check that may be run; None where the part has no use for it."""
+        asked = 0
+        try:
+            for group in self._groups(check):
+                applying = [case for case in group if check.applies(case)]
+                asked += len(applying)
+                failures = tuple(failure for case in applying if (failure := _failure(check, case)))
+                if failures:  # with another option it would only be said again
+                    return Outcome(check, failures)
+        except (Exception, SystemExit) as error:  # the part's own, while it was asked what it can do
+            return Outcome(check, (Failure("", told(error, self.part)),))
+        return Outcome(check) if asked else None
+
+    def _with_hint(self, outcome: Outcome) -> Outcome:
+        """Where a part is not even built, the base class that it might have forgotten."""
+        hint = foreign(self.part)
+        if outcome.check.name != "built" or not outcome.failures or hint is None:
+            return outcome
+        return replace(outcome, failures=(*outcome.failures, Failure("", hint)))
+
+    def _left_out(self, check: Check, because: str) -> Outcome | None:
+        """A check that was not run; None where it would not have been run anyway."""
+        if because != "built" and not any(check.applies(case) for case in self._plain):
+            return None
+        return Outcome(check, because=because)
+
+
+def _failure(check: Check, case: Case) -> Failure | None:
+    """What the check saw, where it failed."""
+    try:
+        check(case)
+    except Broken as error:
+        return Failure(case.where, str(error))
+    return None

@@ -1,0 +1,125 @@
+"""Who may look at whom: no look into the future, nor past what a mask shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.contracts.calls import PREFIX, changed, run, special, tokens, tokenwise
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import MIXING, SAME, Broken, contract, expect, expect_equal, far
+from tfkit.core.capabilities import ASSUMED
+from tfkit.core.context import Inputs, Span, Visibility
+
+TIME = 6
+# what a part that honours masks is tried with, by topology
+RULES: dict[str, tuple[Any, ...]] = {
+    "decoder": ({"type": "window", "size": 2}, "prefix"),
+    "encoder": ({"type": "window", "size": 2}, [{"type": "window", "size": 2}, "global_tokens"], "reverse_causal"),
+}
+
+
+def claim(case: Case, capability: str) -> str:
+    """How the part comes to be asked for a capability."""
+    if case.part.capabilities == ASSUMED:
+        return f"'{capability}' is expected of a part that declares nothing"
+    return f"declares '{capability}'"
+
+
+@contract(
+    "no output depends on a later token",
+    "determinism",
+    capability="causal",
+    when=lambda case: case.causal,
+    every_option=True,
+)
+@torch.no_grad()
+def check_future(case: Case) -> None:
+    """Change one token after the other: what stands before it stays."""
+    ids = tokens(2, TIME)
+    before = tokenwise(run(case, ids))
+    start = PREFIX if case.opens else 0
+    for place in range(start, TIME):
+        after = tokenwise(run(case, changed(ids, place)))
+        for name, value in before.items():
+            expect_equal(
+                after[name][:, :place],
+                value[:, :place],
+                f"{name} before token {place} changes when that token changes: a look into the future",
+                SAME,
+            )
+        expect(far(after["hidden"][:, place:], before["hidden"][:, place:]) > 0, f"nothing depends on token {place}")
+    if case.opens:
+        opened = run(case, changed(ids, start - 1))["hidden"]
+        expect(far(opened[:, :1], before["hidden"][:, :1]) > 0, "the prefix is not read both ways")
+
+
+@contract(
+    "a token sees what the layers' mask rules show it, and nothing else", "future", when=lambda case: not case.pair
+)
+@torch.no_grad()
+def check_visibility(case: Case) -> None:
+    """Change one token after the other, and compare which outputs move with what the rules say."""
+    seen, reach = moved(case, 1, SAME), reachable(case)
+    for place in range(TIME):
+        hidden = seen[:, place] & ~reach[:, place]
+        if hidden.any():
+            raise Broken(f"token {int(hidden.nonzero()[0])} sees token {place}, which the mask hides")
+    if case.slot == "mask":
+        blind = (reach & ~moved(case, 1, 0.0)).nonzero()
+        if len(blind):
+            raise Broken(f"token {int(blind[0, 0])} does not see token {int(blind[0, 1])}, which the mask shows")
+
+
+@contract(
+    "a window limits what is seen, and an opening shows more",
+    "visibility",
+    slots=MIXING,
+    capability="masks",
+    when=lambda case: not case.pair,
+)
+@torch.no_grad()
+def check_masks(case: Case) -> None:
+    """Lay rules besides the direction over the layers."""
+    for rule in RULES[case.topology]:
+        masked = case.with_layer(mask=rule)
+        words = " and ".join(one if isinstance(one, str) else one["type"] for one in _listed(rule))
+        hidden = (moved(masked, 1, SAME) & ~reachable(masked)).nonzero()
+        if len(hidden):
+            query, key = (int(place) for place in hidden[0])
+            raise Broken(f"{claim(case, 'masks')}, but token {query} sees token {key}, which a {words} mask hides")
+        if masked.opens:
+            more = reachable(masked) & ~reachable(case if rule == "prefix" else case.with_layer(mask=_listed(rule)[0]))
+            opened = moved(masked, 1, 0.0) & more
+            expect(opened.any(), f"{claim(case, 'masks')}, but a {words} mask opens nothing")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def moved(case: Case, batch: int, least: float) -> Tensor:
+    """[query key], whether the hidden state of the query changes by more than `least` when the key's token does."""
+    ids = tokens(batch, TIME)
+    before = run(case, ids)["hidden"][0]
+    columns = [
+        (run(case, changed(ids, place))["hidden"][0] - before).abs().amax(dim=-1) > least for place in range(TIME)
+    ]
+    return torch.stack(columns, dim=1)
+
+
+def reachable(case: Case) -> Tensor:
+    """[query key], whether a key's token can reach the query through all layers, from the rules themselves."""
+    stack, ids = case.blueprint.last, tokens(1, TIME)
+    needed = special(case.needs, ids, 0, torch.zeros(1, dtype=torch.long))
+    reach = torch.eye(TIME, dtype=torch.bool)
+    for kind in stack.order:
+        plan = stack.layers[kind]
+        rules = [rule.build(stack.shape(plan=plan)) for rule in plan.mask]
+        dense = Visibility(rules, Span(TIME, TIME, 0, ids.device), Inputs(ids, None, **needed)).dense()
+        one = torch.ones(TIME, TIME, dtype=torch.bool) if dense is None else dense[0].expand(TIME, TIME)
+        one = one | torch.eye(TIME, dtype=torch.bool)
+        reach = (one.long() @ reach.long()) > 0
+    return reach

@@ -1,0 +1,29 @@
+"""What parts can do, as data.
+
+A part declares its capabilities; the rule table of the recipe room refuses, by name, what a part does not declare, the
+contract tests try what it does.
+"""
+
+from __future__ import annotations
+
+# capability -> what a part that declares it promises
+CAPABILITIES: dict[str, str] = {
+    "causal": "stands in a layer that must not see the future",
+    "bidirectional": "stands in a layer that sees both ways",
+    "cross_attention": "attends to a memory",
+    "cache": "decodes a few tokens at a time from a state",
+    "padding": "leaves padding out",
+    "packing": "keeps the segments of a packed batch apart",
+    "masks": "honours mask rules besides the direction, such as a window or a prefix",
+    "rotation": "turns queries and keys as a position says",
+    "bias": "adds what a position says to the scores",
+    "temperature": "scales the scores of each query as a position says",
+    "weights": "hands out its attention weights to an observer",
+    "compile": "has no graph break",
+    "export": "is exported with any batch and length",
+}
+
+# what a sublayer that declares nothing is taken to promise: it looks at `context.mask` and at nothing else
+ASSUMED = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
+# what holds for a part that works on each token by itself: it can show nothing of another
+TOKENWISE = frozenset({"causal", "bidirectional", "cache", "padding", "packing", "masks", "compile", "export"})

@@ -1,0 +1,161 @@
+"""The types of options in the words of a recipe: `PositiveInt | None` is "whole number from 1, or none"."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tfkit.core.component import Slot
+from tfkit.core.options import PathMark
+
+# bounds from here on only keep sizes countable; no recipe comes near them, and they are left out of the words
+COUNTABLE = 2**28
+BOUNDS = ("gt", "ge", "lt", "le", "min_length", "max_length")
+# the noun at the head of a phrase, without its article
+PLURAL = re.compile(r"^(?:an? )?(whole number|number|text|path|list|mapping|\w+(?= \())")
+
+
+class Kind(NamedTuple):
+    """One type that an option may have, with the marks of its annotation."""
+
+    annotation: Any
+    marks: tuple[Any, ...]
+
+
+def in_words(field: FieldInfo) -> str:
+    """What may be written for an option: "one of relu, gelu", "whole number from 1, or none"."""
+    return _joined(list(kinds(field)))
+
+
+def limits(field: FieldInfo) -> dict[str, Any]:
+    """The bounds of an option's value, by Pydantic's names: gt, ge, lt, le, min_length, max_length."""
+    return {name: value for kind in kinds(field) for name, value in _bounds(kind.marks).items()}
+
+
+def kinds(field: FieldInfo) -> Iterator[Kind]:
+    """The types that an option may have, one by one."""
+    yield from _unfolded(field.annotation, tuple(field.metadata))
+
+
+def kinds_of(annotation: Any) -> Iterator[Kind]:
+    """The same of an annotation, such as that of a list's entries."""
+    yield from _unfolded(annotation, ())
+
+
+def sections(field: FieldInfo) -> list[type[BaseModel]]:
+    """The mappings with options of their own that an option may be; parts are not among them."""
+    bare = [kind.annotation for kind in kinds(field) if _slot(kind.marks) is None]
+    return [kind for kind in bare if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _unfolded(annotation: Any, marks: tuple[Any, ...]) -> Iterator[Kind]:
+    """The members of a union; `Annotated` is undone, and its marks kept."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *more = get_args(annotation)
+        yield from _unfolded(inner, (*marks, *_flat(more)))
+    elif origin in (Union, types.UnionType):
+        for member in get_args(annotation):
+            yield from _unfolded(member, marks)
+    else:
+        yield Kind(annotation, marks)
+
+
+def _flat(marks: Sequence[Any]) -> Iterator[Any]:
+    """`Field(ge=1)` within an annotation holds marks of its own."""
+    for mark in marks:
+        yield from _flat(mark.metadata) if isinstance(mark, FieldInfo) else (mark,)
+
+
+def _joined(found: list[Kind]) -> str:
+    words = [word for kind in found for word in _alternatives(kind)]
+    if words == ["true", "false"]:
+        return "true or false"
+    if len(words) > 1 and all(get_origin(kind.annotation) is Literal for kind in found):
+        return f"one of {', '.join(words)}"
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, or {words[-1]}"
+
+
+def _alternatives(kind: Kind) -> list[str]:
+    """What may be written where this type stands, one entry for each choice."""
+    slot = _slot(kind.marks)
+    if slot is not None:
+        return [_part(slot)]
+    annotation = kind.annotation
+    if annotation is bool:
+        return ["true", "false"]
+    if get_origin(annotation) is Literal:
+        return ["none" if word is None else str(word) for word in get_args(annotation)]
+    return [_value(annotation, kind.marks)]
+
+
+def _value(annotation: Any, marks: tuple[Any, ...]) -> str:
+    """The words for a type that is neither a choice of words nor a part."""
+    if annotation is int or annotation is float:
+        return ("whole number" if annotation is int else "number") + _range(_bounds(marks))
+    if annotation is str:
+        return "path" if any(isinstance(mark, PathMark) for mark in marks) else "text" + _length(_bounds(marks))
+    if annotation in (None, type(None)):
+        return "none"
+    origin, inner = get_origin(annotation) or annotation, get_args(annotation)
+    if origin in (tuple, list, set, frozenset):
+        return _list(inner)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"mapping of names to {_many(inner[1])}" if inner else "mapping"
+    if isinstance(origin, type) and issubclass(origin, BaseModel):
+        return f"mapping of {', '.join(origin.model_fields)}"
+    return "any value" if annotation is Any else f"a {getattr(origin, '__name__', origin)}"
+
+
+def _list(inner: tuple[Any, ...]) -> str:
+    """A list of any length, or of so many."""
+    if not inner:
+        return "list"
+    entries = _many(inner[0])
+    return f"list of {entries}" if len(inner) == 1 or inner[1] is Ellipsis else f"list of {len(inner)} {entries}"
+
+
+def _many(annotation: Any) -> str:
+    """The entries of a list or a mapping: "whole numbers from 0 or texts"."""
+    words = [word for kind in kinds_of(annotation) for word in _alternatives(kind)]
+    return " or ".join(PLURAL.sub(r"\1s", word) for word in words)
+
+
+def _part(slot: str) -> str:
+    article = "an" if slot[0] in "aeiou" else "a"
+    return f"{article} {slot} ({'true, ' * (slot == 'norm')}a name, or options)"
+
+
+def _slot(marks: Sequence[Any]) -> str | None:
+    return next((mark.slot for mark in marks if isinstance(mark, Slot)), None)
+
+
+def _bounds(marks: Sequence[Any]) -> dict[str, Any]:
+    found = ((name, getattr(mark, name, None)) for mark in marks for name in BOUNDS)
+    return {name: value for name, value in found if value is not None}
+
+
+def _range(bounds: Mapping[str, Any]) -> str:
+    """Bounds in words; of both ends where both matter."""
+    words = []
+    if "ge" in bounds:
+        words.append(f" from {bounds['ge']:,}")
+    if "gt" in bounds:
+        words.append(f" above {bounds['gt']:,}")
+    if bounds.get("le", COUNTABLE) < COUNTABLE:
+        words.append(f" to {bounds['le']:,}" if "ge" in bounds else f"{',' * bool(words)} at most {bounds['le']:,}")
+    if "lt" in bounds:
+        words.append(f"{',' * bool(words)} below {bounds['lt']:,}")
+    return "".join(words)
+
+
+def _length(bounds: Mapping[str, Any]) -> str:
+    least, most = bounds.get("min_length", 0), bounds.get("max_length")
+    if most is None:
+        return ""
+    return f" of {most} letter{'s' * (most != 1)}" if least == most else f" of at most {most} letters"

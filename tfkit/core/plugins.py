@@ -1,0 +1,74 @@
+"""Code from outside that registers parts: what is installed beside tfkit, and where such code failed, in a sentence."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfkit.core.errors import TfkitError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "tfkit.parts"  # each entry point of it names a module whose import registers parts
+# frames that say nothing of where the fault lies: those of frozen modules, of tfkit and of importlib
+INSIDE = ("<", f"{Path(__file__).parents[1]}{os.sep}", f"{Path(importlib.__file__).parent}{os.sep}")
+
+
+@dataclass(frozen=True)
+class PluginProblem:
+    """An installed plugin that could not be loaded; `message` begins with the file and the line."""
+
+    plugin: str
+    distribution: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"the plugin '{self.plugin}' of {self.distribution} could not be loaded: {self.message}"
+
+
+def installed() -> Iterator[EntryPoint]:
+    """The entry points of the installed plugins, by name, one for each."""
+    from importlib.metadata import entry_points  # takes milliseconds, which most commands never need
+
+    yield from sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
+
+
+def distribution_of(entry: EntryPoint) -> str:
+    """The package that an entry point came with, and its version."""
+    return "an unknown package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def failure(error: BaseException, name: str) -> str:
+    """Why the import of `name` (a file or a module) failed: `file:line: cannot be imported: ...`.
+
+    The line is that of the file itself; where the fault lies in what it imports, that place is told too.
+    """
+    frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    outside = [place for place in frames if not place[0].startswith(INSIDE)]
+    broken = (error.filename, error.lineno or 1) if isinstance(error, SyntaxError) and error.filename else None
+    own = name if name.endswith(".py") else outside[0][0] if outside else broken[0] if broken else name
+    lines = [line for file, line in outside if file == own]
+    line = lines[-1] if lines else broken[1] if broken else 0
+    where = f"{own}:{line}" if line else own
+    if isinstance(error, TfkitError):
+        return f"{where}: {_one_line(str(error))}"
+    deepest = broken or (outside[-1] if outside else None)
+    elsewhere = f" ({deepest[0]}:{deepest[1]})" if deepest and deepest[0] != own else ""
+    return f"{where}: cannot be imported: {_what(error)}{elsewhere}"
+
+
+def _what(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"it ends the program (sys.exit({error.code!r}))"
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return type(error).__name__ + (f": {_one_line(text)}" if text else "")
+
+
+def _one_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())

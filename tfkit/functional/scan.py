@@ -1,0 +1,37 @@
+"""A linear recurrence computed for all times in a few parallel steps."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 64  # times at once: the number of steps grows with the logarithm of it, their memory with it
+
+
+def linear_scan(decay: Tensor, given: Tensor, before: Tensor | None = None) -> Tensor:
+    """h_t = decay_t h_(t-1) + given_t for [batch time ...], h before the first being `before` [batch ...] or 0."""
+    steps = []
+    for one, more in zip(torch.split(decay, CHUNK, dim=1), torch.split(given, CHUNK, dim=1), strict=True):
+        found = _doubled(one, more, before)
+        before = found[:, -1]
+        steps.append(found)
+    return steps[0] if len(steps) == 1 else torch.cat(steps, dim=1)
+
+
+def _doubled(decay: Tensor, given: Tensor, before: Tensor | None) -> Tensor:
+    """Each time joined with that 1, 2, 4, ... before it, until all are (Hillis and Steele 1986)."""
+    if before is not None:
+        first = given[:, :1] + decay[:, :1] * before[:, None]
+        given = torch.cat((first, given[:, 1:]), dim=1)
+    distance = 1
+    while distance < given.shape[1]:
+        given = given + decay * _later(given, distance)
+        decay = decay * _later(decay, distance)
+        distance *= 2
+    return given
+
+
+def _later(x: Tensor, by: int) -> Tensor:
+    """[batch time ...] moved on in time, with zeros before."""
+    return F.pad(x[:, :-by], (0, 0) * (x.dim() - 2) + (by, 0))

@@ -1,0 +1,52 @@
+"""Base of the logits rules: what changes the scores of the next token before one is chosen."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tfkit.core.component import Component
+from tfkit.core.component import Config as PartConfig
+from tfkit.data.tokenizer import Tokenizer
+
+PADDING = -1  # what stands in `ids` before a row's first token
+NEVER = float("-inf")  # the logit of a token that may not come next
+
+
+class LogitsRule(Component):
+    """A rule. Rules are applied in the order they are listed in, each to the logits that the one before it gave.
+
+    A row is changed by its own tokens alone, and what is given is never changed in place.
+    """
+
+    class Config(PartConfig):
+        """Options of every logits rule."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """Take the facts of the tokenizer, before the first `forward`; raises UsageError for tokens that it lacks."""
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        """New logits [rows vocab] of the token that comes next, from `logits` [rows vocab], which are float32.
+
+        `ids` [rows time] are each row's own prompt and what was written behind it, PADDING before them; `new` [rows]
+        says how many of the last ones were written.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
+
+
+def written(ids: Tensor, new: Tensor) -> Tensor:
+    """`ids` with PADDING in place of the prompt, [rows time]."""
+    time = ids.shape[1]
+    prompt = torch.arange(time, device=ids.device)[None] < time - new[:, None]
+    return ids.masked_fill(prompt, PADDING)
+
+
+def counts(ids: Tensor, vocab_size: int) -> Tensor:
+    """How often each token stands in each row, [rows vocab]; PADDING counts for nothing."""
+    found = torch.zeros(ids.shape[0], vocab_size + 1, device=ids.device)
+    ones = torch.ones_like(ids, dtype=found.dtype)
+    # padding goes into a column of its own, the first, which is left out
+    return found.scatter_add(1, ids + 1, ones)[:, 1:]

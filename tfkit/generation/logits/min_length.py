@@ -1,0 +1,37 @@
+"""A least number of tokens."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.core.errors import UsageError
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.logits.base import NEVER, LogitsRule
+from tfkit.generation.tokens import Tokens, end_ids
+
+
+@register("logits", "min_length")
+class MinLength(LogitsRule):
+    """logit(end) = -inf until `tokens` tokens are written (Klein et al. 2017, OpenNMT, arXiv 1701.02810)."""
+
+    class Config(LogitsRule.Config):
+        """Options of min_length."""
+
+        tokens: PositiveInt = Field(description="tokens that are written before the text may end")
+        ends: Tokens | None = Field(None, description="texts or ids of what ends it; none: the tokenizer's end token")
+
+    config: Config
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        ends = end_ids(self.config.ends, tokenizer)
+        if not ends:
+            raise UsageError("the tokenizer has no end token to hold back; name what ends a text in `ends`")
+        self.ends = torch.tensor(ends)
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        held_back = logits.index_fill(1, self.ends.to(logits.device), NEVER)
+        return torch.where((new < self.config.tokens)[:, None], held_back, logits)

@@ -1,0 +1,76 @@
+"""The rules of a search, bound to a tokenizer: what it asks at each step, whatever way it chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tfkit.core.component import Config
+from tfkit.core.errors import UsageError
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.logits import LogitsRule
+from tfkit.generation.stop import Row, StopRule
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Logits rules in their order, stop rules, and the tokenizer that makes texts; without rules nothing is changed."""
+
+    logits: Sequence[LogitsRule] = ()
+    stop: Sequence[StopRule] = ()
+    tokenizer: Tokenizer | None = None
+
+    def scores(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        """The logits [rows vocab] in float32 as the rules leave them; the arguments are those of LogitsRule.forward."""
+        logits = logits.float()
+        for rule in self.logits:
+            changed = rule.forward(logits, ids, new)
+            if not isinstance(changed, Tensor) or changed.shape != logits.shape:
+                got = list(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
+                raise UsageError(f"the logits rule '{rule.part_name}' gave {got}, expected logits {list(logits.shape)}")
+            logits = changed
+        return logits
+
+    def done(self, prompt: Sequence[int], ids: Sequence[int], seconds: float) -> bool:
+        """Whether a rule ends the text whose new tokens are `ids`."""
+        row = Row(prompt, ids, seconds, self._decode)
+        return any(rule.done(row) for rule in self.stop)
+
+    def cut(self, ids: Sequence[int]) -> list[int]:
+        """The new tokens that belong to a text."""
+        for rule in self.stop:
+            ids = rule.cut_ids(ids)
+        return list(ids)
+
+    def text(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
+        """What is given out for the new tokens `ids` that stand behind `prompt`."""
+        text = self._decode(prompt, ids)
+        for rule in self.stop:
+            text = rule.cut_text(text)
+        return text
+
+    def _decode(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
+        """The text of `ids` as it stands behind the prompt: a space between the two belongs to it."""
+        if self.tokenizer is None:
+            raise UsageError("a rule reads the text, and this search has no tokenizer")
+        before, whole = self.tokenizer.decode(prompt), self.tokenizer.decode([*prompt, *ids])
+        return whole[len(before) :] if whole.startswith(before) else self.tokenizer.decode(ids)
+
+
+def bound_rules(logits: Sequence[Config], stop: Sequence[Config], tokenizer: Tokenizer) -> Rules:
+    """The rules that these options describe; raises UsageError naming the rule that cannot go with the tokenizer."""
+    return Rules(
+        [_bound(config, tokenizer) for config in logits], [_bound(config, tokenizer) for config in stop], tokenizer
+    )
+
+
+def _bound(config: Config, tokenizer: Tokenizer) -> Any:
+    rule: LogitsRule | StopRule = config.build()
+    try:
+        rule.bind(tokenizer)
+    except UsageError as error:
+        raise UsageError(f"generate.{rule.part_slot}: {rule.part_name}: {error}") from None
+    return rule

@@ -1,0 +1,64 @@
+"""Tokens as a recipe names them: by their text, or by their id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from tfkit.core.errors import UsageError
+from tfkit.core.options import NonNegativeInt
+from tfkit.data.tokenizer import Tokenizer
+
+Entries = TypeVar("Entries", bound=tuple[object, ...])
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(value)
+    return (value,) if isinstance(value, (str, int)) else value
+
+
+def _some(values: Entries) -> Entries:
+    if not values:
+        raise ValueError("an empty list says nothing; leave the rule out, or name at least one")
+    return values
+
+
+Text = Annotated[str, Field(min_length=1)]
+Token = NonNegativeInt | Text
+Texts = Annotated[
+    tuple[Text, ...], BeforeValidator(_listed, json_schema_input_type=Text | list[Text]), AfterValidator(_some)
+]
+Tokens = Annotated[
+    tuple[Token, ...], BeforeValidator(_listed, json_schema_input_type=Token | list[Token]), AfterValidator(_some)
+]
+
+
+def token_ids(tokens: Iterable[int | str], tokenizer: Tokenizer) -> list[int]:
+    """The id of each token; raises UsageError for what is no single token of the vocabulary."""
+    return [_id(token, tokenizer) for token in tokens]
+
+
+def _id(token: int | str, tokenizer: Tokenizer) -> int:
+    if isinstance(token, int):
+        if token >= tokenizer.vocab_size:
+            raise UsageError(f"no token has id {token}; the ids go from 0 to {tokenizer.vocab_size - 1}")
+        return token
+    if token in tokenizer:
+        return tokenizer.id(token)
+    pieces = tokenizer.encode(token)
+    if len(pieces) == 1 and pieces[0] != tokenizer.special_ids.get("unknown"):
+        return pieces[0]
+    written = ", ".join(repr(tokenizer.token(piece)) for piece in pieces)
+    more = f"; it is written with {len(pieces)}: {written}" if len(pieces) > 1 else ""
+    raise UsageError(f"{token!r} is no token of this vocabulary of {tokenizer.vocab_size}{more}")
+
+
+def end_ids(tokens: Iterable[int | str] | None, tokenizer: Tokenizer) -> list[int]:
+    """The ids of the tokens that end a text: those named, else the tokenizer's end, where it has one."""
+    if tokens is not None:
+        return token_ids(tokens, tokenizer)
+    end = tokenizer.special_ids.get("end")
+    return [] if end is None else [end]

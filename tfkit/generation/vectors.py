@@ -1,0 +1,45 @@
+"""Vectors of texts: what a stack makes of their tokens, pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tfkit.components.head.pool import pool
+from tfkit.core.context import Inputs
+from tfkit.data.by_length import by_length
+from tfkit.models import Model
+from tfkit.models.stack import Call
+
+Pooling = Literal["mean", "first", "last"]
+
+
+def text_vectors(
+    model: Model, texts: Sequence[Sequence[int]], pooling: Pooling, normalize: bool, batch_size: int | None
+) -> Tensor:
+    """A vector for each text of ids, [texts d_model] in float32 on the CPU, in their order.
+
+    The vectors of an encoder-decoder are its encoder's.
+    """
+    stack = model.stack(next(model.blueprint.stacks()).side)
+    device = next(model.parameters()).device
+    vectors = torch.empty(len(texts), stack.plan.d_model)
+    with torch.inference_mode():
+        for rows in by_length([len(text) for text in texts], device.type, batch_size):
+            ids, real = _padded([texts[row] for row in rows])
+            ids, real = ids.to(device), None if real is None else real.to(device)
+            hidden = stack(Call(inputs=Inputs(ids), real=real))
+            vectors[rows] = pool(hidden.float(), real, pooling).cpu()
+    return F.normalize(vectors, dim=-1) if normalize else vectors
+
+
+def _padded(texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
+    """Ids [texts longest], and which of them are real; None where all are."""
+    longest = max(len(text) for text in texts)
+    ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
+    lengths = torch.tensor([len(text) for text in texts])
+    return ids, None if int(lengths.min()) == longest else torch.arange(longest)[None, :] < lengths[:, None]

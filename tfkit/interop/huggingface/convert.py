@@ -1,0 +1,164 @@
+"""Weights by a family's rules: all of theirs explained and all of ours filled, or an error that says which are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import DataError
+from tfkit.interop.huggingface.family import Family
+from tfkit.interop.huggingface.tensors import Sizes, matches
+
+# old spellings of the same names
+SPELLINGS = {".gamma": ".weight", ".beta": ".bias"}
+
+
+@dataclass
+class Brought:
+    """Our tensors; `unread` are theirs that no output of the model reads."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+
+
+def to_ours(
+    family: type[Family], theirs: Mapping[str, Tensor], wanted: Mapping[str, torch.Size], blueprint: Blueprint
+) -> Brought:
+    """Our tensors of the `wanted` names and shapes; raises DataError listing what does not correspond."""
+    names = _names(family, theirs)
+    brought = Brought()
+    used: set[str] = set()
+    for rule in family.rules_of(blueprint):
+        for binding in rule.bindings(wanted):
+            ours = rule.in_ours(binding)
+            if ours[0] in brought.tensors or not all(name in wanted for name in ours):
+                continue
+            sizes = {**family.sizes, **sizes_of(blueprint, ours[0])}
+            needed = rule.in_theirs(binding, rule.count(wanted[ours[0]], sizes))
+            if not all(name in names for name in needed):
+                continue
+            found = [theirs[names[name]] for name in needed]
+            try:
+                made = rule.to_ours(found, [wanted[name] for name in ours], sizes)
+            except Exception as error:  # einops raises an error of its own class
+                shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(needed, found, strict=True))
+                raise DataError(f"{shapes} cannot become {', '.join(ours)}: {_first_line(error)}") from None
+            brought.tensors |= dict(zip(ours, made, strict=True))
+            used.update(needed)
+    _check_all(family, theirs, names, used, wanted, brought)
+    return brought
+
+
+def to_theirs(family: type[Family], ours: Mapping[str, Tensor], blueprint: Blueprint) -> dict[str, Tensor]:
+    """Their tensors; raises DataError listing those of ours that no rule is about."""
+    made: dict[str, Tensor] = {}
+    used: set[str] = set()
+    for rule in family.rules_of(blueprint):
+        for binding in rule.bindings(ours):
+            names = rule.in_ours(binding)
+            if names[0] in used or not all(name in ours for name in names):
+                continue
+            tensors = [ours[name] for name in names]
+            written = rule.to_theirs(tensors, {**family.sizes, **sizes_of(blueprint, names[0])})
+            their_names = rule.in_theirs(binding, len(written))
+            made |= {
+                f"{family.prefix_of(name)}{name}": tensor for name, tensor in zip(their_names, written, strict=True)
+            }
+            used.update(names)
+    missed = sorted(set(ours) - used)
+    if missed:
+        raise DataError(f"no rule of '{family.part_name}' is about {_listed(missed)}")
+    return made
+
+
+def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
+    """The axes that layouts may name, for the sublayer that the tensor `name` of ours belongs to."""
+    side, _, rest = name.partition(".")
+    plan = next((plan for plan in blueprint.stacks() if plan.side == side), None)
+    if plan is None or not rest.startswith("layers."):
+        return {}
+    _, number, sublayer, *_ = rest.split(".")
+    layer = plan.layers[plan.order[int(number)]]
+    config = next((sub.config for sub in layer.sublayers if sub.name == sublayer), None)
+    experts = getattr(config, "num_experts", None)
+    if experts is not None:
+        return {"expert": experts}
+    heads = getattr(config, "num_heads", None)
+    if config is None or heads is None:
+        return {}
+    groups = getattr(config, "num_kv_heads", None) or heads
+    dim = config.width(plan.shape(plan=layer)) if hasattr(config, "width") else plan.d_model // heads
+    return {"head": heads, "group": groups, "dim": dim}
+
+
+def _names(family: type[Family], theirs: Iterable[str]) -> dict[str, str]:
+    """Their names as the rules spell them, each with that in the file."""
+    found = {}
+    for name in theirs:
+        plain = name
+        for old, new in SPELLINGS.items():
+            plain = plain.removesuffix(old) + new if plain.endswith(old) else plain
+        found[plain.removeprefix(family.prefix)] = name
+    return found
+
+
+def _check_all(
+    family: type[Family],
+    theirs: Mapping[str, Tensor],
+    names: Mapping[str, str],
+    used: set[str],
+    wanted: Mapping[str, torch.Size],
+    brought: Brought,
+) -> None:
+    """Raise DataError for what is left over on either side."""
+    left, depth = [], _depth(wanted)
+    for plain, name in names.items():
+        if plain in used or matches(family.ignored, plain):
+            continue
+        if matches(family.dropped, plain) or (family.ahead and _number(plain) >= depth):
+            brought.unread.append(name)
+        elif not _is_tied(family, theirs, names, plain):
+            left.append(name)
+    missed = sorted(set(wanted) - set(brought.tensors))
+    said = []
+    if left:
+        said.append(f"no rule of '{family.part_name}' explains {_listed(sorted(left))}")
+    if missed:
+        said.append(f"nothing in the files fills {_listed(missed)}")
+    if said:
+        raise DataError("; ".join(said))
+
+
+def _number(name: str) -> int:
+    """The number of the layer that a name is of, -1 for one outside the layers."""
+    found = re.search(r"(?:^|\.)layers\.([0-9]+)\.", name)
+    return -1 if found is None else int(found[1])
+
+
+def _depth(names: Iterable[str]) -> int:
+    """How many layers these names are of."""
+    return 1 + max(map(_number, names), default=-1)
+
+
+def _is_tied(family: type[Family], theirs: Mapping[str, Tensor], names: Mapping[str, str], plain: str) -> bool:
+    """Whether a tensor stands for another one; raises DataError where they differ all the same."""
+    owner = family.tied.get(plain)
+    if owner is None or owner not in names:
+        return False
+    if not torch.equal(theirs[names[plain]], theirs[names[owner]]):
+        raise DataError(f"{names[plain]} and {names[owner]} are one tensor by config.json, and differ in the files")
+    return True
+
+
+def _listed(names: list[str], most: int = 12) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,125 @@
+"""A run -> a folder that transformers loads: as one of theirs where the architecture is, else with tfkit's sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.interop.huggingface.convert import to_theirs
+from tfkit.interop.huggingface.family import Family
+from tfkit.interop.huggingface.files import CONFIG, SINGLE
+from tfkit.interop.huggingface.folder import check_free, whole_folder
+from tfkit.interop.huggingface.importing import THEIRS, own_tensors
+from tfkit.interop.huggingface.own import MODELING, SOURCES, head_classes, own_config, write_sources
+from tfkit.interop.huggingface.special import GENERATION, THEIR_IDS, TOKENIZER_CONFIG, TOKENS_MAP, read_optional
+from tfkit.interop.huggingface.theirs import Theirs, as_theirs
+from tfkit.interop.huggingface.tokenizer_files import CHAT, write_tokenizer
+from tfkit.run import Run
+from tfkit.training.folder import ENVIRONMENT, RESOLVED, TOKENIZER, read_json, write_json
+from tfkit.training.weights import save_tensors
+
+WRITTEN = (CONFIG, SINGLE, GENERATION, TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP, CHAT, MODELING, SOURCES, RESOLVED)
+LABELS = ("id2label", "label2id", "problem_type")  # of a config.json that was imported: what its outputs are called
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export wrote; `theirs` is None where the folder brings its own code."""
+
+    folder: Path
+    theirs: Theirs | None
+    auto_class: str
+
+
+def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
+    """Write `run` to the folder `target` as transformers reads it; `force` replaces an earlier export.
+
+    Raises RunError for a folder that may not be written; nothing is left then.
+    """
+    goal, kept = Path(target), _kept(run)
+    check_free(goal, (CONFIG, SINGLE), force, "model")
+    tensors, tied = own_tensors(run.model)
+    theirs = as_theirs(run.blueprint, _said(run))
+    with whole_folder(goal, WRITTEN) as folder:
+        if theirs is not None:
+            save_tensors(folder / SINGLE, _their_tensors(run.blueprint, theirs.family, tensors), {"format": "pt"})
+            config = theirs.config | _labels(kept, theirs)
+        else:
+            save_tensors(
+                folder / SINGLE, {f"model.{name}": tensor for name, tensor in tensors.items()}, {"format": "pt"}
+            )
+            config = own_config(run, tied)
+            write_sources(run, folder)
+        ids = _ids(run)
+        known = {key: id_ for key, id_ in ids.items() if id_ is not None}
+        write_json(folder / CONFIG, config | _facts(run.blueprint, tensors) | ids)
+        if run.blueprint.decoder is not None:
+            write_json(folder / GENERATION, read_optional(kept / GENERATION) or known)
+        if has_tokenizer(run):
+            write_tokenizer(run, kept, folder)
+    return Exported(goal, theirs, auto_class(run.blueprint))
+
+
+def _their_tensors(blueprint: Blueprint, family: type[Family], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their weights, and the constants that their files hold beside them."""
+    constants = {f"{family.prefix_of(name)}{name}": value for name, value in family.constants(blueprint).items()}
+    return to_theirs(family, ours, blueprint) | {name: torch.tensor(value) for name, value in constants.items()}
+
+
+def has_tokenizer(run: Run) -> bool:
+    """Whether the run reads texts."""
+    return (run.folder / TOKENIZER).is_file()
+
+
+def auto_class(blueprint: Blueprint) -> str:
+    """Their class that loads such a model with its head."""
+    classes = head_classes(blueprint)
+    return "AutoModel" if classes is None else classes[0]
+
+
+def _said(run: Run) -> tuple[str, ...]:
+    """The family and the class that the run was imported as; nothing of one that was trained here."""
+    file = run.folder / ENVIRONMENT
+    known: Mapping[str, Any] = read_json(file).get("imported", {}) if file.is_file() else {}
+    return tuple(str(known[key]) for key in ("family", "class") if key in known)
+
+
+def _kept(run: Run) -> Path:
+    """Where an import keeps their small files; a run that was trained in its place since has none."""
+    return run.folder / (THEIRS if _said(run) else "nothing")
+
+
+def _labels(kept: Path, theirs: Theirs) -> dict[str, Any]:
+    before = read_optional(kept / CONFIG)
+    same = before.get("architectures") == [theirs.head_class]
+    return {key: before[key] for key in LABELS if key in before} if same else {}
+
+
+def _facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What every config.json says besides its architecture."""
+    dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+    paired = blueprint.encoder is not None and blueprint.decoder is not None
+    return {"dtype": str(dtype).removeprefix("torch."), **({"is_encoder_decoder": True} if paired else {})}
+
+
+def _ids(run: Run) -> dict[str, int | None]:
+    """The special tokens by their keys: those that the recipe says, else those of the tokenizer.
+
+    A token that there is not is said to be none, since a family of theirs may have one by default.
+    """
+    said = dict(run.blueprint.special_ids)
+    if run.recipe.objective is not None or not said:
+        said = {**said, **(run.tokenizer.special_ids if has_tokenizer(run) else {})}
+    ids = {key: said.get(role) for role, key in THEIR_IDS.items()}
+    if run.blueprint.encoder is not None and run.blueprint.decoder is not None and "start" in said:
+        ids["decoder_start_token_id"] = said["start"]
+        before = read_optional(_kept(run) / CONFIG).get("bos_token_id")
+        ids |= {"bos_token_id": before} if isinstance(before, int) else {}
+    return ids

@@ -1,0 +1,215 @@
+"""BART (Lewis et al. 2019), and the encoder-decoders that differ from it in their positions and norms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.family import Family, Tree, laid
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, Switch, amended
+from tfkit.interop.huggingface.tensors import Rule
+
+PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+# what all have in common: an encoder-decoder with learned positions
+PLAIN: Tree = {
+    "type": "encoder_decoder",
+    "embedding": {"type": "tokens", "shared": True},
+    "position": {"type": "learned"},
+    "layer": {
+        "residual": "post_norm",
+        "norm": {"type": "layer_norm"},
+        "attention": {"type": "multi_head"},
+        "feedforward": {"type": "mlp"},
+    },
+    "init": {"type": "normal"},
+}
+PRE_NORM = {"layer": {"residual": "pre_norm"}}
+SINES = {"position": {"type": "sinusoidal", "layout": "halves"}}
+
+
+def attention_rules(theirs: str, ours: str) -> tuple[Rule, ...]:
+    """The projections of an attention and its norm."""
+    layer = "{side}.layers.{layer}"
+    projections = (
+        Rule(f"{layer}.{theirs}.{name}.{{kind}}", f"{layer}.{ours}.{part}.{{kind}}")
+        for name, part in PROJECTIONS.items()
+    )
+    return (*projections, Rule(f"{layer}.{theirs}_layer_norm.{{kind}}", f"{layer}.{ours}_norm.{{kind}}"))
+
+
+LAYERS = (
+    *attention_rules("self_attn", "attention"),
+    *attention_rules("encoder_attn", "cross_attention"),
+    Rule("{side}.layers.{layer}.fc1.{kind}", "{side}.layers.{layer}.feedforward.up.{kind}"),
+    Rule("{side}.layers.{layer}.fc2.{kind}", "{side}.layers.{layer}.feedforward.down.{kind}"),
+    Rule("{side}.layers.{layer}.final_layer_norm.{kind}", "{side}.layers.{layer}.feedforward_norm.{kind}"),
+)
+ENDS = (
+    Rule("{side}.embed_positions.weight", "{side}.position.0.table.weight"),
+    Rule("{side}.layernorm_embedding.{kind}", "{side}.embedding.norm.{kind}"),
+    Rule("{side}.layer_norm.{kind}", "{side}.final_norm.{kind}"),
+    Rule("lm_head.weight", "head.output.weight"),
+    Rule("final_logits_bias", "head.output.bias", "1 token -> token"),
+)
+ONE_TABLE = (Rule("shared.weight", "encoder.embedding.tokens.weight"),)
+TWO_TABLES = (
+    Rule(
+        ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+        ("encoder.embedding.tokens.weight", "decoder.embedding.tokens.weight"),
+    ),
+)
+
+
+def heads_of(name: str, **head: Any) -> dict[str, Mapping[str, Any]]:
+    """Their two classes of an encoder-decoder: with a head, and without."""
+    return {
+        f"{name}ForConditionalGeneration": {"head": {"type": "language_model", **head}},
+        f"{name}Model": {"head": "none"},
+    }
+
+
+@register("family", "bart")
+class Bart(Family):
+    """BART: an encoder-decoder with the norm after each sublayer, one over the embeddings, and learned positions."""
+
+    model_types = ("bart",)
+    base: ClassVar = laid(PLAIN, {"embedding": {"norm": True}, "position": {"offset": 2}})
+    heads: ClassVar = heads_of("Bart", bias="frozen")
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("vocab_size", "vocab_size", 50265),
+        Setting("max_position_embeddings", "max_length", 1024),
+        Setting("d_model", "d_model", 1024),
+        Setting("encoder_layers", "encoder.num_layers", 12),
+        Setting("decoder_layers", "decoder.num_layers", 12),
+        Setting("encoder_attention_heads", "encoder.layer.attention.num_heads", 16),
+        Setting("decoder_attention_heads", "decoder.layer.attention.num_heads", 16),
+        Setting("encoder_ffn_dim", "encoder.layer.feedforward.d_ff", 4096),
+        Setting("decoder_ffn_dim", "decoder.layer.feedforward.d_ff", 4096),
+        Setting("activation_function", "layer.feedforward.activation", "gelu", ACTIVATIONS),
+        Setting("dropout", ("layer.dropout", "embedding.dropout"), 0.1),
+        Setting("attention_dropout", "layer.attention.dropout", 0.0),
+        Setting("activation_dropout", "layer.feedforward.dropout", 0.0),
+        Setting("init_std", "init.std", 0.02),
+        Switch("scale_embedding", "embedding.scale", False, on="sqrt_d_model"),
+    )
+    rules = (*ONE_TABLE, *ENDS, *LAYERS)
+    prefix = "model."
+    unprefixed: ClassVar[tuple[str, ...]] = ("lm_head.", "final_logits_bias")
+    tied: ClassVar = dict.fromkeys(
+        ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
+    )
+    ignored: ClassVar[tuple[str, ...]] = ("{side}.version",)
+    ties: ClassVar[bool] = True  # tie_word_embeddings, where it is not said
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        _join(model)
+        if model["head"] != "none":
+            model["head"]["tied"] = bool(config.get("tie_word_embeddings", cls.ties))
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied", cls.ties))
+        config["is_encoder_decoder"] = True
+
+
+@register("family", "plbart")
+class PLBart(Bart):
+    """PLBART: a BART that reads and writes programs (Ahmad et al. 2021)."""
+
+    model_types = ("plbart",)
+    heads: ClassVar = heads_of("PLBart", bias="frozen")
+    settings = amended(
+        Bart.settings,
+        Setting("vocab_size", "vocab_size", 50005),
+        Setting("d_model", "d_model", 768),
+        Setting("encoder_layers", "encoder.num_layers", 6),
+        Setting("decoder_layers", "decoder.num_layers", 6),
+        Setting("encoder_attention_heads", "encoder.layer.attention.num_heads", 12),
+        Setting("decoder_attention_heads", "decoder.layer.attention.num_heads", 12),
+        Setting("encoder_ffn_dim", "encoder.layer.feedforward.d_ff", 3072),
+        Setting("decoder_ffn_dim", "decoder.layer.feedforward.d_ff", 3072),
+        Setting("attention_dropout", "layer.attention.dropout", 0.1),
+        Switch("scale_embedding", "embedding.scale", True, on="sqrt_d_model"),
+    )
+
+
+@register("family", "mvp")
+class MVP(Bart):
+    """MVP: a BART that learned many tasks at once (Tang et al. 2022); prompts of its own cannot be brought in."""
+
+    model_types = ("mvp",)
+    heads: ClassVar = heads_of("Mvp", bias="frozen")
+    settings = amended(Bart.settings, Setting("vocab_size", "vocab_size", 50267))
+    fixed = (Fixed("use_prompt", (False,)),)
+
+
+@register("family", "mbart")
+class MBart(Bart):
+    """mBART: a BART for many languages, the norm before each sublayer (Liu et al. 2020)."""
+
+    model_types = ("mbart",)
+    base: ClassVar = laid(Bart.base, PRE_NORM)
+    heads: ClassVar = heads_of("MBart", bias="frozen")
+
+
+@register("family", "blenderbot")
+class Blenderbot(Bart):
+    """Blenderbot: a deep decoder on a shallow encoder, the norm before each sublayer (Roller et al. 2020)."""
+
+    model_types = ("blenderbot",)
+    base: ClassVar = laid(PLAIN, PRE_NORM)
+    heads: ClassVar = heads_of("Blenderbot", bias="frozen")
+    settings = amended(
+        Bart.settings,
+        Setting("vocab_size", "vocab_size", 8008),
+        Setting("max_position_embeddings", "max_length", 128),
+        Setting("d_model", "d_model", 2560),
+        Setting("encoder_layers", "encoder.num_layers", 2),
+        Setting("decoder_layers", "decoder.num_layers", 24),
+        Setting("encoder_attention_heads", "encoder.layer.attention.num_heads", 32),
+        Setting("decoder_attention_heads", "decoder.layer.attention.num_heads", 32),
+        Setting("encoder_ffn_dim", "encoder.layer.feedforward.d_ff", 10240),
+        Setting("decoder_ffn_dim", "decoder.layer.feedforward.d_ff", 10240),
+    )
+
+
+@register("family", "blenderbot_small")
+class BlenderbotSmall(Bart):
+    """Blenderbot, small: a BART whose decoder norms its tokens before positions are added (Roller et al. 2020)."""
+
+    model_types = ("blenderbot-small",)
+    base: ClassVar = laid(
+        PLAIN, {"embedding": {"norm": True}, "decoder": {"embedding": {"norm_before_positions": True}}}
+    )
+    heads: ClassVar = heads_of("BlenderbotSmall", bias="frozen")
+    settings = amended(
+        Bart.settings,
+        Setting("max_position_embeddings", "max_length", 512),
+        Setting("d_model", "d_model", 512),
+        Setting("encoder_layers", "encoder.num_layers", 8),
+        Setting("decoder_layers", "decoder.num_layers", 8),
+        Setting("encoder_ffn_dim", "encoder.layer.feedforward.d_ff", 2048),
+        Setting("decoder_ffn_dim", "decoder.layer.feedforward.d_ff", 2048),
+        # the decoder norms its tokens at once, after which no factor is left of them
+        Switch("scale_embedding", "encoder.embedding.scale", False, on="sqrt_d_model"),
+    )
+
+
+@register("family", "pegasus")
+class Pegasus(Bart):
+    """Pegasus: fixed positions, the norm before each sublayer (Zhang et al. 2019)."""
+
+    model_types = ("pegasus",)
+    base: ClassVar = laid(PLAIN, {**PRE_NORM, **SINES})
+    heads: ClassVar = heads_of("Pegasus", bias="frozen")
+    ignored = (*Bart.ignored, "{side}.embed_positions.weight")
+
+
+def _join(model: Tree) -> None:
+    """Say once, in `layer`, what both sides say of theirs."""
+    encoder, decoder = model["encoder"], model["decoder"]
+    if encoder["layer"] == decoder["layer"]:
+        model["layer"] = laid(model["layer"], encoder.pop("layer"))
+        del decoder["layer"]

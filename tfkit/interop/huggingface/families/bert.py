@@ -1,0 +1,217 @@
+"""BERT (Devlin et al. 2018), and the encoders that differ from it in a few settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.family import Family, Tree, laid
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look, put
+from tfkit.interop.huggingface.tensors import Rule
+
+LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
+PRE_NORM: Tree = {"layer": {"residual": "pre_norm"}, "embedding": {"norm": None}}
+MASKED_LM: Tree = {"type": "masked_lm", "tied": True}
+CLASSIFIER: Tree = {"type": "classifier", "activation": "tanh"}
+POOLER: Tree = {"head": "none", "heads": {"pooler": {"type": "pooled", "activation": "tanh"}}}
+NEXT_SENTENCE: Tree = {"heads": {"next_sentence": {**CLASSIFIER, "num_classes": 2}}}
+
+
+def heads_of(name: str) -> dict[str, Mapping[str, Any]]:
+    """Their classes of an encoder: one that fills in masked tokens, one for classes of texts, and without a head."""
+    return {
+        f"{name}ForMaskedLM": {"head": MASKED_LM},
+        f"{name}ForSequenceClassification": {"head": CLASSIFIER},
+        f"{name}Model": POOLER,
+    }
+
+
+def table_rules(norm: str = "LayerNorm") -> tuple[Rule, ...]:
+    """The tables of tokens, places and token types, and the norm of their sum."""
+    return (
+        Rule("embeddings.word_embeddings.weight", "encoder.embedding.tokens.weight"),
+        Rule("embeddings.position_embeddings.weight", "encoder.position.0.table.weight"),
+        Rule("embeddings.token_type_embeddings.weight", "encoder.embedding.segments.weight"),
+        Rule(f"embeddings.{norm}.{{kind}}", "encoder.embedding.norm.{kind}"),
+    )
+
+
+def layer_rules(
+    attention: str = "attention.output.LayerNorm", feedforward: str = "output.LayerNorm"
+) -> tuple[Rule, ...]:
+    """The projections of a layer, and its two norms by their names there."""
+    names = {
+        "attention.self.query": "attention.query",
+        "attention.self.key": "attention.key",
+        "attention.self.value": "attention.value",
+        "attention.output.dense": "attention.output",
+        "intermediate.dense": "feedforward.up",
+        "output.dense": "feedforward.down",
+        attention: "attention_norm",
+        feedforward: "feedforward_norm",
+    }
+    return renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in names.items()})
+
+
+def renamed(names: Mapping[str, str]) -> tuple[Rule, ...]:
+    """Weights and biases that differ in nothing but the name: theirs, then ours."""
+    return tuple(Rule(f"{theirs}.{{kind}}", f"{ours}.{{kind}}") for theirs, ours in names.items())
+
+
+MASKED_LM_RULES = (
+    *renamed({"cls.predictions.transform.dense": "head.dense", "cls.predictions.transform.LayerNorm": "head.norm"}),
+    Rule("cls.predictions.bias", "head.output.bias"),
+    *renamed({"pooler.dense": "heads.next_sentence.dense", "cls.seq_relationship": "heads.next_sentence.output"}),
+)
+POOLER_RULES = renamed({"pooler.dense": "heads.pooler.dense"})
+CLASSIFIER_RULES = renamed({"pooler.dense": "head.dense", "classifier": "head.output"})
+
+
+class Encoder(Family):
+    """What BERT and its relatives have in common, whatever the names of their tensors."""
+
+    base: ClassVar[Mapping[str, Any]] = {
+        "type": "encoder",
+        "embedding": {"type": "tokens", "norm": True},
+        "position": {"type": "learned"},
+        "layer": {
+            "residual": "post_norm",
+            "norm": {"type": "layer_norm"},
+            "attention": {"type": "multi_head"},
+            "feedforward": {"type": "mlp"},
+        },
+        "init": {"type": "normal"},
+    }
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("vocab_size", "vocab_size", 30522),
+        Setting("max_position_embeddings", "max_length", 512),
+        Setting("hidden_size", "d_model", 768),
+        Setting("num_hidden_layers", "num_layers", 12),
+        Setting("num_attention_heads", "layer.attention.num_heads", 12),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 3072),
+        Setting("hidden_act", "layer.feedforward.activation", "gelu", ACTIVATIONS),
+        Setting("hidden_dropout_prob", ("layer.dropout", "embedding.dropout"), 0.1),
+        Setting("attention_probs_dropout_prob", "layer.attention.dropout", 0.1),
+        Setting("type_vocab_size", "embedding.segments", 2),
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-12),
+        Setting("initializer_range", "init.std", 0.02),
+    )
+    fixed: ClassVar[tuple[Fixed, ...]] = (
+        Fixed("is_decoder", (False,)),
+        Fixed("add_cross_attention", (False,)),
+        Fixed("position_embedding_type", ("absolute",)),
+        Fixed("tie_word_embeddings", (True,)),
+    )
+    ignored: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "embeddings.token_type_ids")
+    head_activation: ClassVar[str | None] = None  # of a masked_lm; None: that of the feed-forward
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        if look(model, "head.type") == "masked_lm":
+            put(model, "head.activation", cls.head_activation or look(model, "layer.feedforward.activation"))
+        if look(model, "head.type") == "classifier":
+            put(model, "head.num_classes", classes(config))
+            rates = (config.get(key) for key in ("classifier_dropout", "classifier_dropout_prob"))
+            put(model, "head.dropout", next((rate for rate in rates if rate is not None), model["layer"]["dropout"]))
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        if look(model, "head.type") == "classifier":
+            config["id2label"] = {str(number): f"LABEL_{number}" for number in range(model["head"]["num_classes"])}
+
+
+def classes(config: Mapping[str, Any]) -> int:
+    """How many classes a classifier of theirs has."""
+    return len(config.get("id2label") or ()) or int(config.get("num_labels", 2))
+
+
+@register("family", "bert")
+class Bert(Encoder):
+    """BERT: the norm after each sublayer, a norm over the embeddings, a dense layer before the head."""
+
+    model_types: ClassVar[tuple[str, ...]] = ("bert",)
+    heads: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        **heads_of("Bert"),
+        "BertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE},
+    }
+    rules: ClassVar[tuple[Rule, ...]] = (*table_rules(), *layer_rules())
+    head_rules: ClassVar[Mapping[str, tuple[Rule, ...]]] = {
+        "masked_lm": MASKED_LM_RULES,
+        "none": POOLER_RULES,
+        "classifier": CLASSIFIER_RULES,
+    }
+    prefix, unprefixed = "bert.", ("cls.", "classifier.")
+    tied: ClassVar = {
+        "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+    dropped: ClassVar[tuple[str, ...]] = ("pooler.dense.{kind}", "cls.seq_relationship.{kind}")
+
+
+@register("family", "ernie")
+class Ernie(Bert):
+    """ERNIE: a BERT that learned to fill in whole phrases (Sun et al. 2019); types of tasks cannot be brought in."""
+
+    model_types = ("ernie",)
+    heads: ClassVar = {**heads_of("Ernie"), "ErnieForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
+    fixed = (*Bert.fixed, Fixed("use_task_id", (False,)))
+    prefix = "ernie."
+
+
+@register("family", "megatron_bert")
+class MegatronBert(Bert):
+    """Megatron-BERT: the norm before each sublayer, none over the embeddings (Shoeybi et al. 2019)."""
+
+    model_types = ("megatron-bert",)
+    base: ClassVar = laid(Bert.base, PRE_NORM)
+    heads: ClassVar = {**heads_of("MegatronBert"), "MegatronBertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
+    settings = amended(
+        Bert.settings,
+        Setting("vocab_size", "vocab_size", 29056),
+        Setting("hidden_size", "d_model", 1024),
+        Setting("num_hidden_layers", "num_layers", 24),
+        Setting("num_attention_heads", "layer.attention.num_heads", 16),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 4096),
+    )
+    rules = (*table_rules()[:3], *layer_rules("attention.ln", "ln"), *renamed({"encoder.ln": "encoder.final_norm"}))
+
+
+@register("family", "bert_generation")
+class BertGeneration(Encoder):
+    """A BERT that writes: the future hidden, no token types, a head without a dense layer (Rothe et al. 2019)."""
+
+    model_types = ("bert-generation",)
+    heads: ClassVar = {
+        "BertGenerationDecoder": {"type": "decoder", "head": {"type": "language_model", "tied": True, "bias": True}},
+        "BertGenerationEncoder": {"head": "none"},
+    }
+    settings = amended(MegatronBert.settings, Setting("vocab_size", "vocab_size", 50358), without=("type_vocab_size",))
+    fixed = tuple(row for row in Encoder.fixed if row.theirs != "is_decoder")
+    rules = tuple(
+        replace(rule, ours=str(rule.ours).replace("encoder.", "{side}.", 1))
+        for rule in (*table_rules(), *layer_rules())
+    )
+    head_rules: ClassVar = {"language_model": (Rule("lm_head.bias", "head.output.bias"),)}
+    prefix, unprefixed = "bert.", ("lm_head.",)
+    tied: ClassVar = {
+        "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    }
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        if config.get("is_decoder", False):
+            model["type"] = "decoder"
+        elif model["head"] != "none":
+            raise DataError(
+                "config.json: is_decoder: a BertGenerationDecoder that sees the future cannot be brought in"
+            )
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["is_decoder"] = model["type"] == "decoder"

@@ -1,0 +1,202 @@
+"""BLOOM (BigScience 2022), Falcon (Almazrouei et al. 2023) and MPT (MosaicML 2023)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.decoders import GROUPED, INNER, QKV, ClassicDecoder, heads_of, named
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look, put
+from tfkit.interop.huggingface.tensors import Rule
+
+THEIRS = "h.{layer}"
+BODY = (
+    Rule("word_embeddings.weight", "decoder.embedding.tokens.weight"),
+    Rule(f"{THEIRS}.self_attention.query_key_value.{{kind}}", QKV, GROUPED, GROUPED),
+    *named(THEIRS, attention__output="self_attention.dense", attention_norm="input_layernorm"),
+    *named(THEIRS, feedforward_norm="post_attention_layernorm"),
+    *named(f"{THEIRS}.mlp", feedforward__up="dense_h_to_4h", feedforward__down="dense_4h_to_h"),
+    Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
+    Rule("lm_head.weight", "head.output.weight"),
+)
+
+
+@register("family", "bloom")
+class Bloom(ClassicDecoder):
+    """BLOOM: scores fall with the distance, a norm over the embeddings."""
+
+    model_types = ("bloom",)
+    base: ClassVar = laid(
+        ClassicDecoder.base,
+        {
+            "embedding": {"norm": True},
+            "position": {"type": "alibi"},
+            "layer": {"feedforward": {"activation": "gelu_tanh"}},
+        },
+    )
+    heads: ClassVar = heads_of("Bloom")
+    settings = (
+        Setting("vocab_size", "vocab_size", 250880),
+        Setting("hidden_size", "d_model", 64, also=("n_embed",)),
+        Setting("n_layer", "num_layers", 2, also=("num_hidden_layers",)),
+        Setting("n_head", "layer.attention.num_heads", 8, also=("num_attention_heads",)),
+        Setting("hidden_dropout", "layer.dropout", 0.0),
+        Setting("attention_dropout", "layer.attention.dropout", 0.0),
+        Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
+        Setting("initializer_range", "init.std", 0.02),
+    )
+    fixed = (Fixed("apply_residual_connection_post_layernorm", (False,)),)
+    rules = (Rule("word_embeddings_layernorm.{kind}", "decoder.embedding.norm.{kind}"), *BODY)
+    prefix, unprefixed = "transformer.", ("lm_head.",)
+    tied: ClassVar = {"lm_head.weight": "word_embeddings.weight"}
+
+
+@register("family", "falcon")
+class Falcon(ClassicDecoder):
+    """Falcon: attention and feed-forward side by side, few key-value heads; rotary, or as BLOOM."""
+
+    model_types = ("falcon",)
+    base: ClassVar = laid(ClassicDecoder.base, {"position": {"type": "rotary"}})
+    heads: ClassVar = heads_of("Falcon")
+    settings = (
+        Setting("vocab_size", "vocab_size", 65024),
+        Setting("max_position_embeddings", "max_length", 2048),
+        Setting("hidden_size", "d_model", 4544, also=("n_embed",)),
+        Setting("num_hidden_layers", "num_layers", 32, also=("n_layer",)),
+        Setting("num_attention_heads", "layer.attention.num_heads", 71, also=("n_head",)),
+        Setting("ffn_hidden_size", INNER, None),
+        Setting("activation", "layer.feedforward.activation", "gelu", ACTIVATIONS),
+        Setting("bias", ("layer.attention.bias", "layer.feedforward.bias"), False),
+        Setting("hidden_dropout", "layer.dropout", 0.0),
+        Setting("attention_dropout", "layer.attention.dropout", 0.0),
+        Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
+        Setting("initializer_range", "init.std", 0.02),
+    )
+    rules = (*named(THEIRS, norm="input_layernorm"), *BODY)
+    side_by_side: ClassVar = named(
+        THEIRS, attention_norm="ln_attn", feedforward_norm="ln_mlp"
+    )  # where each has its norm
+    prefix, unprefixed = "transformer.", ("lm_head.",)
+    tied: ClassVar = {"lm_head.weight": "word_embeddings.weight"}
+    ignored = ("h.{layer}.self_attention.rotary_emb.inv_freq",)
+    rope: ClassVar[Rope] = Rope()
+
+    @classmethod
+    def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
+        layout = blueprint.last.layers[0].residual.part.part_name
+        rules = super().rules_of(blueprint)
+        return (*cls.side_by_side, *rules) if layout == "parallel_two_norms" else rules
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        heads = look(model, "layer.attention.num_heads")
+        model["position"] = cls.rope.read(config)
+        if config.get("alibi", False):
+            scale = 1 / math.sqrt(model["d_model"] // heads)
+            model["position"] = {"type": "alibi", "scale": scale, "bfloat16": True}
+        put(model, "layer.residual.type", _residual(config))
+        groups = _groups(config, heads)
+        if groups != heads:
+            put(model, "layer.attention.num_kv_heads", groups)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        heads = config["num_attention_heads"]
+        groups = look(model, "layer.attention.num_kv_heads") or heads
+        residual = look(model, "layer.residual.type")
+        grouped = residual == "parallel_two_norms" or groups not in (1, heads)
+        config |= {"new_decoder_architecture": grouped, "parallel_attn": residual != "pre_norm"}
+        config |= {"num_kv_heads": groups, "multi_query": groups == 1}
+        if grouped:
+            config["num_ln_in_parallel_attn"] = 2 if residual == "parallel_two_norms" else 1
+        config["alibi"] = model["position"]["type"] == "alibi"
+        if not config["alibi"]:
+            config["rope_parameters"] = cls.rope.write(model["position"], config)
+
+
+def _residual(config: Mapping[str, Any]) -> str:
+    """Raises DataError for settings that contradict one another."""
+    grouped, parallel = config.get("new_decoder_architecture", False), config.get("parallel_attn", True)
+    if grouped and not parallel:
+        raise DataError("config.json: parallel_attn: false cannot be brought in with new_decoder_architecture")
+    if not grouped:
+        return "parallel" if parallel else "pre_norm"
+    return "parallel" if config.get("num_ln_in_parallel_attn") == 1 else "parallel_two_norms"
+
+
+def _groups(config: Mapping[str, Any], heads: int) -> int:
+    """How many key-value heads there are."""
+    if config.get("new_decoder_architecture", False):
+        return int(config.get("num_kv_heads") or heads)
+    return 1 if config.get("multi_query", True) else heads
+
+
+@register("family", "mpt")
+class MPT(ClassicDecoder):
+    """MPT: scores fall with the distance, no biases; queries, keys and values may be clipped."""
+
+    model_types = ("mpt",)
+    base: ClassVar = laid(
+        ClassicDecoder.base,
+        {
+            "position": {"type": "alibi", "between": "above"},
+            "layer": {
+                "norm": {"bias": False},
+                "attention": {"bias": False},
+                "feedforward": {"bias": False, "activation": "gelu"},
+            },
+        },
+    )
+    heads: ClassVar = heads_of("Mpt")
+    settings = (
+        Setting("vocab_size", "vocab_size", 50368),
+        Setting("max_seq_len", "max_length", 2048),
+        Setting("d_model", "d_model", 2048),
+        Setting("n_layers", "num_layers", 24),
+        Setting("n_heads", "layer.attention.num_heads", 16),
+        Setting("resid_pdrop", "layer.dropout", 0.0),
+        Setting("emb_pdrop", "embedding.dropout", 0.0),
+        Setting("attn_config.attn_pdrop", "layer.attention.dropout", 0.0),
+        Setting("attn_config.clip_qkv", "layer.attention.clip", None),
+        Setting("attn_config.softmax_scale", "layer.attention.scale", None),
+        Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
+        Setting("initializer_range", "init.std", 0.02),
+    )
+    # what their implementation takes no notice of, so that nothing else may stand there
+    fixed = (
+        Fixed("expansion_ratio", (4,)),
+        Fixed("no_bias", (True,)),
+        Fixed("logit_scale", (None,)),
+        Fixed("embedding_fraction", (1.0,)),
+        Fixed("attn_config.alibi", (True,)),
+        Fixed("attn_config.alibi_bias_max", (8,)),
+        Fixed("attn_config.attn_type", ("multihead_attention",)),
+        Fixed("attn_config.prefix_lm", (False,)),
+        Fixed("attn_config.qk_ln", (False,)),
+    )
+    rules = (
+        Rule("wte.weight", "decoder.embedding.tokens.weight"),
+        Rule("blocks.{layer}.attn.Wqkv.{kind}", QKV),
+        *named("blocks.{layer}", attention__output="attn.out_proj", attention_norm="norm_1", feedforward_norm="norm_2"),
+        *named("blocks.{layer}.ffn", feedforward__up="up_proj", feedforward__down="down_proj"),
+        Rule("norm_f.{kind}", "decoder.final_norm.{kind}"),
+        Rule("lm_head.weight", "head.output.weight"),
+    )
+    prefix, unprefixed = "transformer.", ("lm_head.",)
+    tied: ClassVar = {"lm_head.weight": "wte.weight"}
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        if look(model, INNER) != 4 * model["d_model"]:
+            raise DataError("a feed-forward that is not four times as wide has no word there")
+        if not config["attn_config"]["attn_pdrop"]:
+            config["attn_config"]["attn_pdrop"] = 0  # their class takes whole numbers only

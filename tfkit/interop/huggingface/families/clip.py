@@ -1,0 +1,102 @@
+"""The text encoders of CLIP (Radford et al. 2021) and SigLIP (Zhai et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.bert import Encoder, renamed
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look, put
+from tfkit.interop.huggingface.tensors import Rule
+
+LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layers.{layer}"
+NAMES = {
+    "self_attn.q_proj": "attention.query",
+    "self_attn.k_proj": "attention.key",
+    "self_attn.v_proj": "attention.value",
+    "self_attn.out_proj": "attention.output",
+    "layer_norm1": "attention_norm",
+    "mlp.fc1": "feedforward.up",
+    "mlp.fc2": "feedforward.down",
+    "layer_norm2": "feedforward_norm",
+}
+PRE_NORM: Tree = {"layer": {"residual": "pre_norm"}, "embedding": {"norm": None}}
+WORDS = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}
+OLD_END = 2  # what the first files of CLIP call their end token, which is the last of the vocabulary
+
+
+@register("family", "clip_text")
+class ClipText(Encoder):
+    """CLIP's text encoder: it sees the past only, so that the end token, which is the text's vector, sees all of it."""
+
+    model_types: ClassVar[tuple[str, ...]] = ("clip_text_model",)
+    base: ClassVar[Mapping[str, Any]] = laid(Encoder.base, {**PRE_NORM, "mask": "causal"})
+    heads: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "CLIPTextModel": {"head": "none", "heads": {"pooler": {"type": "pooled", "pool": "last"}}},
+        "CLIPTextModelWithProjection": {"head": {"type": "pooled", "pool": "last", "bias": False}},
+    }
+    settings = amended(
+        (row for row in Encoder.settings if "dropout" not in row.theirs),
+        Setting("vocab_size", "vocab_size", 49408),
+        Setting("max_position_embeddings", "max_length", 77),
+        Setting("hidden_size", "d_model", 512),
+        Setting("num_attention_heads", "layer.attention.num_heads", 8),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 2048),
+        Setting("hidden_act", "layer.feedforward.activation", "quick_gelu", ACTIVATIONS),
+        Setting("attention_dropout", "layer.attention.dropout", 0.0),
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+        without=("type_vocab_size",),
+    )
+    fixed = ()
+    rules = (
+        Rule("embeddings.token_embedding.weight", "encoder.embedding.tokens.weight"),
+        Rule("embeddings.position_embedding.weight", "encoder.position.0.table.weight"),
+        *renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in NAMES.items()}),
+        *renamed({"final_layer_norm": "encoder.final_norm"}),
+    )
+    head_rules: ClassVar[Mapping[str, tuple[Rule, ...]]] = {"pooled": renamed({"text_projection": "head.dense"})}
+    prefix, unprefixed = "text_model.", ("text_projection.",)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        end = config.get("eos_token_id", 49407)
+        head = "heads.pooler" if model["head"] == "none" else "head"
+        put(model, f"{head}.until", model["vocab_size"] - 1 if end == OLD_END else end)
+        if model["head"] != "none":
+            put(model, "head.d_output", config.get("projection_dim", 512))
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        config["eos_token_id"] = look(model, "heads.pooler.until", look(model, "head.until"))
+        if model["head"]:
+            config["projection_dim"] = look(model, "head.d_output")
+
+
+@register("family", "siglip_text")
+class SiglipText(ClipText):
+    """SigLIP's text encoder: it sees both ways; what stands last, padding or not, is the text's vector."""
+
+    model_types = ("siglip_text_model",)
+    base: ClassVar = laid(Encoder.base, PRE_NORM)
+    heads: ClassVar = {"SiglipTextModel": {"head": "none", "heads": {"pooler": {"type": "pooled", "pool": "last"}}}}
+    settings = amended(
+        ClipText.settings,
+        Setting("vocab_size", "vocab_size", 32000),
+        Setting("max_position_embeddings", "max_length", 64),
+        Setting("hidden_size", "d_model", 768),
+        Setting("num_attention_heads", "layer.attention.num_heads", 12),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 3072),
+        Setting("hidden_act", "layer.feedforward.activation", "gelu_pytorch_tanh", WORDS),
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-6),
+    )
+    head_rules: ClassVar = {"none": renamed({"head": "heads.pooler.dense"})}
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        put(model, "heads.pooler.d_output", config.get("projection_size") or model["d_model"])
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        config["projection_size"] = look(model, "heads.pooler.d_output")

@@ -1,0 +1,100 @@
+"""Command R (Cohere 2024) and Command R7B (Cohere 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.gemma import every
+from tfkit.interop.huggingface.families.llama import ENDS, GATED, LAYER, THEIRS, Llama, attention_rules, heads_of
+from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import Setting, amended, put
+from tfkit.interop.huggingface.tensors import Rule
+
+
+@register("family", "cohere")
+class Cohere(Llama):
+    """Command R: attention and feed-forward at once from one norm without bias, interleaved rotation, scaled logits."""
+
+    model_types = ("cohere",)
+    base = laid(
+        Llama.base,
+        {
+            "embedding": {"type": "tokens"},
+            "layer": {"residual": {"type": "parallel"}, "norm": {"type": "layer_norm", "bias": False}},
+        },
+    )
+    heads = heads_of("Cohere")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 256000),
+        Setting("max_position_embeddings", "max_length", 8192),
+        Setting("hidden_size", "d_model", 8192),
+        Setting("num_hidden_layers", "num_layers", 40),
+        Setting("num_attention_heads", "layer.attention.num_heads", 64),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 22528),
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+        without=("head_dim", "mlp_bias", "rms_norm_eps"),
+    )
+    head_settings = (Setting("logit_scale", "head.scale", 0.0625),)
+    rules = (
+        *ENDS,
+        Rule(f"{THEIRS}.input_layernorm.weight", f"{LAYER}.norm.weight"),
+        *attention_rules(norms=()),
+        *(
+            Rule(
+                f"{THEIRS}.self_attn.{theirs}.weight", f"{LAYER}.attention.{ours}.weight", "number dim -> (number dim)"
+            )
+            for theirs, ours in (("q_norm", "query_norm"), ("k_norm", "key_norm"))
+        ),
+        *GATED,
+    )
+    rope, ties = Rope(theta=500000.0, layout="interleaved"), True
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        if config.get("use_qk_norm", False):
+            each_head(model)
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["use_qk_norm"] = spelled(model, "layer.attention.qk_norm") is not None
+
+
+@register("family", "cohere2")
+class Cohere2(Cohere):
+    """Command R7B: three layers that turn and see a window to one that does neither."""
+
+    model_types = ("cohere2",)
+    heads = heads_of("Cohere2")
+    rope = Rope(layout="interleaved")
+    listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
+
+    @classmethod
+    def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        return every(config, 4)
+
+    @classmethod
+    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+        return super().position(config, name) if name == SLIDING else None
+
+    @classmethod
+    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().say_positions(config, [layer for layer in layers if layer["position"]])
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        del config["use_qk_norm"]
+
+
+def each_head(model: Tree) -> None:
+    """Norms of queries and keys that have weights of their own for each head: of all heads at once, in groups."""
+    width = model["d_model"] // model["layer"]["attention"]["num_heads"]
+    put(model, "layer.attention.qk_norm", {"type": model["layer"]["norm"]["type"], "bias": False, "group_size": width})
+    put(model, "layer.attention.qk_norm_at", "width")

@@ -1,0 +1,93 @@
+"""DBRX (Databricks 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import LAYER, heads_of
+from tfkit.interop.huggingface.families.sparse import BASE, FEEDFORWARD, STACKS, Sparse
+from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look, put
+from tfkit.interop.huggingface.tensors import Rule
+
+BLOCK = "blocks.{layer}"
+ATTENTION = f"{BLOCK}.norm_attn_norm"
+# what others call it -> what its files do
+OWN = {
+    "max_position_embeddings": "max_seq_len",
+    "hidden_size": "d_model",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+}
+ROWS = "(expert inner) width -> expert inner width"  # all experts one below the other
+
+
+@register("family", "dbrx")
+class Dbrx(Sparse):
+    """DBRX: 16 experts, four for each token; layer norms without biases, queries, keys and values within bounds."""
+
+    model_types = ("dbrx",)
+    base = laid(BASE, {"layer": {"norm": {"type": "layer_norm", "bias": False}}})
+    heads = heads_of("Dbrx")
+    settings = (
+        Setting("vocab_size", "vocab_size", 32000),
+        Setting("max_position_embeddings", "max_length", 2048, also=(OWN["max_position_embeddings"],)),
+        Setting("hidden_size", "d_model", 2048, also=(OWN["hidden_size"],)),
+        Setting("num_hidden_layers", "num_layers", 24, also=(OWN["num_hidden_layers"],)),
+        Setting("num_attention_heads", "layer.attention.num_heads", 16, also=(OWN["num_attention_heads"],)),
+        Setting("attn_config.kv_n_heads", "layer.attention.num_kv_heads", 1),
+        Setting("attn_config.clip_qkv", "layer.attention.clip", None),
+        Setting("attn_config.attn_pdrop", "layer.attention.dropout", 0.0),
+        Setting("resid_pdrop", "layer.dropout", 0.0),
+        Setting("emb_pdrop", "embedding.dropout", 0.0),
+        Setting("ffn_config.moe_num_experts", "layer.feedforward.num_experts", 4),
+        Setting("ffn_config.moe_top_k", "layer.feedforward.num_active", 1),
+        Setting("ffn_config.ffn_hidden_size", "layer.feedforward.expert.d_ff", 3584),
+        Setting("ffn_config.ffn_act_fn.name", "layer.feedforward.expert.activation", "silu", ACTIVATIONS),
+        Setting("initializer_range", "init.std", 0.02),
+    )
+    derived = ("num_key_value_heads", "ffn_config.hidden_size")
+    fixed = (Fixed("ffn_config.moe_jitter_eps", (None, 0, 0.0)),)
+    rules = (
+        Rule("wte.weight", "decoder.embedding.tokens.weight"),
+        Rule(f"{ATTENTION}.norm_1.weight", f"{LAYER}.attention_norm.weight"),
+        Rule(
+            f"{ATTENTION}.attn.Wqkv.weight",
+            tuple(f"{LAYER}.attention.{name}.weight" for name in ("query", "key", "value")),
+        ),
+        Rule(f"{ATTENTION}.attn.out_proj.weight", f"{LAYER}.attention.output.weight"),
+        Rule(f"{ATTENTION}.norm_2.weight", f"{LAYER}.feedforward_norm.weight"),
+        Rule(f"{BLOCK}.ffn.router.layer.weight", f"{FEEDFORWARD}.router.projection.weight"),
+        Rule(f"{BLOCK}.ffn.experts.mlp.w1", f"{STACKS}.gate.weight", ROWS),
+        Rule(f"{BLOCK}.ffn.experts.mlp.v1", f"{STACKS}.up.weight", ROWS),
+        Rule(f"{BLOCK}.ffn.experts.mlp.w2", f"{STACKS}.down.weight", "(expert inner) out -> expert out inner"),
+        Rule("norm_f.weight", "decoder.final_norm.weight"),
+        Rule("lm_head.weight", "head.output.weight"),
+    )
+    prefix = "transformer."
+    tied = {"lm_head.weight": "wte.weight"}
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        power = look(config, "ffn_config.moe_normalize_expert_weights", 1.0)
+        if power not in (None, 1):
+            raise DataError(f"config.json: moe_normalize_expert_weights: only none or 1 can be brought in, got {power}")
+        put(model, "layer.feedforward.router.normalized", power is not None)
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["attn_config"]["rope_theta"] = spelled(model, "position.theta")
+        normalized = spelled(model, "layer.feedforward.router.normalized")
+        for common, own in OWN.items():
+            config[own] = config.pop(common)
+        config["ffn_config"]["moe_normalize_expert_weights"] = 1.0 if normalized else None
+
+    @classmethod
+    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+        theta = look(config, "attn_config.rope_theta")  # where files of their own say it
+        return cls.rope.read(config if look(config, "rope_parameters") or theta is None else {"rope_theta": theta})

@@ -1,0 +1,231 @@
+"""DeepSeek-V2 and V3 (2024), and the decoders with their latent attention, their experts, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import (
+    ATTENTION,
+    ENDS,
+    GATED,
+    LAYER,
+    NORMS,
+    THEIRS,
+    Llama,
+    heads_of,
+)
+from tfkit.interop.huggingface.families.sparse import (
+    BASE,
+    SHELL,
+    SIGMOID,
+    FirstDense,
+    expert_rules,
+    expert_settings,
+    selection_rules,
+    shared_rules,
+)
+from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import Fixed, Setting, amended, put
+from tfkit.interop.huggingface.tensors import Rule
+
+LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # its eps stands in no config
+RANKS = (
+    Setting("q_lora_rank", "layer.attention.query_rank", None),
+    Setting("kv_lora_rank", "layer.attention.kv_rank", 512),
+    Setting("qk_nope_head_dim", "layer.attention.head_dim", 128),
+    Setting("qk_rope_head_dim", "layer.attention.rotary_head_dim", 64),
+    Setting("v_head_dim", "layer.attention.value_head_dim", 128),
+)
+# what of a shell says keys and values by the head
+BY_HEAD = ("num_key_value_heads", "head_dim", "attention_bias")
+LATENT_RULES = tuple(
+    Rule(f"{THEIRS}.self_attn.{theirs}.{{kind}}", f"{LAYER}.attention.{ours}.{{kind}}")
+    for theirs, ours in (
+        ("q_a_proj", "query_down"),
+        ("q_a_layernorm", "query_norm"),
+        ("q_b_proj", "query_up"),
+        ("q_proj", "query"),
+        ("kv_a_proj_with_mqa", "key_value_down"),
+        ("kv_a_layernorm", "key_value_norm"),
+        ("kv_b_proj", "key_value_up"),
+        ("o_proj", "output"),
+    )
+)
+GROUPS = (
+    Setting("n_group", "layer.feedforward.router.num_groups", None),
+    Setting("topk_group", "layer.feedforward.router.active_groups", None),
+    Setting("routed_scaling_factor", "layer.feedforward.router.scale", 1.0),
+)
+NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", True)
+ROUTED = expert_settings("n_routed_experts")
+EVERY_LAYER = Fixed("moe_layer_freq", (1,))  # of those behind the first
+MIXTURE_RULES = (*GATED, *expert_rules(), *shared_rules(), *selection_rules("mlp.gate"))
+
+
+class LatentShell(Llama):
+    """Llama's shell around latent attention."""
+
+    rope = Rope(layout="interleaved", scores=True)
+    derived = ("num_key_value_heads", "head_dim", "qk_head_dim")
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        attention = model["layer"]["attention"]
+        attention["bias"], width = latent_bias(config), attention["head_dim"]
+        super().to_recipe(model, config)
+        attention["head_dim"] = width  # it must be said, though it were d_model / num_heads
+        if attention.get("value_head_dim") == width:
+            del attention["value_head_dim"]
+
+    @classmethod
+    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+        position = super().position(config, name)
+        said = config.get("rope_interleave")
+        return position if said is None else {**position, "layout": "interleaved" if said else "halves"}
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        say_latent(config, model)
+
+    @classmethod
+    def say_positions(cls, config: Tree, layers: Any) -> None:
+        position = layers[0]["position"]
+        config["rope_interleave"] = position["layout"] == "interleaved"
+        config["rope_parameters"] = cls.rope.write({**position, "layout": cls.rope.layout}, config)
+
+
+def latent_bias(config: Mapping[str, Any]) -> Any:
+    """The projections that have a bias where `attention_bias` is set."""
+    down = ["query_down"] if config.get("q_lora_rank") is not None else []
+    return [*down, "key_value_down", "output"] if config.get("attention_bias") else False
+
+
+def say_latent(config: Tree, model: Mapping[str, Any]) -> None:
+    """Say in `config` what latent attention has and no setting says."""
+    config["attention_bias"] = bool(spelled(model, "layer.attention.bias"))
+    config["num_key_value_heads"] = config["num_attention_heads"]
+    config["q_lora_rank"] = spelled(model, "layer.attention.query_rank")
+    config["v_head_dim"] = config["v_head_dim"] or config["qk_nope_head_dim"]
+
+
+class Grouped(FirstDense):
+    """DeepSeek's experts: in groups, of which each token may choose from some, beside some that it always passes."""
+
+    shared_key = "n_shared_experts"
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        router = model["layer"]["feedforward"]["router"]
+        if not cls.is_grouped(config):
+            for name in ("num_groups", "active_groups", "group_score"):
+                router.pop(name, None)
+        super().to_recipe(model, config)
+
+    @classmethod
+    def is_grouped(cls, config: Mapping[str, Any]) -> bool:
+        """Whether there is more than one group."""
+        return (config.get("n_group") or 1) > 1
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        for key in ("n_group", "topk_group"):
+            config[key] = config.get(key) or 1
+
+
+class LatentExperts(LatentShell, Grouped):
+    """Latent attention and experts."""
+
+    settings = (*amended(SHELL, without=BY_HEAD), *RANKS, *ROUTED, *GROUPS)
+    rules = (*ENDS, *NORMS, *LATENT_RULES, *MIXTURE_RULES)
+
+
+@register("family", "deepseek_v2")
+class DeepseekV2(LatentExperts):
+    """DeepSeek-V2: a group is judged by its best expert, and weights are not normalised."""
+
+    model_types = ("deepseek_v2",)
+    base = laid(
+        BASE, {"layer": {"attention": {**LATENT, "bias": False}, "feedforward": {"router": {"group_score": "max"}}}}
+    )
+    heads = heads_of("DeepseekV2")
+    fixed = (Fixed("mlp_bias", (False,)), EVERY_LAYER, Fixed("scoring_func", ("softmax",)))
+
+    @classmethod
+    def is_grouped(cls, config: Mapping[str, Any]) -> bool:
+        return super().is_grouped(config) and config.get("topk_method") == "group_limited_greedy"
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["topk_method"] = "group_limited_greedy" if config["n_group"] > 1 else "greedy"
+
+
+@register("family", "deepseek_v3")
+class DeepseekV3(LatentExperts):
+    """DeepSeek-V3 and R1: sigmoid scores with a bias that only chooses, groups judged by their best two experts."""
+
+    model_types = ("deepseek_v3",)
+    base = laid(BASE, {"layer": {"attention": {**LATENT, "bias": False}, "feedforward": SIGMOID}})
+    heads = heads_of("DeepseekV3")
+    settings = (*LatentExperts.settings, NORMALIZED)
+    fixed = (EVERY_LAYER, Fixed("scoring_func", ("sigmoid",)), Fixed("topk_method", ("noaux_tc",)))
+    dense_layers = 3
+    ahead = True
+
+
+@register("family", "glm4_moe_lite")
+class Glm4MoeLite(DeepseekV3):
+    """GLM-4.7-Flash: DeepSeek-V3 of another size, which lists its layers without experts."""
+
+    model_types = ("glm4_moe_lite",)
+    heads = heads_of("Glm4MoeLite")
+    dense_layers, listed_dense = 1, True
+
+
+@register("family", "glm4_moe")
+class Glm4Moe(Grouped):
+    """GLM-4.5: DeepSeek-V3's experts behind grouped-query attention, of which part of each head turns."""
+
+    model_types = ("glm4_moe",)
+    base = laid(BASE, {"layer": {"feedforward": SIGMOID}})
+    heads = heads_of("Glm4Moe")
+    settings = (
+        *amended(
+            SHELL,
+            Setting("attention_bias", "layer.attention.bias", False, {True: ["query", "key", "value"], False: False}),
+            Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+        ),
+        *(*ROUTED, *GROUPS, NORMALIZED),
+    )
+    rules = (*ENDS, *NORMS, *ATTENTION, *MIXTURE_RULES)
+    rope = Rope(fraction=0.5)
+    dense_layers = 1
+    ahead = True
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        if config.get("use_qk_norm"):
+            put(model, "layer.attention.qk_norm", True)
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["use_qk_norm"] = spelled(model, "layer.attention.qk_norm") is not None
+
+
+@register("family", "youtu")
+class Youtu(LatentShell):
+    """Youtu-LLM: latent attention with a plain feed-forward."""
+
+    model_types = ("youtu",)
+    base = laid(Llama.base, {"layer": {"attention": {**LATENT, "bias": False}}})
+    heads = heads_of("Youtu")
+    settings = (*amended(Llama.settings, without=(*BY_HEAD, "mlp_bias")), *RANKS)
+    rules = (*ENDS, *NORMS, *LATENT_RULES, *GATED)
+    ties = True

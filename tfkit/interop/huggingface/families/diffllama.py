@@ -1,0 +1,33 @@
+"""DiffLlama: Llama with differential attention (Ye et al. 2024)."""
+
+from __future__ import annotations
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import LAYER, THEIRS, Llama, heads_of
+from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.tensors import Rule
+
+VECTORS = {"q1": "query_1", "k1": "key_1", "q2": "query_2", "k2": "key_2"}
+
+
+@register("family", "diffllama")
+class DiffLlama(Llama):
+    """DiffLlama: one attention map less another, in a Llama."""
+
+    model_types = ("diffllama",)
+    base = laid(Llama.base, {"layer": {"attention": {"type": "differential", "bias": False}}})
+    heads = heads_of("DiffLlama")
+    settings = amended(
+        Llama.settings,
+        Setting("hidden_size", "d_model", 2048),
+        Setting("num_hidden_layers", "num_layers", 16),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 8192),
+        Setting("rms_norm_eps", ("layer.norm.eps", "layer.attention.eps"), 1e-5),
+        Setting("lambda_std_dev", "layer.attention.lambda_std", 0.1),
+        without=("mlp_bias",),
+    )
+    rules = (
+        *Llama.rules,
+        *(Rule(f"{THEIRS}.self_attn.lambda_{theirs}", f"{LAYER}.attention.{ours}") for theirs, ours in VECTORS.items()),
+    )

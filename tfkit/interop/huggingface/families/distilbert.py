@@ -1,0 +1,69 @@
+"""DistilBERT (Sanh et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.bert import CLASSIFIER, MASKED_LM, Encoder, renamed, table_rules
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look, put
+from tfkit.interop.huggingface.tensors import Rule
+
+LAYER, THEIRS = "encoder.layers.{layer}", "transformer.layer.{layer}"
+NAMES = {
+    "attention.q_lin": "attention.query",
+    "attention.k_lin": "attention.key",
+    "attention.v_lin": "attention.value",
+    "attention.out_lin": "attention.output",
+    "ffn.lin1": "feedforward.up",
+    "ffn.lin2": "feedforward.down",
+    "sa_layer_norm": "attention_norm",
+    "output_layer_norm": "feedforward_norm",
+}
+
+
+@register("family", "distilbert")
+class DistilBert(Encoder):
+    """DistilBERT: half the layers of a BERT, without token types and a pooler."""
+
+    model_types = ("distilbert",)
+    base: ClassVar = laid(Encoder.base, {"layer": {"norm": {"eps": 1e-12}}})
+    heads: ClassVar = {
+        "DistilBertForMaskedLM": {"head": MASKED_LM},
+        "DistilBertForSequenceClassification": {"head": {**CLASSIFIER, "activation": "relu"}},
+        "DistilBertModel": {"head": "none"},
+    }
+    settings = (
+        *(
+            row
+            for row in Encoder.settings
+            if row.theirs in ("vocab_size", "max_position_embeddings", "initializer_range")
+        ),
+        Setting("dim", "d_model", 768),
+        Setting("n_layers", "num_layers", 6),
+        Setting("n_heads", "layer.attention.num_heads", 12),
+        Setting("hidden_dim", "layer.feedforward.d_ff", 3072),
+        Setting("activation", "layer.feedforward.activation", "gelu", ACTIVATIONS),
+        Setting("dropout", ("layer.dropout", "embedding.dropout"), 0.1),
+        Setting("attention_dropout", "layer.attention.dropout", 0.1),
+    )
+    fixed = (Fixed("tie_word_embeddings", (True,)),)
+    rules = (*table_rules(), *renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in NAMES.items()}))
+    head_rules: ClassVar = {
+        "masked_lm": (
+            *renamed({"vocab_transform": "head.dense", "vocab_layer_norm": "head.norm"}),
+            Rule("vocab_projector.bias", "head.output.bias"),
+        ),
+        "classifier": renamed({"pre_classifier": "head.dense", "classifier": "head.output"}),
+    }
+    prefix = "distilbert."
+    unprefixed = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "pre_classifier.", "classifier.")
+    tied: ClassVar = {"vocab_projector.weight": "embeddings.word_embeddings.weight"}
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        if look(model, "head.type") == "classifier":
+            put(model, "head.dropout", config.get("seq_classif_dropout", 0.2))

@@ -1,0 +1,169 @@
+"""ELECTRA (Clark et al. 2020), RoFormer (Su et al. 2021), RemBERT (Chung et al. 2020): tables of their own width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.bert import (
+    CLASSIFIER,
+    MASKED_LM,
+    MASKED_LM_RULES,
+    Bert,
+    Encoder,
+    heads_of,
+    layer_rules,
+    renamed,
+    table_rules,
+)
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look, put
+from tfkit.interop.huggingface.tensors import Rule
+
+PROJECTION = renamed({"embeddings_project": "encoder.embedding.projection"})
+
+
+class Narrow(Encoder):
+    """Tables of `embedding_size`, projected to the width of the layers where that is another."""
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        if model["embedding"].get("d_embedding") == model["d_model"]:
+            del model["embedding"]["d_embedding"]
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["embedding_size"] = config["embedding_size"] or config["hidden_size"]
+
+
+@register("family", "electra")
+class Electra(Narrow):
+    """ELECTRA: an encoder that finds replaced tokens, and the small one that replaces them."""
+
+    model_types = ("electra",)
+    heads: ClassVar = {
+        "ElectraForPreTraining": {"head": {"type": "discriminator"}},
+        "ElectraForMaskedLM": {"head": MASKED_LM},
+        "ElectraForSequenceClassification": {"head": {**CLASSIFIER, "activation": "gelu"}},
+        "ElectraModel": {"head": "none"},
+    }
+    settings = amended(
+        Encoder.settings,
+        Setting("embedding_size", "embedding.d_embedding", 128),
+        Setting("hidden_size", "d_model", 256),
+        Setting("num_attention_heads", "layer.attention.num_heads", 4),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 1024),
+    )
+    rules = (*table_rules(), *layer_rules(), *PROJECTION)
+    head_rules: ClassVar = {
+        "discriminator": renamed(
+            {
+                "discriminator_predictions.dense": "head.dense",
+                "discriminator_predictions.dense_prediction": "head.output",
+            }
+        ),
+        "masked_lm": (
+            *renamed({"generator_predictions.dense": "head.dense", "generator_predictions.LayerNorm": "head.norm"}),
+            Rule("generator_lm_head.bias", "head.output.bias"),
+        ),
+        "classifier": renamed({"classifier.dense": "head.dense", "classifier.out_proj": "head.output"}),
+    }
+    prefix = "electra."
+    unprefixed = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "classifier.")
+    tied: ClassVar = {"generator_lm_head.weight": "embeddings.word_embeddings.weight"}
+    head_activation = "gelu"  # of the masked_lm, whatever that of the layers
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        if look(model, "head.type") == "discriminator":
+            put(model, "head.activation", look(model, "layer.feedforward.activation"))
+
+
+@register("family", "roformer")
+class RoFormer(Narrow):
+    """RoFormer: a BERT whose queries and keys turn with their places; the first with rotary positions."""
+
+    model_types = ("roformer",)
+    base: ClassVar = laid(Encoder.base, {"position": {"type": "rotary", "layout": "interleaved"}})
+    heads: ClassVar = {
+        "RoFormerForMaskedLM": {"head": MASKED_LM},
+        "RoFormerForSequenceClassification": {"head": CLASSIFIER},
+        "RoFormerModel": {"head": "none"},
+    }
+    settings = amended(
+        Encoder.settings,
+        Setting("vocab_size", "vocab_size", 50000),
+        Setting("max_position_embeddings", "max_length", 1536),
+        Setting("embedding_size", "embedding.d_embedding", None),
+    )
+    fixed = (*Encoder.fixed, Fixed("rotary_value", (False,)))
+    rules = (*table_rules(), *layer_rules(), *PROJECTION)
+    head_rules: ClassVar = {
+        "masked_lm": MASKED_LM_RULES,
+        "classifier": renamed({"classifier.dense": "head.dense", "classifier.out_proj": "head.output"}),
+    }
+    prefix, unprefixed, tied = "roformer.", Bert.unprefixed, Bert.tied
+    ignored = ("encoder.embed_positions.weight",)  # sines and cosines
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        if look(model, "head.type") == "classifier":
+            put(model, "head.activation", look(model, "layer.feedforward.activation"))
+
+
+@register("family", "rembert")
+class RemBert(Encoder):
+    """RemBERT: narrow tables going in, a wide one of its own coming out, for a hundred languages."""
+
+    model_types = ("rembert",)
+    heads: ClassVar = {**heads_of("RemBert"), "RemBertForMaskedLM": {"head": {"type": "masked_lm"}}}
+    settings = amended(
+        Encoder.settings,
+        Setting("vocab_size", "vocab_size", 250300),
+        Setting("input_embedding_size", "embedding.d_embedding", 256),
+        Setting("hidden_size", "d_model", 1152),
+        Setting("num_hidden_layers", "num_layers", 32),
+        Setting("num_attention_heads", "layer.attention.num_heads", 18),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 4608),
+        Setting("hidden_dropout_prob", ("layer.dropout", "embedding.dropout"), 0.0),
+        Setting("attention_probs_dropout_prob", "layer.attention.dropout", 0.0),
+    )
+    fixed = (
+        *(row for row in Encoder.fixed if row.theirs != "tie_word_embeddings"),
+        Fixed("tie_word_embeddings", (False,)),
+    )
+    rules = (
+        *table_rules(),
+        *layer_rules(),
+        *renamed({"encoder.embedding_hidden_mapping_in": "encoder.embedding.projection"}),
+    )
+    head_rules: ClassVar = {
+        "masked_lm": renamed(
+            {
+                "cls.predictions.dense": "head.dense",
+                "cls.predictions.LayerNorm": "head.norm",
+                "cls.predictions.decoder": "head.output",
+            }
+        ),
+        "none": Bert.head_rules["none"],
+        "classifier": Bert.head_rules["classifier"],
+    }
+    prefix, unprefixed = "rembert.", ("cls.", "classifier.")
+    dropped = ("pooler.dense.{kind}",)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        if look(model, "head.type") == "masked_lm":
+            put(model, "head.d_output", config.get("output_embedding_size", 1664))
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        if look(model, "head.type") == "masked_lm":
+            config["output_embedding_size"] = look(model, "head.d_output") or config["hidden_size"]

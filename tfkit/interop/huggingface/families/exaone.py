@@ -1,0 +1,54 @@
+"""EXAONE 4.0 (LG AI Research 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import Llama, heads_of
+from tfkit.interop.huggingface.families.olmo import Olmo2
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING
+from tfkit.interop.huggingface.rotary import first
+from tfkit.interop.huggingface.settings import Setting, amended
+
+
+@register("family", "exaone4")
+class Exaone4(Olmo2):
+    """EXAONE 4: norms after the sublayers, of queries and keys too; layers without a window have no positions."""
+
+    model_types = ("exaone4",)
+    base = laid(Olmo2.base, {"layer": {"attention": {"qk_norm_at": "heads"}}})
+    heads = heads_of("Exaone4")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 102400),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 32),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 16384),
+        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+        without=("attention_bias", "mlp_bias"),
+    )
+    listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
+
+    @classmethod
+    def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        said = first(config.get("sliding_window_pattern"), 4)
+        if isinstance(said, str):
+            return tuple(SLIDING if letter == "L" else FULL for letter in said)
+        return (*[SLIDING] * (said - 1), FULL)
+
+    @classmethod
+    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+        types = super().types(config, count)
+        spelled_out = isinstance(config.get("sliding_window_pattern"), str) and not config.get("layer_types")
+        return [*types[:-1], FULL] if spelled_out else types  # the last layer sees all whatever the letters say
+
+    @classmethod
+    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+        windows = config.get("sliding_window", cls.window) is not None
+        return None if windows and name == FULL else super().position(config, name)
+
+    @classmethod
+    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().say_positions(config, [layer for layer in layers if layer["position"]])

@@ -1,0 +1,61 @@
+"""FNet (Lee-Thorp et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.bert import (
+    MASKED_LM,
+    NEXT_SENTENCE,
+    Bert,
+    Encoder,
+    heads_of,
+    renamed,
+    table_rules,
+)
+from tfkit.interop.huggingface.family import Tree
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended
+
+LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
+NAMES = {
+    f"{THEIRS}.fourier.output.LayerNorm": f"{LAYER}.mixer_norm",
+    f"{THEIRS}.intermediate.dense": f"{LAYER}.feedforward.up",
+    f"{THEIRS}.output.dense": f"{LAYER}.feedforward.down",
+    f"{THEIRS}.output.LayerNorm": f"{LAYER}.feedforward_norm",
+    "embeddings.projection": "encoder.embedding.projection",
+}
+
+
+@register("family", "fnet")
+class FNet(Encoder):
+    """FNet: a BERT whose tokens meet in a Fourier transform, which has no weights; it takes no padding."""
+
+    model_types = ("fnet",)
+    base: ClassVar[Mapping[str, Any]] = {
+        **Encoder.base,
+        "layer": {
+            "residual": "post_norm",
+            "norm": {"type": "layer_norm"},
+            "mixer": "fourier",
+            "feedforward": {"type": "mlp"},
+        },
+    }
+    heads: ClassVar = {**heads_of("FNet"), "FNetForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
+    settings = amended(
+        Encoder.settings,
+        Setting("vocab_size", "vocab_size", 32000),
+        Setting("hidden_act", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
+        Setting("type_vocab_size", "embedding.segments", 4),
+        without=("num_attention_heads", "attention_probs_dropout_prob"),
+    )
+    fixed = (Fixed("tie_word_embeddings", (True,)), Fixed("use_tpu_fourier_optimizations", (False,)))
+    rules = (*table_rules(), *renamed(NAMES))
+    head_rules: ClassVar = Bert.head_rules
+    prefix, unprefixed, tied, dropped = "fnet.", Bert.unprefixed, Bert.tied, Bert.dropped
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        model["embedding"]["d_embedding"] = model["d_model"]  # of the same width, and projected all the same

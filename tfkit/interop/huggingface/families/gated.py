@@ -1,0 +1,234 @@
+"""Decoders that are Llama in other numbers: ERNIE 4.5, Helium, Seed-OSS, Hunyuan, CWM, BitNet, nanochat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import (
+    ENDS,
+    GATED,
+    LAYER,
+    NORMS,
+    THEIRS,
+    Llama,
+    attention_rules,
+    feedforward_rules,
+    heads_of,
+)
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, put
+from tfkit.interop.huggingface.tensors import Rule
+
+
+@register("family", "ernie4_5")
+class Ernie45(Llama):
+    """ERNIE 4.5 (Baidu 2025), dense: interleaved rotation, one setting for all biases."""
+
+    model_types = ("ernie4_5",)
+    heads = heads_of("Ernie4_5")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 103424),
+        Setting("max_position_embeddings", "max_length", 131072),
+        Setting("hidden_size", "d_model", 1024),
+        Setting("num_hidden_layers", "num_layers", 18),
+        Setting("num_attention_heads", "layer.attention.num_heads", 16),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 2),
+        Setting("head_dim", "layer.attention.head_dim", 128),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 3072),
+        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+        Setting("use_bias", ("layer.attention.bias", "layer.feedforward.bias"), False),
+        without=("attention_bias", "mlp_bias", "attention_dropout"),
+    )
+    rope, ties = Rope(theta=500000.0, layout="interleaved"), True
+
+
+@register("family", "helium")
+class Helium(Llama):
+    """Helium (Kyutai 2025): interleaved rotation."""
+
+    model_types = ("helium",)
+    heads = heads_of("Helium")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 48000),
+        Setting("max_position_embeddings", "max_length", 4096),
+        Setting("hidden_size", "d_model", 2560),
+        Setting("num_hidden_layers", "num_layers", 24),
+        Setting("num_attention_heads", "layer.attention.num_heads", 20),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 20),
+        Setting("head_dim", "layer.attention.head_dim", 128),
+        Setting("attention_bias", "layer.attention.bias", False, {True: ["query", "key", "value"], False: False}),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 7040),
+        Setting("rms_norm_eps", "layer.norm.eps", 1e-8),
+    )
+    rope = Rope(theta=100000.0, layout="interleaved")
+
+
+@register("family", "seed_oss")
+class SeedOSS(Llama):
+    """Seed-OSS (ByteDance 2025): biases of queries, keys and values, and the output's for itself."""
+
+    model_types = ("seed_oss",)
+    heads = heads_of("SeedOss")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 155136),
+        Setting("max_position_embeddings", "max_length", 524288),
+        Setting("num_hidden_layers", "num_layers", 64),
+        Setting("num_attention_heads", "layer.attention.num_heads", 80),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 8),
+        Setting("head_dim", "layer.attention.head_dim", 128),
+        Setting("attention_dropout", "layer.attention.dropout", 0.1),
+        Setting("residual_dropout", "layer.dropout", 0.1),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 27648),
+        without=("attention_bias",),
+    )
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        inputs = config.get("attention_bias", True)
+        names = ["query", "key", "value"] if inputs else []
+        names += ["output"] if config.get("attention_out_bias", False) else []
+        put(model, "layer.attention.bias", names)
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        names = model["layer"]["attention"]["bias"]
+        config["attention_bias"] = "query" in names
+        config["attention_out_bias"] = "output" in names
+
+
+@register("family", "hunyuan_v1_dense")
+class HunYuanDense(Llama):
+    """Hunyuan (Tencent 2025), dense: norms of queries and keys after they are turned, a larger theta for long texts."""
+
+    model_types = ("hunyuan_v1_dense",)
+    base = laid(Llama.base, {"layer": {"attention": {"qk_norm": True, "qk_norm_at": "rotated"}}})
+    heads = heads_of("HunYuanDenseV1")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 290943),
+        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+        without=("mlp_bias",),
+    )
+    rules = (*ENDS, *NORMS, *attention_rules(norms=("query_layernorm", "key_layernorm")), *GATED)
+    rope = Rope(alpha=True)
+
+
+@register("family", "cwm")
+class CWM(Llama):
+    """Code World Model (Meta FAIR 2025): a Llama 3 with a window in three of four layers."""
+
+    model_types = ("cwm",)
+    heads = heads_of("Cwm")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 128256),
+        Setting("max_position_embeddings", "max_length", 131072),
+        Setting("hidden_size", "d_model", 6144),
+        Setting("num_hidden_layers", "num_layers", 64),
+        Setting("num_attention_heads", "layer.attention.num_heads", 48),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 8),
+        Setting("head_dim", "layer.attention.head_dim", 128),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 21504),
+        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+        without=("attention_bias",),
+    )
+    rope = Rope(theta=1000000.0)
+    stretched = {
+        "rope_type": "llama3",
+        "rope_theta": 1000000.0,
+        "factor": 16.0,
+        "original_max_position_embeddings": 8192,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    }
+    listed, period, window = True, (FULL, SLIDING, SLIDING, SLIDING), 8192
+
+
+@register("family", "bitnet")
+class BitNet(Llama):
+    """BitNet b1.58 (Ma et al. 2025), its weights unpacked: norms before output and down, squared ReLU."""
+
+    model_types = ("bitnet",)
+    base = laid(Llama.base, {"layer": {"attention": {"output_norm": True}, "feedforward": {"inner_norm": True}}})
+    heads = heads_of("BitNet")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 128256),
+        Setting("hidden_size", "d_model", 2560),
+        Setting("num_hidden_layers", "num_layers", 30),
+        Setting("num_attention_heads", "layer.attention.num_heads", 20),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 5),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 6912),
+        Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS),
+        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+        without=("head_dim", "mlp_bias"),
+    )
+    rules = (
+        *Llama.rules,
+        Rule(f"{THEIRS}.self_attn.attn_sub_norm.weight", f"{LAYER}.attention.output_norm.weight"),
+        Rule(f"{THEIRS}.mlp.ffn_sub_norm.weight", f"{LAYER}.feedforward.inner_norm.weight"),
+    )
+    rope = Rope(theta=500000.0)
+
+
+@register("family", "nanochat")
+class NanoChat(Llama):
+    """nanochat (Karpathy 2025): norms with nothing to learn, in more places than elsewhere; it turns backwards."""
+
+    model_types = ("nanochat",)
+    base = laid(
+        Llama.base,
+        {
+            "embedding": {"norm": True},
+            "layer": {
+                "norm": {"affine": False},
+                "attention": {"qk_norm": True, "qk_norm_at": "rotated"},
+                "feedforward": {"type": "mlp", "bias": False},
+            },
+        },
+    )
+    heads = heads_of("NanoChat")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 50304),
+        Setting("hidden_size", "d_model", 768),
+        Setting("num_hidden_layers", "num_layers", 12),
+        Setting("num_attention_heads", "layer.attention.num_heads", 6),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 8192),
+        Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS),
+        without=("head_dim", "mlp_bias"),
+    )
+    head_settings = (Setting("final_logit_softcapping", "head.softcap", 15.0),)
+    rules = (*ENDS, *attention_rules(), *feedforward_rules(up="fc1", down="fc2"))
+    rope = Rope(clockwise=True)
+
+
+@register("family", "internlm3")
+class InternLM3(Llama):
+    """InternLM 3 (Shanghai AI Laboratory 2025): a Llama by another name."""
+
+    model_types = ("internlm3",)
+    heads = {
+        "LlamaForCausalLM": {"head": {"type": "language_model"}},
+        "InternLM3ForCausalLM": {"head": {"type": "language_model"}},
+        "LlamaModel": {"head": "none"},
+    }
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 128512),
+        Setting("max_position_embeddings", "max_length", 32768),
+        Setting("num_hidden_layers", "num_layers", 48),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 2),
+        Setting("head_dim", "layer.attention.head_dim", 128),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 10240),
+        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+    )

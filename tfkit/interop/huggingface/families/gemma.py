@@ -1,0 +1,126 @@
+"""Gemma (2024), Gemma 2 (2024), Gemma 3 (2025) and VaultGemma (2025), by the Gemma team."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, ByType, Llama, heads_of, norm_rules
+from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING
+from tfkit.interop.huggingface.rotary import Rope, first
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Power, Setting, amended
+
+WORDS = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS, "gelu": "gelu_tanh"}  # the first files say gelu
+SIZES = (
+    Setting("vocab_size", "vocab_size", 256000),
+    Setting("max_position_embeddings", "max_length", 8192),
+    Setting("hidden_size", "d_model", 2304),
+    Setting("num_hidden_layers", "num_layers", 26),
+    Setting("num_attention_heads", "layer.attention.num_heads", 8),
+    Setting("num_key_value_heads", "layer.attention.num_kv_heads", 4),
+    Setting("head_dim", "layer.attention.head_dim", 256),
+    Setting("intermediate_size", "layer.feedforward.d_ff", 9216),
+)
+
+
+@register("family", "gemma")
+class Gemma(Llama):
+    """Gemma: token vectors times sqrt(d_model), norms whose weight counts from 1, GEGLU, a tied head."""
+
+    model_types = ("gemma",)
+    base = laid(
+        Llama.base,
+        {
+            "embedding": {"scale": "sqrt_d_model"},
+            "layer": {"norm": {"weight_offset": 1.0}, "feedforward": {"activation": "gelu_tanh"}},
+        },
+    )
+    heads = heads_of("Gemma")
+    settings = amended(
+        Llama.settings,
+        *SIZES,
+        Setting("hidden_size", "d_model", 3072),
+        Setting("num_hidden_layers", "num_layers", 28),
+        Setting("num_attention_heads", "layer.attention.num_heads", 16),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 16),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 24576),
+        Setting("hidden_act", "layer.feedforward.activation", "gelu_pytorch_tanh", WORDS),
+        without=("mlp_bias",),
+    )
+    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("use_bidirectional_attention", (None, False)),)
+    ties = True
+
+
+@register("family", "gemma2")
+class Gemma2(Gemma):
+    """Gemma 2: norms before and after each sublayer, capped scores and logits, a window in every other layer."""
+
+    model_types = ("gemma2",)
+    base = laid(Gemma.base, {"layer": {"residual": {"type": "sandwich"}}})
+    heads = heads_of("Gemma2")
+    settings = amended(
+        Gemma.settings,
+        *SIZES,
+        Setting("hidden_activation", "layer.feedforward.activation", "gelu_pytorch_tanh", WORDS),
+        Power("query_pre_attn_scalar", "layer.attention.scale", 256, power=-0.5),
+        Setting("attn_logit_softcapping", "layer.attention.softcap", 50.0),
+        without=("hidden_act",),
+    )
+    head_settings = (Setting("final_logit_softcapping", "head.softcap", 30.0),)
+    rules = (
+        *ENDS,
+        *norm_rules(
+            attention_norm="input_layernorm",
+            attention_output_norm="post_attention_layernorm",
+            feedforward_norm="pre_feedforward_layernorm",
+            feedforward_output_norm="post_feedforward_layernorm",
+        ),
+        *ATTENTION,
+        *GATED,
+    )
+    listed, period, window = True, (SLIDING, FULL), 4096
+
+
+@register("family", "vaultgemma")
+class VaultGemma(Gemma2):
+    """VaultGemma: Gemma 2 without the norms after the sublayers, trained with differential privacy."""
+
+    model_types = ("vaultgemma",)
+    base = Gemma.base
+    heads = heads_of("VaultGemma")
+    rules = (
+        *ENDS,
+        *norm_rules(attention_norm="input_layernorm", feedforward_norm="pre_feedforward_layernorm"),
+        *ATTENTION,
+        *GATED,
+    )
+    fixed = ()
+
+
+@register("family", "gemma3")
+class Gemma3(ByType, Gemma2):
+    """Gemma 3, its text: norms of queries and keys, five layers with a window to one without, each with its theta."""
+
+    model_types = ("gemma3_text",)
+    base = laid(Gemma2.base, {"layer": {"attention": {"qk_norm": True}}})
+    heads = {"Gemma3ForCausalLM": {"head": {"type": "language_model"}}, "Gemma3TextModel": {"head": "none"}}
+    settings = amended(
+        Gemma2.settings,
+        Setting("vocab_size", "vocab_size", 262208),
+        Setting("max_position_embeddings", "max_length", 131072),
+        Setting("attn_logit_softcapping", "layer.attention.softcap", None),
+    )
+    head_settings = (Setting("final_logit_softcapping", "head.softcap", None),)
+    rope, local, thetas = Rope(theta=1000000.0), Rope(), {SLIDING: "rope_local_base_freq"}
+
+    @classmethod
+    def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        return every(config, 6)
+
+
+def every(config: Mapping[str, Any], default: int) -> tuple[str, ...]:
+    """Windows but in the last of each `sliding_window_pattern` layers."""
+    count = int(first(config.get("sliding_window_pattern"), default))
+    return (*[SLIDING] * (count - 1), FULL)

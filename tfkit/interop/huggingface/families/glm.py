@@ -1,0 +1,65 @@
+"""GLM-4 (Zeng et al. 2024) and GLM-4-0414 (Zhipu AI 2025)."""
+
+from __future__ import annotations
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import (
+    ATTENTION,
+    ENDS,
+    NORMS,
+    THEIRS,
+    Llama,
+    feedforward_rules,
+    heads_of,
+    norm_rules,
+)
+from tfkit.interop.huggingface.families.phi import GATE_UP
+from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.tensors import Rule
+
+BIASES = {True: ["query", "key", "value"], False: False}
+FEEDFORWARD = (Rule(f"{THEIRS}.mlp.gate_up_proj.{{kind}}", GATE_UP), *feedforward_rules(down="down_proj"))
+
+
+@register("family", "glm")
+class Glm(Llama):
+    """GLM-4: half of each head turns, interleaved; biases of queries, keys and values; gate and up are one matrix."""
+
+    model_types = ("glm",)
+    heads = heads_of("Glm")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 151552),
+        Setting("max_position_embeddings", "max_length", 131072),
+        Setting("num_hidden_layers", "num_layers", 40),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 2),
+        Setting("head_dim", "layer.attention.head_dim", 128),
+        Setting("attention_bias", "layer.attention.bias", True, BIASES),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 13696),
+        Setting("rms_norm_eps", "layer.norm.eps", 1.5625e-7),
+        without=("mlp_bias",),
+    )
+    rules = (*ENDS, *NORMS, *ATTENTION, *FEEDFORWARD)
+    rope = Rope(fraction=0.5, layout="interleaved")
+
+
+@register("family", "glm4")
+class Glm4(Glm):
+    """GLM-4-0414: the same with norms after the sublayers too."""
+
+    model_types = ("glm4",)
+    base = laid(Glm.base, {"layer": {"residual": {"type": "sandwich"}}})
+    heads = heads_of("Glm4")
+    rules = (
+        *ENDS,
+        *norm_rules(
+            attention_norm="input_layernorm",
+            attention_output_norm="post_self_attn_layernorm",
+            feedforward_norm="post_attention_layernorm",
+            feedforward_output_norm="post_mlp_layernorm",
+        ),
+        *ATTENTION,
+        *FEEDFORWARD,
+    )

@@ -1,0 +1,98 @@
+"""GPT-2 (Radford et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.family import Family, Tree
+from tfkit.interop.huggingface.layer_types import spelled_layers
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look, put
+from tfkit.interop.huggingface.tensors import Rule
+
+LAYER = "decoder.layers.{layer}"
+QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
+TRANSPOSED = "width out -> out width"
+
+
+@register("family", "gpt2")
+class GPT2(Family):
+    """GPT-2: weights of linear layers are transposed, query, key and value one matrix."""
+
+    model_types = ("gpt2",)
+    base = {
+        "type": "decoder",
+        "embedding": {"type": "tokens"},
+        "position": "learned",
+        "layer": {
+            "residual": "pre_norm",
+            "norm": {"type": "layer_norm"},
+            "attention": {"type": "multi_head"},
+            "feedforward": {"type": "mlp"},
+        },
+        "init": {"type": "scaled_residual"},
+    }
+    heads = {
+        "GPT2LMHeadModel": {"head": {"type": "language_model"}},
+        "GPT2Model": {"head": "none"},
+    }
+    settings = (
+        Setting("vocab_size", "vocab_size", 50257),
+        Setting("n_positions", "max_length", 1024),
+        Setting("n_embd", "d_model", 768),
+        Setting("n_layer", "num_layers", 12),
+        Setting("n_head", "layer.attention.num_heads", 12),
+        Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
+        Setting("resid_pdrop", "layer.dropout", 0.1),
+        Setting("embd_pdrop", "embedding.dropout", 0.1),
+        Setting("attn_pdrop", "layer.attention.dropout", 0.1),
+        Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
+        Setting("initializer_range", "init.std", 0.02),
+    )
+    fixed = (Fixed("add_cross_attention", (False,)),)
+    rules = (
+        Rule("wte.weight", "decoder.embedding.tokens.weight"),
+        Rule("wpe.weight", "decoder.position.0.table.weight"),
+        Rule("h.{layer}.ln_1.{kind}", f"{LAYER}.attention_norm.{{kind}}"),
+        Rule("h.{layer}.attn.c_attn.{kind}", QKV, "width slot -> slot width", "slot width -> slot width"),
+        Rule("h.{layer}.attn.c_proj.{kind}", f"{LAYER}.attention.output.{{kind}}", TRANSPOSED),
+        Rule("h.{layer}.ln_2.{kind}", f"{LAYER}.feedforward_norm.{{kind}}"),
+        Rule("h.{layer}.mlp.c_fc.{kind}", f"{LAYER}.feedforward.up.{{kind}}", TRANSPOSED),
+        Rule("h.{layer}.mlp.c_proj.{kind}", f"{LAYER}.feedforward.down.{{kind}}", TRANSPOSED),
+        Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
+        Rule("lm_head.weight", "head.output.weight"),
+    )
+    prefix, unprefixed = "transformer.", ("lm_head.",)
+    tied = {"lm_head.weight": "wte.weight"}
+    ignored = ("h.{layer}.attn.bias", "h.{layer}.attn.masked_bias")
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        put(model, "layer.feedforward.d_ff", config.get("n_inner") or 4 * model["d_model"])
+        if model["head"] != "none":
+            put(model, "head.tied", config.get("tie_word_embeddings", True))
+        scaled = config.get("scale_attn_weights", True)
+        if config.get("scale_attn_by_inverse_layer_idx", False):
+            whole = (model["d_model"] // look(model, "layer.attention.num_heads")) ** -0.5 if scaled else 1.0
+            put(model, "layer.attention.scale", {"per_layer": _by_depth(whole, model["num_layers"])})
+        elif not scaled:
+            put(model, "layer.attention.scale", 1.0)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        layers = spelled_layers(model)
+        config["n_inner"] = layers[0]["feedforward"]["d_ff"]
+        scales = [layer["attention"]["scale"] for layer in layers]
+        by_depth = len(set(scales)) > 1
+        config["scale_attn_by_inverse_layer_idx"] = by_depth
+        config["scale_attn_weights"] = scales[0] != 1.0
+        if by_depth and scales != _by_depth(scales[0], len(scales)):
+            raise DataError("scales of attention that do not fall as 1, 1/2, 1/3, ... have no word there")
+        config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied"))
+
+
+def _by_depth(first: float, count: int) -> list[float]:
+    """The scale of the attention of each layer, the first over the number of the layer."""
+    return [first / number for number in range(1, count + 1)]

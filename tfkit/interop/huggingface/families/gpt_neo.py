@@ -1,0 +1,237 @@
+"""Relatives of GPT-2: GPT (Radford 2018), CTRL (Keskar 2019), GPT-Neo (Black 2021), GPTBigCode (Ben Allal 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.decoders import (
+    GROUPED,
+    INNER,
+    QKV,
+    TRANSPOSED,
+    ClassicDecoder,
+    heads_of,
+    named,
+)
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look, put
+from tfkit.interop.huggingface.tensors import Rule
+
+THEIRS = "h.{layer}"
+# GPT's "gelu" is the one by tanh
+FIRST_WORDS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+SIZES = (
+    Setting("vocab_size", "vocab_size", 50257),
+    Setting("n_positions", "max_length", 1024),
+    Setting("n_embd", "d_model", 768),
+    Setting("n_layer", "num_layers", 12),
+    Setting("n_head", "layer.attention.num_heads", 12),
+    Setting("resid_pdrop", "layer.dropout", 0.1),
+    Setting("embd_pdrop", "embedding.dropout", 0.1),
+    Setting("attn_pdrop", "layer.attention.dropout", 0.1),
+    Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
+    Setting("initializer_range", "init.std", 0.02),
+)
+
+
+@register("family", "openai_gpt")
+class OpenAIGPT(ClassicDecoder):
+    """GPT, the first: the norm after each sublayer, none at the end."""
+
+    model_types = ("openai-gpt",)
+    base: ClassVar = laid(ClassicDecoder.base, {"layer": {"residual": {"type": "post_norm"}}})
+    heads: ClassVar = heads_of("OpenAIGPT", "LMHeadModel")
+    settings = amended(
+        SIZES,
+        Setting("vocab_size", "vocab_size", 40478),
+        Setting("n_positions", "max_length", 512),
+        Setting("afn", "layer.feedforward.activation", "gelu", FIRST_WORDS),
+    )
+    rules = (
+        Rule("tokens_embed.weight", "decoder.embedding.tokens.weight"),
+        Rule("positions_embed.weight", "decoder.position.0.table.weight"),
+        Rule(f"{THEIRS}.attn.c_attn.{{kind}}", QKV, "width slot -> slot width"),
+        *named(THEIRS, TRANSPOSED, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
+        *named(THEIRS, TRANSPOSED, attention__output="attn.c_proj"),
+        *named(THEIRS, attention_norm="ln_1", feedforward_norm="ln_2"),
+        Rule("lm_head.weight", "head.output.weight"),
+    )
+    prefix, unprefixed = "transformer.", ("lm_head.",)
+    tied: ClassVar = {"lm_head.weight": "tokens_embed.weight"}
+    ignored = ("h.{layer}.attn.bias", "position_ids")
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        _check_inner(model)
+
+
+@register("family", "ctrl")
+class CTRL(ClassicDecoder):
+    """CTRL: fixed positions, tokens times the root of the width, a bias of the output."""
+
+    model_types = ("ctrl",)
+    base: ClassVar = laid(
+        ClassicDecoder.base,
+        {
+            "embedding": {"scale": "sqrt_d_model"},
+            "position": {"type": "sinusoidal", "layout": "halves"},
+            "layer": {"norm": {"eps": 1e-6}, "feedforward": {"activation": "relu"}},
+        },
+    )
+    heads: ClassVar = heads_of("CTRL", "LMHeadModel", bias=True)
+    # what their files say of layer_norm_epsilon is read for the last norm alone
+    settings = amended(
+        SIZES,
+        Setting("vocab_size", "vocab_size", 246534),
+        Setting("n_positions", "max_length", 256),
+        Setting("n_embd", "d_model", 1280),
+        Setting("n_layer", "num_layers", 48),
+        Setting("n_head", "layer.attention.num_heads", 16),
+        Setting("dff", INNER, 8192),
+        without=("attn_pdrop", "layer_norm_epsilon"),
+    )
+    rules = (
+        Rule("w.weight", "decoder.embedding.tokens.weight"),
+        *named(
+            f"{THEIRS}.multi_head_attention",
+            attention__query="Wq",
+            attention__key="Wk",
+            attention__value="Wv",
+            attention__output="dense",
+        ),
+        *named(THEIRS, feedforward__up="ffn.0", feedforward__down="ffn.2"),
+        *named(THEIRS, attention_norm="layernorm1", feedforward_norm="layernorm2"),
+        Rule("layernorm.{kind}", "decoder.final_norm.{kind}"),
+        Rule("lm_head.{kind}", "head.output.{kind}"),
+    )
+    prefix, unprefixed = "transformer.", ("lm_head.",)
+    tied: ClassVar = {"lm_head.weight": "w.weight"}
+    score = "classifier.weight"
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        final = config.get("layer_norm_epsilon", 1e-6)
+        if final != look(model, "layer.norm.eps"):
+            model["final_norm"] = {"type": "layer_norm", "eps": final}
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["layer_norm_epsilon"] = model["final_norm"]["eps"]
+
+
+@register("family", "gpt_neo")
+class GPTNeo(ClassicDecoder):
+    """GPT-Neo: scores that are not scaled; every other layer sees a window."""
+
+    model_types = ("gpt_neo",)
+    base: ClassVar = laid(ClassicDecoder.base, {"layer": {"attention": {"scale": 1.0, "bias": ["output"]}}})
+    heads: ClassVar = heads_of("GPTNeo")
+    settings = (
+        Setting("vocab_size", "vocab_size", 50257),
+        Setting("max_position_embeddings", "max_length", 2048),
+        Setting("hidden_size", "d_model", 2048),
+        Setting("num_layers", "num_layers", 24),
+        Setting("num_heads", "layer.attention.num_heads", 16),
+        Setting("intermediate_size", INNER, None),
+        Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
+        Setting("resid_dropout", "layer.dropout", 0.0),
+        Setting("embed_dropout", "embedding.dropout", 0.0),
+        Setting("attention_dropout", "layer.attention.dropout", 0.0),
+        Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
+        Setting("initializer_range", "init.std", 0.02),
+    )
+    rules = (
+        Rule("wte.weight", "decoder.embedding.tokens.weight"),
+        Rule("wpe.weight", "decoder.position.0.table.weight"),
+        *named(
+            f"{THEIRS}.attn.attention",
+            attention__query="q_proj",
+            attention__key="k_proj",
+            attention__value="v_proj",
+            attention__output="out_proj",
+        ),
+        *named(THEIRS, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
+        *named(THEIRS, attention_norm="ln_1", feedforward_norm="ln_2"),
+        Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
+        Rule("lm_head.weight", "head.output.weight"),
+    )
+    prefix, unprefixed = "transformer.", ("lm_head.",)
+    tied: ClassVar = {"lm_head.weight": "wte.weight"}
+    ignored = ("h.{layer}.attn.attention.bias", "h.{layer}.attn.attention.masked_bias")
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        said = config.get("attention_types") or [[["global", "local"], 12]]
+        names = [name for period, count in said for name in period * count]
+        if config.get("attention_layers") not in (None, names):
+            raise DataError("config.json: attention_types and attention_layers contradict one another")
+        types = [SLIDING if name == "local" else FULL for name in names]
+        if len(types) != model["num_layers"]:
+            raise DataError(f"config.json: attention_types: says {len(types)} layers, num_layers {model['num_layers']}")
+        window = {"mask": {"type": "window", "size": config.get("window_size", 256)}}
+        lay_kinds(model, types, {SLIDING: window, FULL: {}})
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        masks = [layer["mask"] for layer in spelled_layers(model)]
+        sizes = {mask["size"] for mask in masks if mask}
+        if len(sizes) > 1:
+            raise DataError("windows of several sizes have no word there")
+        config["attention_types"] = [[["local" if mask else "global" for mask in masks], 1]]
+        config["window_size"] = next(iter(sizes), 256)
+
+
+@register("family", "gpt_bigcode")
+class GPTBigCode(ClassicDecoder):
+    """SantaCoder and StarCoder: a GPT-2 with one key-value head for all."""
+
+    model_types = ("gpt_bigcode",)
+    base: ClassVar = ClassicDecoder.base
+    heads: ClassVar = heads_of("GPTBigCode")
+    settings = (
+        *SIZES,
+        Setting("n_inner", INNER, None),
+        Setting("activation_function", "layer.feedforward.activation", "gelu_pytorch_tanh", ACTIVATIONS),
+    )
+    fixed = (Fixed("scale_attn_weights", (True,)), Fixed("add_cross_attention", (False,)))
+    rules = (
+        Rule("wte.weight", "decoder.embedding.tokens.weight"),
+        Rule("wpe.weight", "decoder.position.0.table.weight"),
+        Rule(f"{THEIRS}.attn.c_attn.{{kind}}", QKV, GROUPED, GROUPED),
+        *named(THEIRS, attention__output="attn.c_proj", attention_norm="ln_1", feedforward_norm="ln_2"),
+        *named(THEIRS, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
+        Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
+        Rule("lm_head.weight", "head.output.weight"),
+    )
+    prefix, unprefixed = "transformer.", ("lm_head.",)
+    tied: ClassVar = {"lm_head.weight": "wte.weight"}
+    ignored = ("h.{layer}.attn.bias", "h.{layer}.attn.masked_bias")
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        if config.get("multi_query", True):
+            put(model, "layer.attention.num_kv_heads", 1)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        groups = look(model, "layer.attention.num_kv_heads") or config["n_head"]
+        if groups not in (1, config["n_head"]):
+            raise DataError(f"{groups} key-value heads have no word there: 1, or as many as heads")
+        config["multi_query"] = groups == 1
+
+
+def _check_inner(model: Mapping[str, Any]) -> None:
+    """Raise DataError for a feed-forward whose width has no word there."""
+    if look(model, INNER) != 4 * model["d_model"]:
+        raise DataError("a feed-forward that is not four times as wide has no word there")

@@ -1,0 +1,124 @@
+"""GPT-NeoX (Black et al. 2022) and Pythia (Biderman et al. 2023), and its Japanese kin (ABEJA 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.decoders import GROUPED, INNER, LAYER, QKV, ClassicDecoder, heads_of, named
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.layer_types import lay_kinds, spelled_layers
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look, put
+from tfkit.interop.huggingface.tensors import Rule
+
+THEIRS = "layers.{layer}"
+FEEDFORWARD = named(f"{THEIRS}.mlp", feedforward__up="dense_h_to_4h", feedforward__down="dense_4h_to_h")
+NORMS = named(THEIRS, attention_norm="input_layernorm", feedforward_norm="post_attention_layernorm")
+
+
+def attention_rules(name: str) -> tuple[Rule, ...]:
+    """One matrix for queries, keys and values, and the output."""
+    qkv = Rule(f"{THEIRS}.{name}.query_key_value.{{kind}}", QKV, GROUPED, GROUPED)
+    return (qkv, *named(f"{THEIRS}.{name}", attention__output="dense"))
+
+
+@register("family", "gpt_neox")
+class GPTNeoX(ClassicDecoder):
+    """GPT-NeoX: attention and feed-forward side by side, each with its norm; a quarter of each head turns."""
+
+    model_types = ("gpt_neox",)
+    base: ClassVar = laid(
+        ClassicDecoder.base, {"position": {"type": "rotary"}, "layer": {"residual": {"type": "parallel_two_norms"}}}
+    )
+    heads: ClassVar = heads_of("GPTNeoX")
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("vocab_size", "vocab_size", 50432),
+        Setting("max_position_embeddings", "max_length", 2048),
+        Setting("hidden_size", "d_model", 6144),
+        Setting("num_hidden_layers", "num_layers", 44),
+        Setting("num_attention_heads", "layer.attention.num_heads", 64),
+        Setting("intermediate_size", INNER, 24576),
+        Setting("hidden_act", "layer.feedforward.activation", "gelu", ACTIVATIONS),
+        Setting("hidden_dropout", ("layer.dropout", "embedding.dropout"), 0.0),
+        Setting("attention_dropout", "layer.attention.dropout", 0.0),
+        Setting("attention_bias", "layer.attention.bias", True),
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+        Setting("initializer_range", "init.std", 0.02),
+    )
+    rules = (
+        Rule("embed_in.weight", "decoder.embedding.tokens.weight"),
+        *attention_rules("attention"),
+        *FEEDFORWARD,
+        *NORMS,
+        Rule("final_layer_norm.{kind}", "decoder.final_norm.{kind}"),
+        Rule("embed_out.weight", "head.output.weight"),
+        Rule("lm_head.weight", "head.output.weight"),
+    )
+    prefix, unprefixed = "gpt_neox.", ("embed_out.", "lm_head.")
+    tied: ClassVar = dict.fromkeys(("embed_out.weight", "lm_head.weight"), "embed_in.weight")
+    ignored = tuple(f"layers.{{layer}}.attention.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq"))
+    ties = False
+    rope: ClassVar[Rope] = Rope(fraction=0.25)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        model["position"] = cls.rope.read(config)
+        if not cls.side_by_side(config):
+            put(model, "layer.residual.type", "pre_norm")
+
+    @classmethod
+    def side_by_side(cls, config: Mapping[str, Any]) -> bool:
+        """Whether attention and feed-forward read the same."""
+        return bool(config.get("use_parallel_residual", True))
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["rope_parameters"] = cls.rope.write(model["position"], config)
+        config["use_parallel_residual"] = look(model, "layer.residual.type") == "parallel_two_norms"
+
+
+@register("family", "gpt_neox_japanese")
+class GPTNeoXJapanese(GPTNeoX):
+    """GPT-NeoX, Japanese: one sublayer behind the other, no bias but that of the last attention's output."""
+
+    model_types = ("gpt_neox_japanese",)
+    base: ClassVar = laid(
+        GPTNeoX.base,
+        {"layer": {"residual": {"type": "pre_norm"}, "attention": {"bias": False}, "feedforward": {"bias": False}}},
+    )
+    heads: ClassVar = heads_of("GPTNeoXJapanese", classifies=False)
+    settings = amended(
+        GPTNeoX.settings,
+        Setting("vocab_size", "vocab_size", 32000),
+        Setting("hidden_size", "d_model", 2560),
+        Setting("num_hidden_layers", "num_layers", 32),
+        Setting("num_attention_heads", "layer.attention.num_heads", 32),
+        Setting("attention_dropout", "layer.attention.dropout", 0.1),
+        Setting("hidden_dropout", "layer.dropout", 0.0),
+        without=("attention_bias", "intermediate_size"),
+    )
+    rules = (Rule(f"{THEIRS}.attention.dense_bias", f"{LAYER}.attention.output.bias"), *GPTNeoX.rules)
+    prefix = "gpt_neox_japanese."
+    ties, rope = True, Rope(fraction=1.0)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        put(model, INNER, model["d_model"] * (config.get("intermediate_multiple_size") or 4))
+        super().to_recipe(model, config)
+        kinds = ["inner"] * (model["num_layers"] - 1) + ["last"]
+        lay_kinds(model, kinds, {"last": {"attention": {"bias": ["output"]}}})
+
+    @classmethod
+    def side_by_side(cls, config: Mapping[str, Any]) -> bool:
+        return False
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        del config["use_parallel_residual"]
+        last = spelled_layers(model)[-1]
+        config["intermediate_multiple_size"] = last["feedforward"]["d_ff"] // model["d_model"]

@@ -1,0 +1,93 @@
+"""GPT-J (Wang and Komatsuzaki 2021) and CodeGen (Nijkamp et al. 2022)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.decoders import LAYER, ClassicDecoder, heads_of, named
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, look, put
+from tfkit.interop.huggingface.tensors import Rule
+
+THEIRS = "h.{layer}"
+
+
+@register("family", "gptj")
+class GPTJ(ClassicDecoder):
+    """GPT-J: attention and feed-forward side by side, the first channels of each head turn, a bias of the output."""
+
+    model_types = ("gptj",)
+    base: ClassVar = laid(
+        ClassicDecoder.base,
+        {
+            "position": {"type": "rotary", "layout": "interleaved"},
+            "layer": {"residual": {"type": "parallel"}, "attention": {"bias": False}},
+        },
+    )
+    heads: ClassVar = heads_of("GPTJ", bias=True)
+    settings = (
+        Setting("vocab_size", "vocab_size", 50400),
+        Setting("n_positions", "max_length", 2048),
+        Setting("n_embd", "d_model", 4096),
+        Setting("n_layer", "num_layers", 28),
+        Setting("n_head", "layer.attention.num_heads", 16),
+        Setting("n_inner", "layer.feedforward.d_ff", None),
+        Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
+        Setting("resid_pdrop", "layer.dropout", 0.0),
+        Setting("embd_pdrop", "embedding.dropout", 0.0),
+        Setting("attn_pdrop", "layer.attention.dropout", 0.0),
+        Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
+        Setting("initializer_range", "init.std", 0.02),
+    )
+    rules = (
+        Rule("wte.weight", "decoder.embedding.tokens.weight"),
+        *named(f"{THEIRS}.attn", attention__query="q_proj", attention__key="k_proj", attention__value="v_proj"),
+        *named(THEIRS, norm="ln_1", feedforward__up="mlp.fc_in", feedforward__down="mlp.fc_out"),
+        *named(THEIRS, attention__output="attn.out_proj"),
+        Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
+        Rule("lm_head.{kind}", "head.output.{kind}"),
+    )
+    prefix, unprefixed = "transformer.", ("lm_head.",)
+    tied: ClassVar = {"lm_head.weight": "wte.weight"}
+    ignored: ClassVar[tuple[str, ...]] = (
+        "h.{layer}.attn.bias",
+        "h.{layer}.attn.masked_bias",
+        "h.{layer}.attn.embed_positions",
+    )
+    ties = False
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        turned, dim = look(config, "rotary_dim", 64), model["d_model"] // look(model, "layer.attention.num_heads")
+        if turned is None:
+            raise DataError("config.json says no rotary_dim")
+        fraction = turned / dim
+        put(model, "position.fraction", fraction if int(dim * fraction) == turned else math.nextafter(fraction, 1))
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["rotary_dim"] = int(config["n_embd"] // config["n_head"] * model["position"]["fraction"])
+
+
+@register("family", "codegen")
+class CodeGen(GPTJ):
+    """CodeGen: a GPT-J whose queries, values and keys are one matrix, cut for four devices."""
+
+    model_types = ("codegen",)
+    heads: ClassVar = heads_of("CodeGen", classifies=False, bias=True)
+    rules = (
+        *(rule for rule in GPTJ.rules if "_proj" not in rule.their_names[0] or "out_proj" in rule.their_names[0]),
+        Rule(
+            f"{THEIRS}.attn.qkv_proj.weight",
+            tuple(f"{LAYER}.attention.{name}.weight" for name in ("query", "value", "key")),
+            "(shard slot part) width -> (slot shard part) width",
+        ),
+    )
+    sizes: ClassVar = {"shard": 4, "slot": 3}
+    ignored = (*GPTJ.ignored, "h.{layer}.attn.causal_mask")

@@ -1,0 +1,56 @@
+"""Granite (IBM 2024) and HyperCLOVA X (NAVER 2025): multipliers everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import NORMS, Llama, heads_of, norm_rules
+from tfkit.interop.huggingface.family import Tree, spelled
+from tfkit.interop.huggingface.settings import Power, Setting, amended, put
+
+MULTIPLIERS = (
+    Setting("embedding_multiplier", "embedding.scale", 1.0),
+    Setting("residual_multiplier", "layer.residual.branch_scale", 1.0),
+    Setting("attention_multiplier", "layer.attention.scale", 1.0),
+)
+
+
+@register("family", "granite")
+class Granite(Llama):
+    """Granite: a Llama with factors on token vectors, scores, what sublayers add, and logits."""
+
+    model_types = ("granite",)
+    heads = heads_of("Granite")
+    settings = amended(Llama.settings, *MULTIPLIERS, without=("head_dim",))
+    head_settings: ClassVar[tuple[Setting, ...]] = (Power("logits_scaling", "head.scale", 1.0, power=-1.0),)
+
+
+@register("family", "hyperclovax")
+class HyperClovaX(Granite):
+    """HyperCLOVA X: Granite's factors, and norms after the sublayers too."""
+
+    model_types = ("hyperclovax",)
+    heads = heads_of("HyperCLOVAX")
+    settings = amended(Llama.settings, *MULTIPLIERS, Setting("attention_multiplier", "layer.attention.scale", None))
+    head_settings = (Setting("logits_scaling", "head.scale", 1.0),)
+    rules = (
+        *(rule for rule in Llama.rules if rule not in NORMS),
+        *norm_rules(
+            attention_norm="input_layernorm",
+            attention_output_norm="post_norm1",
+            feedforward_norm="post_attention_layernorm",
+            feedforward_output_norm="post_norm2",
+        ),
+    )
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        put(model, "layer.residual.type", "sandwich" if config.get("use_post_norm", True) else "pre_norm")
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["use_post_norm"] = spelled(model, "layer.residual.type") == "sandwich"

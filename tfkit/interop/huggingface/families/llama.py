@@ -1,0 +1,238 @@
+"""Llama (Touvron et al. 2023), and what the many families have in common that differ from it in a few settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.family import Family, Tree
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
+from tfkit.interop.huggingface.rotary import Rope, first
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, look, put
+from tfkit.interop.huggingface.tensors import Rule
+
+LAYER, THEIRS = "decoder.layers.{layer}", "layers.{layer}"
+
+
+def attention_rules(output: str = "o_proj", norms: Sequence[str] = ("q_norm", "k_norm")) -> tuple[Rule, ...]:
+    """The four projections, and the norms of queries and keys where there are any."""
+    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": output}
+    names |= dict(zip(("query_norm", "key_norm"), norms, strict=False))
+    return tuple(
+        Rule(f"{THEIRS}.self_attn.{theirs}.{{kind}}", f"{LAYER}.attention.{ours}.{{kind}}")
+        for ours, theirs in names.items()
+    )
+
+
+def feedforward_rules(**names: str) -> tuple[Rule, ...]:
+    """The projections of the feed-forward: ours by name, each with what theirs is called."""
+    return tuple(
+        Rule(f"{THEIRS}.mlp.{theirs}.{{kind}}", f"{LAYER}.feedforward.{ours}.{{kind}}")
+        for ours, theirs in names.items()
+    )
+
+
+def norm_rules(**names: str) -> tuple[Rule, ...]:
+    """The norms of a layer: ours by name, each with what theirs is called."""
+    return tuple(Rule(f"{THEIRS}.{theirs}.{{kind}}", f"{LAYER}.{ours}.{{kind}}") for ours, theirs in names.items())
+
+
+def end_rules(norm: str = "norm") -> tuple[Rule, ...]:
+    """The token table, the final norm and the head."""
+    return (
+        Rule("embed_tokens.weight", "decoder.embedding.tokens.weight"),
+        Rule(f"{norm}.{{kind}}", "decoder.final_norm.{kind}"),
+        Rule("lm_head.{kind}", "head.output.{kind}"),
+    )
+
+
+def heads_of(name: str) -> dict[str, Mapping[str, Any]]:
+    """Their two classes of a decoder: with a head, and without."""
+    return {f"{name}ForCausalLM": {"head": {"type": "language_model"}}, f"{name}Model": {"head": "none"}}
+
+
+ATTENTION = attention_rules()
+GATED = feedforward_rules(gate="gate_proj", up="up_proj", down="down_proj")
+PLAIN = feedforward_rules(up="up_proj", down="down_proj")
+NORMS = norm_rules(attention_norm="input_layernorm", feedforward_norm="post_attention_layernorm")
+ENDS = end_rules()
+
+
+@register("family", "llama")
+class Llama(Family):
+    """Llama: norms without a mean, rotary positions, a gated feed-forward, few key-value heads, no biases.
+
+    Families like it say in class variables how they place their tokens, and which of their layers have a window.
+    """
+
+    model_types = ("llama",)
+    base: ClassVar[Mapping[str, Any]] = {
+        "type": "decoder",
+        "embedding": {"type": "tokens"},
+        "position": {"type": "rotary"},
+        "layer": {
+            "residual": {"type": "pre_norm"},
+            "norm": {"type": "rms_norm"},
+            "attention": {"type": "multi_head", "bias": False},
+            "feedforward": {"type": "glu", "bias": False},
+        },
+        "init": {"type": "normal"},
+    }
+    heads: ClassVar[Mapping[str, Mapping[str, Any]]] = heads_of("Llama")
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("vocab_size", "vocab_size", 32000),
+        Setting("max_position_embeddings", "max_length", 2048),
+        Setting("hidden_size", "d_model", 4096),
+        Setting("num_hidden_layers", "num_layers", 32),
+        Setting("num_attention_heads", "layer.attention.num_heads", 32),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", None),
+        Setting("head_dim", "layer.attention.head_dim", None),
+        Setting("attention_bias", "layer.attention.bias", False),
+        Setting("attention_dropout", "layer.attention.dropout", 0.0),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 11008),
+        Setting("hidden_act", "layer.feedforward.activation", "silu", ACTIVATIONS),
+        Setting("mlp_bias", "layer.feedforward.bias", False),
+        Setting("rms_norm_eps", "layer.norm.eps", 1e-6),
+        Setting("initializer_range", "init.std", 0.02),
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (*ENDS, *NORMS, *ATTENTION, *GATED)
+    prefix = "model."
+    unprefixed: ClassVar[tuple[str, ...]] = ("lm_head.",)
+    tied = {"lm_head.weight": "embed_tokens.weight"}
+    ignored: ClassVar[tuple[str, ...]] = ("layers.{layer}.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq")
+
+    head_settings: ClassVar[tuple[Setting, ...]] = ()  # those below `head`, which a model without one leaves out
+    rope: ClassVar[Rope] = Rope()
+    stretched: ClassVar[Mapping[str, Any]] = {}  # rope_parameters, where they are not said
+    ties: ClassVar[bool] = False  # tie_word_embeddings, where it is not said
+    period: ClassVar[tuple[str, ...]] = (FULL,)  # types of the layers, repeated, where they are not listed
+    once: ClassVar[int] = 0  # layers before those that repeat
+    listed: ClassVar[bool] = False  # whether config.json may list the type of each layer
+    window: ClassVar[int | None] = None  # sliding_window, where it is not said
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        _leave_out_defaults(model)
+        types = cls.types(config, model["num_layers"])
+        positions = {name: cls.position(config, name) for name in dict.fromkeys(types)}
+        model["position"] = positions.get(FULL) or next((part for part in positions.values() if part), None)
+        kinds = {name: cls.over_layer(config, name) for name in positions}
+        for name, position in positions.items():
+            if position != model["position"]:
+                kinds[name]["position"] = position
+        lay_kinds(model, types, kinds, cls.once)
+        tie(model, config, cls.ties)
+        for row in cls.head_settings if model["head"] != "none" else ():
+            put(model, row.keys[0], row.read(config))
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        heads = config["num_attention_heads"]
+        for key, value in (("num_key_value_heads", heads), ("head_dim", config["hidden_size"] // heads)):
+            if key in config and config[key] is None:
+                config[key] = value
+        layers = spelled_layers(model)
+        cls.say_types(config, layers)
+        cls.say_positions(config, layers)
+        config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied", cls.ties))
+        for row in cls.head_settings if model["head"] else ():
+            config[row.theirs] = row.write(look(model, row.keys[0]))
+
+    @classmethod
+    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+        """Their word for the type of each layer; raises DataError for one that is not known here."""
+        if cls.listed and config.get("layer_types"):
+            types = list(config["layer_types"])
+        elif cls.period != (FULL,) and config.get("sliding_window", cls.window) is None:
+            types = [FULL] * count
+        else:
+            period = cls.period_of(config)
+            types = [period[index % len(period)] for index in range(count)]
+        unknown = sorted(set(types) - {FULL, SLIDING})
+        if unknown:
+            raise DataError(f"config.json: layer_types: {unknown[0]!r} is not known here; known are {FULL}, {SLIDING}")
+        return types
+
+    @classmethod
+    def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """The types of the layers, to be repeated, where a config does not list them."""
+        return cls.period
+
+    @classmethod
+    def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
+        """What is laid over `layer` for a type, besides its position."""
+        size = config.get("sliding_window", cls.window)
+        return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
+
+    @classmethod
+    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+        """The position of layers of a type, or several; None where they have none."""
+        return cls.rope.read(config, look(config, "rope_parameters") or look(config, "rope_scaling") or cls.stretched)
+
+    @classmethod
+    def say_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        """Say which layers have a window; raises DataError where there is no word for it."""
+        types = types_of(layers)
+        sizes = {layer["mask"]["size"] for layer in layers if layer["mask"]}
+        if len(sizes) > 1 or (sizes and cls.period == (FULL,) and not cls.listed):
+            raise DataError("windows of these sizes have no word there")
+        if cls.listed:
+            config["layer_types"] = types
+        elif len(set(types)) > 1:
+            raise DataError("all layers have a window there, or none")
+        if cls.listed or cls.period != (FULL,):
+            config["sliding_window"] = next(iter(sizes), None)
+
+    @classmethod
+    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        """Say the position of the layers; that all have it is checked by reading it back."""
+        config["rope_parameters"] = cls.rope.write(layers[0]["position"], config)
+
+
+def tie(model: Tree, config: Mapping[str, Any], default: bool) -> None:
+    """Say whether the head uses the token table."""
+    if model["head"] != "none":
+        put(model, "head.tied", bool(config.get("tie_word_embeddings", default)))
+
+
+def types_of(layers: Sequence[Tree]) -> list[str]:
+    """Their word for the type of each spelled-out layer."""
+    return [SLIDING if layer["mask"] else FULL for layer in layers]
+
+
+class ByType(Llama):
+    """Layers with a window turn otherwise than those without: rope_parameters has an entry for each type."""
+
+    listed = True
+    local: ClassVar[Rope] = Rope()  # of the layers with a window
+    thetas: ClassVar[Mapping[str, str]] = {}  # what older files call the theta of a type
+    scaled: ClassVar[tuple[str, ...]] = (FULL,)  # the types that rope_scaling of older files is about
+
+    @classmethod
+    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+        rope = cls.rope if name == FULL else cls.local
+        said = look(config, f"rope_parameters.{name}")
+        if said is None:
+            theta = first(config.get(cls.thetas.get(name, "rope_theta")), rope.theta)
+            said = {"rope_theta": theta, **((look(config, "rope_scaling") or {}) if name in cls.scaled else {})}
+        return rope.read(config, {"rope_theta": rope.theta, **said})
+
+    @classmethod
+    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        positions = {name: layer["position"] for name, layer in zip(types_of(layers), layers, strict=True)}
+        any_one = next(iter(positions.values()))
+        config["rope_parameters"] = {
+            name: rope.write(positions.get(name, any_one), config)
+            for name, rope in ((FULL, cls.rope), (SLIDING, cls.local))
+        }
+
+
+def _leave_out_defaults(model: Tree) -> None:
+    """Say nothing of heads that are what they would be anyway: their files always say it."""
+    attention = model["layer"]["attention"]
+    if attention.get("num_kv_heads") == attention["num_heads"]:
+        del attention["num_kv_heads"]
+    if attention.get("head_dim") == model["d_model"] / attention["num_heads"]:
+        del attention["head_dim"]

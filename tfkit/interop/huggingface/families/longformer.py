@@ -1,0 +1,47 @@
+"""Longformer (Beltagy et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.bert import heads_of, renamed
+from tfkit.interop.huggingface.families.roberta import Roberta
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.layer_types import spelled_layers
+from tfkit.interop.huggingface.settings import Setting, amended
+
+LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
+GLOBAL = {f"attention.self.{name}_global": f"attention.{name}_global" for name in ("query", "key", "value")}
+
+
+@register("family", "longformer")
+class Longformer(Roberta):
+    """Longformer: a RoBERTa for long texts, with a window for all tokens and a view of everything for a few."""
+
+    model_types = ("longformer",)
+    base: ClassVar = laid(Roberta.base, {"layer": {"attention": {"type": "longformer"}}})
+    heads: ClassVar = heads_of("Longformer")
+    settings = amended(Roberta.settings, Setting("vocab_size", "vocab_size", 30522))
+    rules = (*Roberta.rules, *renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in GLOBAL.items()}))
+    prefix = "longformer."
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        sizes = config.get("attention_window", 512)
+        if isinstance(sizes, list):
+            if len(sizes) != model["num_layers"]:
+                raise DataError(
+                    f"config.json: attention_window: {len(sizes)} windows for {model['num_layers']} layers; one each"
+                )
+            sizes = sizes[0] if len(set(sizes)) == 1 else {"per_layer": list(sizes)}
+        model["layer"]["mask"] = [{"type": "window", "size": sizes}, {"type": "global_tokens"}]
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        masks = [layer["mask"] or model["mask"] for layer in spelled_layers(model)]
+        config["attention_window"] = [mask[0]["size"] for mask in masks]

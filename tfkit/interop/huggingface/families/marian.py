@@ -1,0 +1,104 @@
+"""Translators with fixed positions: Marian (Junczys-Dowmunt et al. 2018), M2M-100 (Fan et al. 2020), FSMT (2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.bart import (
+    ENDS,
+    LAYERS,
+    ONE_TABLE,
+    PLAIN,
+    PRE_NORM,
+    SINES,
+    TWO_TABLES,
+    Bart,
+    heads_of,
+)
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, Switch, amended, put
+from tfkit.interop.huggingface.tensors import Rule
+
+FAIRSEQ = {"type": "sinusoidal", "layout": "halves", "spacing": "endpoints", "skip_padding": True}
+
+
+@register("family", "marian")
+class Marian(Bart):
+    """Marian: the original Transformer with a fixed output bias; both sides may have a vocabulary of their own."""
+
+    model_types = ("marian",)
+    base: ClassVar = laid(PLAIN, SINES)
+    heads: ClassVar = {
+        "MarianMTModel": {"head": {"type": "language_model", "bias": "frozen"}},
+        "MarianModel": {"head": "none"},
+    }
+    settings = amended(Bart.settings, Setting("vocab_size", "vocab_size", 58101))
+    rules = (*TWO_TABLES, *ONE_TABLE, *ENDS, *LAYERS)
+    tied: ClassVar = {**Bart.tied, "lm_head.weight": "decoder.embed_tokens.weight"}
+    ignored = (*Bart.ignored, "{side}.embed_positions.weight")
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        if not config.get("share_encoder_decoder_embeddings", True):
+            del model["embedding"]["shared"]
+            put(model, "decoder.vocab_size", config.get("decoder_vocab_size") or model["vocab_size"])
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        shared = model["decoder"]["embedding"]["shared"]
+        config |= {"share_encoder_decoder_embeddings": shared, "vocab_size": model["encoder"]["vocab_size"]}
+        config["decoder_vocab_size"] = model["decoder"]["vocab_size"]
+
+
+@register("family", "m2m_100")
+class M2M100(Bart):
+    """M2M-100, NLLB: fixed positions that leave padding out, the norm before each sublayer."""
+
+    model_types = ("m2m_100",)
+    base: ClassVar = laid(PLAIN, {**PRE_NORM, "position": FAIRSEQ})
+    heads: ClassVar = heads_of("M2M100")
+    settings = amended(
+        Bart.settings,
+        Setting("vocab_size", "vocab_size", 128112),
+        Setting("activation_function", "layer.feedforward.activation", "relu", ACTIVATIONS),
+        Setting("attention_dropout", "layer.attention.dropout", 0.1),
+        Switch("scale_embedding", "embedding.scale", True, on="sqrt_d_model"),
+    )
+    ignored = (*Bart.ignored, "{side}.embed_positions.weights", "{side}.embed_positions.weight")
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        pad = config.get("pad_token_id", 1)
+        put(model, "position.offset", pad + 1)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["pad_token_id"] = model["decoder"]["position"]["offset"] - 1
+
+
+@register("family", "fsmt")
+class FSMT(M2M100):
+    """FSMT: the original Transformer as fairseq has it, with two vocabularies and an output of its own."""
+
+    model_types = ("fsmt",)
+    base: ClassVar = laid(PLAIN, {"embedding": {"shared": False}, "position": FAIRSEQ})
+    heads: ClassVar = {"FSMTForConditionalGeneration": {"head": {"type": "language_model"}}}
+    settings = amended(
+        M2M100.settings,
+        Setting("src_vocab_size", "encoder.vocab_size", 42024),
+        Setting("tgt_vocab_size", "decoder.vocab_size", 42024),
+        Setting("attention_dropout", "layer.attention.dropout", 0.0),
+        without=("vocab_size",),
+    )
+    rules = (*TWO_TABLES, Rule("decoder.output_projection.weight", "head.output.weight"), *ENDS, *LAYERS)
+    unprefixed = ()
+    tied: ClassVar = dict.fromkeys(
+        ("decoder.output_projection.weight", "encoder.embed_tokens.weight"), "decoder.embed_tokens.weight"
+    )
+    ties = False

@@ -1,0 +1,147 @@
+"""Mixtral (Jiang et al. 2024), and decoders that differ from it in a few settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, NORMS, heads_of, norm_rules
+from tfkit.interop.huggingface.families.sparse import (
+    BASE,
+    FEEDFORWARD,
+    SHELL,
+    SIGMOID,
+    Sparse,
+    expert_rules,
+    expert_settings,
+    selection_rules,
+    shared_rules,
+)
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.layer_types import SLIDING
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import Fixed, Setting, amended
+from tfkit.interop.huggingface.tensors import Rule
+
+NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", False)
+NO_JITTER = Fixed("router_jitter_noise", (0.0, 0, None))
+BY_NUMBER = expert_rules("block_sparse_moe", "w1", "w3", "w2")  # gate, up and down as Mixtral's files call them
+
+
+@register("family", "mixtral")
+class Mixtral(Sparse):
+    """Mixtral: experts in every layer, a softmax over all of them, the weights of the chosen ones normalised."""
+
+    model_types = ("mixtral",)
+    base = laid(BASE, {"layer": {"feedforward": {"router": {"normalized": True}}}})
+    heads = heads_of("Mixtral")
+    settings = (
+        *amended(SHELL, Setting("rms_norm_eps", "layer.norm.eps", 1e-5)),
+        *expert_settings("num_local_experts", d_ff="intermediate_size"),
+    )
+    fixed = (NO_JITTER,)
+    rules = (*ENDS, *NORMS, *ATTENTION, *BY_NUMBER)
+    rope = Rope(theta=1000000.0)
+    period = (SLIDING,)
+
+
+class QwenMoe(Sparse):
+    """What Qwen2-MoE and Qwen3-MoE have in common: layers without experts by a step, or by number."""
+
+    fixed = (Fixed("use_sliding_window", (False,)),)
+    derived = ("sliding_window", "max_window_layers", "layer_types")
+
+    @classmethod
+    def is_dense(cls, config: Mapping[str, Any], layer: int) -> bool:
+        named = config.get("mlp_only_layers") or ()
+        return layer in named or (layer + 1) % int(config.get("decoder_sparse_step", 1)) != 0
+
+    @classmethod
+    def say_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
+        config["mlp_only_layers"] = [layer for layer, each in enumerate(dense) if each]
+        config["decoder_sparse_step"] = 1
+
+
+@register("family", "qwen2_moe")
+class Qwen2Moe(QwenMoe):
+    """Qwen1.5-MoE and Qwen2-MoE: a gated expert that every token passes, biases of queries, keys and values."""
+
+    model_types = ("qwen2_moe",)
+    base = laid(BASE, {"layer": {"feedforward": {"shared_expert": {"type": "glu"}, "shared_gate": True}}})
+    heads = heads_of("Qwen2Moe")
+    settings = (
+        *amended(
+            SHELL,
+            Setting("qkv_bias", "layer.attention.bias", True, {True: ["query", "key", "value"], False: False}),
+            without=("head_dim", "attention_bias"),
+        ),
+        *expert_settings(),
+        NORMALIZED,
+        Setting("shared_expert_intermediate_size", "layer.feedforward.shared_expert.d_ff"),
+    )
+    rules = (
+        *(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(), *shared_rules("shared_expert")),
+        Rule("layers.{layer}.mlp.shared_expert_gate.weight", f"{FEEDFORWARD}.shared_gate.weight"),
+    )
+
+
+@register("family", "qwen3_moe")
+class Qwen3Moe(QwenMoe):
+    """Qwen3-MoE: a norm of each query and key head, many small experts and none that every token passes."""
+
+    model_types = ("qwen3_moe",)
+    base = laid(BASE, {"layer": {"attention": {"qk_norm": True}}})
+    heads = heads_of("Qwen3Moe")
+    settings = (*SHELL, *expert_settings(), NORMALIZED)
+
+
+@register("family", "olmoe")
+class Olmoe(Sparse):
+    """OLMoE: queries and keys are normed over all heads at once."""
+
+    model_types = ("olmoe",)
+    base = laid(BASE, {"layer": {"attention": {"qk_norm": True, "qk_norm_at": "width"}}})
+    heads = heads_of("Olmoe")
+    settings = (*amended(SHELL, without=("head_dim",)), *expert_settings(d_ff="intermediate_size"), NORMALIZED)
+    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # theirs clips after the norm, ours before it
+    rules = (*ENDS, *NORMS, *ATTENTION, *expert_rules())
+
+
+@register("family", "flex_olmo")
+class FlexOlmo(Olmoe):
+    """FlexOlmo: OLMoE with the norm after each sublayer, before it enters the residual stream."""
+
+    model_types = ("flex_olmo",)
+    base = laid(Olmoe.base, {"layer": {"residual": "branch_norm"}})
+    heads = heads_of("FlexOlmo")
+    fixed = ()
+    rules = (
+        *(*ENDS, *ATTENTION, *expert_rules()),
+        *norm_rules(attention_norm="post_attention_layernorm", feedforward_norm="post_feedforward_layernorm"),
+    )
+    rope = Rope(theta=500000.0)
+
+
+@register("family", "minimax_m2")
+class MiniMaxM2(Sparse):
+    """MiniMax-M2: sigmoid scores with a bias that only chooses, part of each head turns, norms over all heads."""
+
+    model_types = ("minimax_m2",)
+    base = laid(
+        BASE,
+        {
+            "layer": {
+                "attention": {"qk_norm": True, "qk_norm_at": "width"},
+                "feedforward": laid(SIGMOID, {"router": {"normalized": True}}),
+            }
+        },
+    )
+    heads = heads_of("MiniMaxM2")
+    settings = (
+        *amended(SHELL, without=("attention_bias",)),
+        *expert_settings("num_local_experts", d_ff="intermediate_size"),
+    )
+    fixed = (NO_JITTER,)
+    rules = (*ENDS, *NORMS, *ATTENTION, *BY_NUMBER, *selection_rules("block_sparse_moe", "mlp", "mlp.gate"))
+    rope = Rope(theta=5000000.0)

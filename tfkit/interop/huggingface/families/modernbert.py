@@ -1,0 +1,52 @@
+"""ModernBERT (Warner et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.bert import renamed
+from tfkit.interop.huggingface.families.modernbert_decoder import ModernBertDecoder
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.layer_types import SLIDING
+from tfkit.interop.huggingface.tensors import Rule
+
+LAYER, THEIRS = "encoder.layers.{layer}", "layers.{layer}"
+NAMES = {
+    "attn_norm": "attention_norm",
+    "attn.Wo": "attention.output",
+    "mlp_norm": "feedforward_norm",
+    "mlp.Wo": "feedforward.down",
+}
+
+
+@register("family", "modernbert")
+class ModernBert(ModernBertDecoder):
+    """ModernBERT: rotary positions, gated layers without biases, windows on both sides in two of three layers."""
+
+    model_types = ("modernbert",)
+    base = laid(ModernBertDecoder.base, {"type": "encoder"})
+    heads = {"ModernBertForMaskedLM": {"head": {"type": "masked_lm"}}, "ModernBertModel": {"head": "none"}}
+    rules = (
+        Rule("embeddings.tok_embeddings.weight", "encoder.embedding.tokens.weight"),
+        *renamed({"embeddings.norm": "encoder.embedding.norm", "final_norm": "encoder.final_norm"}),
+        *renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in NAMES.items()}),
+        Rule(
+            f"{THEIRS}.attn.Wqkv.{{kind}}",
+            tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value")),
+        ),
+        Rule(f"{THEIRS}.mlp.Wi.{{kind}}", tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"))),
+        *renamed({"head.dense": "head.dense", "head.norm": "head.norm", "decoder": "head.output"}),
+    )
+    prefix, unprefixed = "model.", ("head.", "decoder.")
+
+    @classmethod
+    def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
+        size = config.get("local_attention", 128)  # half of it on each side
+        return {"mask": {"type": "window", "size": size}} if name == SLIDING else super().over_layer(config, name)
+
+    @classmethod
+    def say_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super(ModernBertDecoder, cls).say_types(config, layers)
+        config["local_attention"] = config.pop("sliding_window") or 128

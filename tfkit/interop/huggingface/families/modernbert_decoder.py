@@ -1,0 +1,110 @@
+"""The decoder of ModernBERT's recipe: Ettin (Weller et al. 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import LAYER, THEIRS, ByType, Llama
+from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, put
+from tfkit.interop.huggingface.tensors import Rule
+
+FIRST = "first"  # the kind of the first layer, whose attention has no norm: the token vectors have one
+GATE_UP = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"))
+
+
+@register("family", "modernbert_decoder")
+class ModernBertDecoder(ByType):
+    """A decoder of ModernBERT's parts: normed token vectors, GEGLU, windows in two of three layers, BERT's head."""
+
+    model_types = ("modernbert-decoder",)
+    base = laid(
+        Llama.base,
+        {
+            "embedding": {"norm": True},
+            "layer": {"norm": {"type": "layer_norm", "bias": False}, "feedforward": {"activation": "gelu"}},
+        },
+    )
+    heads = {
+        "ModernBertDecoderForCausalLM": {"head": {"type": "masked_lm"}},
+        "ModernBertDecoderModel": {"head": "none"},
+    }
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 50368),
+        Setting("max_position_embeddings", "max_length", 8192),
+        Setting("hidden_size", "d_model", 768),
+        Setting("num_hidden_layers", "num_layers", 22),
+        Setting("num_attention_heads", "layer.attention.num_heads", 12),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 1152),
+        Setting("hidden_activation", "layer.feedforward.activation", "gelu", ACTIVATIONS),
+        Setting("norm_eps", "layer.norm.eps", 1e-5),
+        Setting("norm_bias", "layer.norm.bias", False),
+        Setting("embedding_dropout", "embedding.dropout", 0.0),
+        Setting("mlp_dropout", "layer.feedforward.dropout", 0.0),
+        without=("num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps"),
+    )
+    head_settings = (Setting("classifier_activation", "head.activation", "gelu", ACTIVATIONS),)
+    rules = (
+        Rule("embeddings.tok_embeddings.weight", "decoder.embedding.tokens.weight"),
+        Rule("embeddings.norm.{kind}", "decoder.embedding.norm.{kind}"),
+        Rule(f"{THEIRS}.attn_norm.{{kind}}", f"{LAYER}.attention_norm.{{kind}}"),
+        Rule(f"{THEIRS}.attn.q_proj.{{kind}}", f"{LAYER}.attention.query.{{kind}}"),
+        Rule(f"{THEIRS}.attn.k_proj.{{kind}}", f"{LAYER}.attention.key.{{kind}}"),
+        Rule(f"{THEIRS}.attn.v_proj.{{kind}}", f"{LAYER}.attention.value.{{kind}}"),
+        Rule(f"{THEIRS}.attn.Wo.{{kind}}", f"{LAYER}.attention.output.{{kind}}"),
+        Rule(f"{THEIRS}.mlp_norm.{{kind}}", f"{LAYER}.feedforward_norm.{{kind}}"),
+        Rule(f"{THEIRS}.mlp.Wi.{{kind}}", GATE_UP),
+        Rule(f"{THEIRS}.mlp.Wo.{{kind}}", f"{LAYER}.feedforward.down.{{kind}}"),
+        Rule("final_norm.{kind}", "decoder.final_norm.{kind}"),
+        *(Rule(f"lm_head.{name}.{{kind}}", f"head.{name}.{{kind}}") for name in ("dense", "norm")),
+        Rule("decoder.{kind}", "head.output.{kind}"),
+    )
+    prefix, unprefixed = "model.", ("lm_head.", "decoder.")
+    tied = {"decoder.weight": "embeddings.tok_embeddings.weight"}
+    ties, once = True, 1
+    rope, local = Rope(theta=160000.0), Rope()
+    thetas = {FULL: "global_rope_theta", SLIDING: "local_rope_theta"}
+    scaled = (FULL, SLIDING)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        if model["head"] != "none":
+            said = (("dense", config.get("classifier_bias", False)), ("output", config.get("decoder_bias", True)))
+            put(model, "head.bias", [name for name, has in said if has])
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        biases = spelled(model, "head.bias", [])
+        config["classifier_bias"], config["decoder_bias"] = "dense" in biases, "output" in biases
+
+    @classmethod
+    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+        return [FIRST, *cls._listed(config, count)[1:]]
+
+    @classmethod
+    def _listed(cls, config: Mapping[str, Any], count: int) -> list[str]:
+        every = config.get("global_attn_every_n_layers", 3)
+        return list(config.get("layer_types") or [SLIDING if index % every else FULL for index in range(count)])
+
+    @classmethod
+    def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
+        if name == FIRST:
+            return {**cls.over_layer(config, cls._listed(config, 1)[0]), "attention_norm": None}
+        size = config.get("local_attention", 128) // 2  # half of it lies in the future, which a decoder does not see
+        return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
+
+    @classmethod
+    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+        return super().position(config, cls._listed(config, 1)[0] if name == FIRST else name)
+
+    @classmethod
+    def say_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().say_types(config, layers)
+        config["local_attention"] = 2 * (config.pop("sliding_window") or 64)

@@ -1,0 +1,54 @@
+"""MPNet (Song et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.bert import Encoder, heads_of, renamed, table_rules
+from tfkit.interop.huggingface.families.roberta import Offset, Roberta
+from tfkit.interop.huggingface.settings import Fixed, Setting, amended
+from tfkit.interop.huggingface.tensors import Rule
+
+LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
+NAMES = {
+    "attention.attn.q": "attention.query",
+    "attention.attn.k": "attention.key",
+    "attention.attn.v": "attention.value",
+    "attention.attn.o": "attention.output",
+    "attention.LayerNorm": "attention_norm",
+    "intermediate.dense": "feedforward.up",
+    "output.dense": "feedforward.down",
+    "output.LayerNorm": "feedforward_norm",
+}
+
+
+@register("family", "mpnet")
+class MPNet(Offset):
+    """MPNet: a RoBERTa without token types, with a learned bias for each range of distances beside its places."""
+
+    model_types = ("mpnet",)
+    base: ClassVar[Mapping[str, Any]] = {
+        **Encoder.base,
+        "position": [
+            {"type": "learned", "skip_padding": True},
+            {"type": "t5_bias", "num_buckets": 32, "max_distance": 128},
+        ],
+    }
+    heads: ClassVar = heads_of("MPNet")
+    settings = amended(Encoder.settings, Setting("vocab_size", "vocab_size", 30527), without=("type_vocab_size",))
+    # the number of ranges is read nowhere but for the size of the table
+    fixed = (
+        Fixed("tie_word_embeddings", (True,)),
+        Fixed("relative_attention_num_buckets", (32,)),
+        Fixed("pad_token_id", (1,)),
+    )
+    rules = (
+        *table_rules(),
+        Rule("encoder.relative_attention_bias.weight", "encoder.position.1.table.weight"),
+        *renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in NAMES.items()}),
+    )
+    head_rules: ClassVar = Roberta.head_rules
+    prefix, unprefixed, tied, dropped = "mpnet.", Roberta.unprefixed, Roberta.tied, Roberta.dropped
+    head_activation = "gelu"

@@ -1,0 +1,51 @@
+"""OLMo (Groeneveld et al. 2024), OLMo 2 (OLMo team 2024) and OLMo 3 (OLMo team 2025)."""
+
+from __future__ import annotations
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, ByType, Llama, heads_of, norm_rules
+from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import Setting, amended
+
+SETTINGS = amended(Llama.settings, Setting("vocab_size", "vocab_size", 50304), without=("mlp_bias", "head_dim"))
+
+
+@register("family", "olmo")
+class Olmo(Llama):
+    """OLMo: norms with nothing to learn, queries, keys and values kept within bounds."""
+
+    model_types = ("olmo",)
+    base = laid(Llama.base, {"layer": {"norm": {"type": "layer_norm", "affine": False, "eps": 1e-5}}})
+    heads = heads_of("Olmo")
+    settings = amended(SETTINGS, Setting("clip_qkv", "layer.attention.clip", None), without=("rms_norm_eps",))
+
+
+@register("family", "olmo2")
+class Olmo2(Llama):
+    """OLMo 2: norms of what the sublayers give and not of what they read, queries and keys normed over all heads."""
+
+    model_types = ("olmo2",)
+    base = laid(
+        Llama.base,
+        {"layer": {"residual": {"type": "branch_norm"}, "attention": {"qk_norm": True, "qk_norm_at": "width"}}},
+    )
+    heads = heads_of("Olmo2")
+    settings = amended(SETTINGS, Setting("rms_norm_eps", "layer.norm.eps", 1e-5))
+    rules = (
+        *ENDS,
+        *norm_rules(attention_norm="post_attention_layernorm", feedforward_norm="post_feedforward_layernorm"),
+        *ATTENTION,
+        *GATED,
+    )
+
+
+@register("family", "olmo3")
+class Olmo3(ByType, Olmo2):
+    """OLMo 3: three layers with a window to one without, which alone is stretched to longer texts."""
+
+    model_types = ("olmo3",)
+    heads = heads_of("Olmo3")
+    period, window = (SLIDING, SLIDING, SLIDING, FULL), 4096
+    rope, local = Rope(theta=500000.0), Rope(theta=500000.0)

@@ -1,0 +1,112 @@
+"""Phi 1 and 2 (Gunasekar et al. 2023, Li et al. 2023) and Phi-3 (Abdin et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import (
+    ENDS,
+    LAYER,
+    NORMS,
+    THEIRS,
+    Llama,
+    attention_rules,
+    end_rules,
+    feedforward_rules,
+    heads_of,
+)
+from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.layer_types import SLIDING
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, put
+from tfkit.interop.huggingface.tensors import Rule
+
+QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
+GATE_UP = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"))
+DROPOUTS = (
+    Setting("resid_pdrop", "layer.dropout", 0.0),
+    Setting("embd_pdrop", "embedding.dropout", 0.0),
+)
+
+
+@register("family", "phi3")
+class Phi3(Llama):
+    """Phi-3: a Llama with query, key and value in one matrix, gate and up in another; windows in all layers."""
+
+    model_types = ("phi3",)
+    heads = heads_of("Phi3")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 32064),
+        Setting("max_position_embeddings", "max_length", 4096),
+        Setting("hidden_size", "d_model", 3072),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 8192),
+        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+        DROPOUTS[0],
+        without=("head_dim", "attention_bias", "mlp_bias"),
+    )
+    rules = (
+        *ENDS,
+        *NORMS,
+        Rule(f"{THEIRS}.self_attn.qkv_proj.{{kind}}", QKV),
+        Rule(f"{THEIRS}.self_attn.o_proj.{{kind}}", f"{LAYER}.attention.output.{{kind}}"),
+        Rule(f"{THEIRS}.mlp.gate_up_proj.{{kind}}", GATE_UP),
+        *feedforward_rules(down="down_proj"),
+    )
+    period = (SLIDING,)
+
+    @classmethod
+    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().say_positions(config, layers)
+        length = config["rope_parameters"].get("original_max_position_embeddings")
+        config["original_max_position_embeddings"] = length or config["max_position_embeddings"]
+
+
+@register("family", "phi")
+class Phi(Llama):
+    """Phi 1 and 2: attention and feed-forward at once from one norm, biases everywhere, half of each head turns."""
+
+    model_types = ("phi",)
+    base = laid(
+        Llama.base,
+        {
+            "layer": {
+                "residual": {"type": "parallel"},
+                "norm": {"type": "layer_norm"},
+                "attention": {"bias": True},
+                "feedforward": {"type": "mlp", "bias": True},
+            }
+        },
+    )
+    heads = {"PhiForCausalLM": {"head": {"type": "language_model", "bias": True}}, "PhiModel": {"head": "none"}}
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 51200),
+        Setting("hidden_size", "d_model", 2048),
+        Setting("num_hidden_layers", "num_layers", 24),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 8192),
+        Setting("hidden_act", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+        *DROPOUTS,
+        without=("head_dim", "attention_bias", "mlp_bias", "rms_norm_eps"),
+    )
+    rules = (
+        *end_rules("final_layernorm"),
+        Rule(f"{THEIRS}.input_layernorm.{{kind}}", f"{LAYER}.norm.{{kind}}"),
+        *attention_rules("dense", ("q_layernorm", "k_layernorm")),
+        *feedforward_rules(up="fc1", down="fc2"),
+    )
+    rope = Rope(fraction=0.5)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        if config.get("qk_layernorm", False):
+            put(model, "layer.attention.qk_norm", True)
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["qk_layernorm"] = spelled(model, "layer.attention.qk_norm") is not None

@@ -1,0 +1,58 @@
+"""Qwen 2 (Yang et al. 2024) and Qwen 3 (Yang et al. 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import Llama, heads_of
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING
+from tfkit.interop.huggingface.settings import Setting, amended
+
+SIZES = (
+    Setting("vocab_size", "vocab_size", 151936),
+    Setting("max_position_embeddings", "max_length", 32768),
+    Setting("num_key_value_heads", "layer.attention.num_kv_heads", 32),
+    Setting("intermediate_size", "layer.feedforward.d_ff", 22016),
+)
+
+
+@register("family", "qwen2")
+class Qwen2(Llama):
+    """Qwen 2: a Llama with biases of queries, keys and values; the upper layers may see a window."""
+
+    model_types = ("qwen2",)
+    base = laid(Llama.base, {"layer": {"attention": {"bias": ["query", "key", "value"]}}})
+    heads = heads_of("Qwen2")
+    settings = amended(Llama.settings, *SIZES, without=("attention_bias", "mlp_bias", "head_dim"))
+    listed, window = True, 4096
+
+    @classmethod
+    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+        below, listed = config.get("max_window_layers", 28), config.get("layer_types")
+        if not config.get("use_sliding_window", False) or config.get("sliding_window", cls.window) is None:
+            return [FULL] * count
+        if listed:
+            return super().types(config, count)
+        return [SLIDING if index >= below else FULL for index in range(count)]
+
+    @classmethod
+    def say_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().say_types(config, layers)
+        config["use_sliding_window"] = SLIDING in config["layer_types"]
+
+
+@register("family", "qwen3")
+class Qwen3(Qwen2):
+    """Qwen 3: norms of queries and keys in place of the biases."""
+
+    model_types = ("qwen3",)
+    base = laid(Llama.base, {"layer": {"attention": {"qk_norm": True}}})
+    heads = heads_of("Qwen3")
+    settings = amended(
+        Qwen2.settings,
+        Setting("head_dim", "layer.attention.head_dim", 128),
+        Setting("attention_bias", "layer.attention.bias", False),
+    )

@@ -1,0 +1,145 @@
+"""RoBERTa (Liu et al. 2019), and its relatives: places are counted by real tokens, behind the row of padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.bert import (
+    POOLER_RULES,
+    PRE_NORM,
+    Encoder,
+    heads_of,
+    layer_rules,
+    renamed,
+    table_rules,
+)
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.tensors import Rule
+
+FINAL_NORM = "encoder.final_norm"
+
+
+class Offset(Encoder):
+    """A table of places that begins behind the row of padding: max_position_embeddings counts the rows of it all."""
+
+    base: ClassVar[Mapping[str, Any]] = laid(Encoder.base, {"position": {"skip_padding": True}})
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        offset = int(config.get("pad_token_id", 1)) + 1
+        if model["max_length"] <= offset:
+            raise DataError(
+                f"config.json: max_position_embeddings {model['max_length']} leaves no room behind row {offset}"
+            )
+        cls.positions(model)["offset"] = offset
+        model["max_length"] -= offset
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        offset = int(cls.positions(model)["offset"])
+        config["max_position_embeddings"] += offset
+        config["pad_token_id"] = offset - 1
+
+    @classmethod
+    def positions(cls, model: Mapping[str, Any]) -> Tree:
+        """The learned position, alone or among several."""
+        parts = model["position"] if isinstance(model["position"], list) else [model["position"]]
+        found: Tree = next(part for part in parts if part["type"] == "learned")
+        return found
+
+
+@register("family", "roberta")
+class Roberta(Offset):
+    """RoBERTa: a BERT of bytes, trained longer and without pairs; places are counted by real tokens."""
+
+    model_types: ClassVar[tuple[str, ...]] = ("roberta",)
+    heads: ClassVar[Mapping[str, Mapping[str, Any]]] = heads_of("Roberta")
+    settings = amended(Encoder.settings, Setting("vocab_size", "vocab_size", 50265))
+    rules = (*table_rules(), *layer_rules())
+    head_rules: ClassVar = {
+        "masked_lm": (
+            *renamed({"lm_head.dense": "head.dense", "lm_head.layer_norm": "head.norm"}),
+            Rule("lm_head.bias", "head.output.bias"),
+        ),
+        "none": POOLER_RULES,
+        "classifier": renamed({"classifier.dense": "head.dense", "classifier.out_proj": "head.output"}),
+    }
+    prefix, unprefixed = "roberta.", ("lm_head.", "classifier.")
+    tied: ClassVar = {
+        "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    }
+    dropped = ("pooler.dense.{kind}",)
+    head_activation = "gelu"  # of the masked_lm, whatever that of the layers
+
+
+@register("family", "xlm_roberta")
+class XLMRoberta(Roberta):
+    """XLM-RoBERTa: a RoBERTa of a hundred languages (Conneau et al. 2019)."""
+
+    model_types = ("xlm-roberta",)
+    heads: ClassVar = heads_of("XLMRoberta")
+    settings = amended(Roberta.settings, Setting("vocab_size", "vocab_size", 30522))
+
+
+@register("family", "camembert")
+class Camembert(XLMRoberta):
+    """CamemBERT: a RoBERTa of French (Martin et al. 2019)."""
+
+    model_types = ("camembert",)
+    heads: ClassVar = heads_of("Camembert")
+
+
+@register("family", "data2vec_text")
+class Data2VecText(XLMRoberta):
+    """data2vec, of texts: a RoBERTa that learned to predict its own states (Baevski et al. 2022)."""
+
+    model_types = ("data2vec-text",)
+    heads: ClassVar = heads_of("Data2VecText")
+    prefix = "data2vec_text."
+
+
+@register("family", "roberta_prelayernorm")
+class RobertaPreLayerNorm(Roberta):
+    """RoBERTa with the norm before each sublayer, and one over the embeddings (Ott et al. 2019, fairseq)."""
+
+    model_types = ("roberta-prelayernorm",)
+    base: ClassVar = laid(Roberta.base, {"layer": PRE_NORM["layer"]})
+    heads: ClassVar = heads_of("RobertaPreLayerNorm")
+    rules = (
+        *table_rules(),
+        *layer_rules("attention.LayerNorm", "intermediate.LayerNorm"),
+        *renamed({"LayerNorm": FINAL_NORM}),
+    )
+    prefix = "roberta_prelayernorm."
+
+
+@register("family", "xlm_roberta_xl")
+class XLMRobertaXL(Roberta):
+    """XLM-RoBERTa, XL: a far larger one, the norm before each sublayer (Goyal et al. 2021)."""
+
+    model_types = ("xlm-roberta-xl",)
+    base: ClassVar = laid(Roberta.base, PRE_NORM)
+    heads: ClassVar = heads_of("XLMRobertaXL")
+    settings = amended(
+        Roberta.settings,
+        Setting("vocab_size", "vocab_size", 250880),
+        Setting("max_position_embeddings", "max_length", 514),
+        Setting("hidden_size", "d_model", 2560),
+        Setting("num_hidden_layers", "num_layers", 36),
+        Setting("num_attention_heads", "layer.attention.num_heads", 32),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 10240),
+        Setting("type_vocab_size", "embedding.segments", 1),
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+    )
+    rules = (
+        *table_rules()[:3],
+        *layer_rules("attention.self_attn_layer_norm", "LayerNorm"),
+        *renamed({"encoder.LayerNorm": FINAL_NORM}),
+    )

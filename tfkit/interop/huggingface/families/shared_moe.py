@@ -1,0 +1,135 @@
+"""Hunyuan-Large (Tencent 2024), ERNIE 4.5 (Baidu 2025), Aria (Rhymes 2024): a softmax router, and an expert for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, NORMS, THEIRS, attention_rules, heads_of
+from tfkit.interop.huggingface.families.sparse import (
+    APART,
+    BASE,
+    FEEDFORWARD,
+    SHELL,
+    STACKS,
+    Sparse,
+    expert_rules,
+    expert_settings,
+    shared_rules,
+)
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import Fixed, amended
+from tfkit.interop.huggingface.tensors import Rule
+
+
+@register("family", "hunyuan_v1_moe")
+class HunyuanMoe(Sparse):
+    """Hunyuan-Large: queries and keys are normed after they are turned, one expert for every token."""
+
+    model_types = ("hunyuan_v1_moe",)
+    base = laid(
+        BASE,
+        {
+            "layer": {
+                "attention": {"qk_norm": True, "qk_norm_at": "rotated"},
+                "feedforward": {"router": {"normalized": True}, "num_shared": 1},
+            }
+        },
+    )
+    heads = heads_of("HunYuanMoEV1")
+    settings = (*SHELL, *expert_settings(active="moe_topk", d_ff="intermediate_size"))
+    rules = (
+        *(*ENDS, *NORMS, *attention_rules(norms=("query_layernorm", "key_layernorm"))),
+        *(*expert_rules(router="gate.wg"), *shared_rules("shared_mlp")),
+    )
+    rope = Rope(alpha=True)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        experts = model["layer"]["feedforward"]
+        for key in ("num_experts", "num_active"):
+            experts[key] = _agreed(experts[key], key)
+        super().to_recipe(model, config)
+
+
+def _agreed(value: Any, key: str) -> Any:
+    """A number that may be listed for each layer; raises DataError where the layers differ."""
+    if not isinstance(value, list):
+        return value
+    if len(set(value)) > 1:
+        raise DataError(f"config.json: {key} differs between layers ({value}), which cannot be brought in")
+    return value[0]
+
+
+@register("family", "ernie4_5_moe")
+class Ernie45Moe(Sparse):
+    """ERNIE 4.5 with experts: softmax scores with a bias that only chooses, experts in some of the layers."""
+
+    model_types = ("ernie4_5_moe",)
+    base = laid(BASE, {"layer": {"feedforward": {"router": {"selection_bias": True, "normalized": True}}}})
+    heads = heads_of("Ernie4_5_Moe")
+    settings = (
+        *amended(SHELL, without=("attention_bias", "attention_dropout")),
+        *expert_settings("moe_num_experts", "moe_k"),
+    )
+    fixed = (Fixed("use_bias", (False,)),)
+    rules = (
+        *(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(), *shared_rules()),
+        *(
+            Rule(
+                f"{THEIRS}.{name}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias", "1 expert -> expert"
+            )
+            for name in ("mlp.moe_statics", "mlp.gate.moe_statics")
+        ),
+    )
+    rope, ties = Rope(theta=500000.0, layout="interleaved"), True
+    shared_key = "moe_num_shared_experts"
+
+    @classmethod
+    def is_dense(cls, config: Mapping[str, Any], layer: int) -> bool:
+        last = config.get("moe_layer_end_index", -1)
+        last = config["num_hidden_layers"] - 1 if last is None or last == -1 else last
+        inside = config.get("moe_layer_start_index", 1) <= layer <= last
+        return not inside or (layer + 1) % int(config.get("moe_layer_interval", 1)) != 0
+
+    @classmethod
+    def say_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
+        sparse = [layer for layer, each in enumerate(dense) if not each]
+        steps = {after - before for before, after in pairwise(sparse)}
+        config["moe_layer_interval"] = steps.pop() if len(steps) == 1 else 1
+        config["moe_layer_start_index"] = sparse[0] if sparse else len(dense)
+        config["moe_layer_end_index"] = sparse[-1] if sparse else -1
+
+
+@register("family", "aria_text")
+class AriaText(Sparse):
+    """The decoder of Aria: a softmax over the chosen experts alone, whose weights are stored transposed."""
+
+    model_types = ("aria_text",)
+    base = laid(BASE, {"layer": {"feedforward": {"router": {"over": "chosen"}}}})
+    heads = heads_of("AriaText")
+    settings = (*SHELL, *expert_settings("moe_num_experts", "moe_topk", "intermediate_size"))
+    fixed = (Fixed("mlp_bias", (False,)),)
+    shared_key = "moe_num_shared_experts"
+    rules = (
+        *(*ENDS, *NORMS, *ATTENTION, *shared_rules()),
+        Rule(f"{THEIRS}.mlp.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
+        *(
+            Rule(
+                f"{THEIRS}.mlp.experts.{name}",
+                (f"{STACKS}.gate.weight", f"{STACKS}.up.weight"),
+                "expert width (slot inner) -> slot expert inner width",
+                APART,
+                axes={"slot": 2},
+            )
+            for name in ("fc1.weight", "gate_up_proj")
+        ),
+        *(
+            Rule(f"{THEIRS}.mlp.experts.{name}", f"{STACKS}.down.weight", "expert inner out -> expert out inner")
+            for name in ("fc2.weight", "down_proj")
+        ),
+    )

@@ -1,0 +1,65 @@
+"""SmolLM 3 (Hugging Face 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import Llama, heads_of, types_of
+from tfkit.interop.huggingface.family import Tree
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import Setting, amended
+
+UNPLACED = "_without_position"  # follows the word of a type
+
+
+@register("family", "smollm3")
+class SmolLM3(Llama):
+    """SmolLM 3: a Llama in which every fourth layer has no positions; those may see a window."""
+
+    model_types = ("smollm3",)
+    heads = heads_of("SmolLM3")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 128256),
+        Setting("max_position_embeddings", "max_length", 32768),
+        Setting("hidden_size", "d_model", 2048),
+        Setting("num_hidden_layers", "num_layers", 36),
+        Setting("num_attention_heads", "layer.attention.num_heads", 16),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 4),
+        without=("head_dim",),
+    )
+    rope, ties, listed = Rope(theta=2000000.0), True, True
+
+    @classmethod
+    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+        interval = config.get("no_rope_layer_interval", 4)
+        turned = config.get("no_rope_layers") or [int((index + 1) % interval != 0) for index in range(count)]
+        wide = not config.get("use_sliding_window", False) or config.get("sliding_window") is None
+        if wide:
+            types = [FULL] * count
+        elif config.get("layer_types"):
+            types = super().types(config, count)
+        else:
+            types = [FULL if turns else SLIDING for turns in turned]
+        return [name if turns else name + UNPLACED for name, turns in zip(types, turned, strict=False)]
+
+    @classmethod
+    def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
+        return super().over_layer(config, name.removesuffix(UNPLACED))
+
+    @classmethod
+    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+        return None if name.endswith(UNPLACED) else super().position(config, name)
+
+    @classmethod
+    def say_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().say_types(config, layers)
+        config["use_sliding_window"] = SLIDING in types_of(layers)
+        config["no_rope_layers"] = [int(layer["position"] is not None) for layer in layers]
+
+    @classmethod
+    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().say_positions(config, [layer for layer in layers if layer["position"]])

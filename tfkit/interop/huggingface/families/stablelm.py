@@ -1,0 +1,65 @@
+"""StableLM 2 (Bellagente et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.cohere import each_head
+from tfkit.interop.huggingface.families.llama import ENDS, GATED, LAYER, NORMS, THEIRS, Llama, attention_rules, heads_of
+from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import Setting, amended, put
+from tfkit.interop.huggingface.tensors import Rule
+
+JOINED = ("", "(number dim) -> number dim")  # the norms of all heads in one
+PARALLEL = Rule(f"{THEIRS}.input_layernorm.{{kind}}", f"{LAYER}.norm.{{kind}}")
+BIASES = {True: ["query", "key", "value"], False: False}
+
+
+@register("family", "stablelm")
+class StableLM(Llama):
+    """StableLM 2: layer norms, a quarter of each head turns; each head may have norms of its own."""
+
+    model_types = ("stablelm",)
+    base = laid(Llama.base, {"layer": {"norm": {"type": "layer_norm"}}})
+    heads = heads_of("StableLm")
+    settings = amended(
+        Llama.settings,
+        Setting("vocab_size", "vocab_size", 50304),
+        Setting("max_position_embeddings", "max_length", 4096),
+        Setting("hidden_size", "d_model", 2560),
+        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 32),
+        Setting("intermediate_size", "layer.feedforward.d_ff", 6912),
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+        Setting("hidden_dropout", "layer.dropout", 0.0),
+        Setting("use_qkv_bias", "layer.attention.bias", False, BIASES),
+        without=("head_dim", "attention_bias", "mlp_bias", "rms_norm_eps"),
+    )
+    rules = (
+        *ENDS,
+        *NORMS,
+        PARALLEL,
+        *attention_rules(norms=()),
+        *(
+            Rule(f"{THEIRS}.self_attn.{theirs}.norms.{{head}}.weight", f"{LAYER}.attention.{ours}.weight", *JOINED)
+            for theirs, ours in (("q_layernorm", "query_norm"), ("k_layernorm", "key_norm"))
+        ),
+        *GATED,
+    )
+    rope = Rope(fraction=0.25)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        if config.get("qk_layernorm", False):
+            each_head(model)
+        if config.get("use_parallel_residual", False):
+            put(model, "layer.residual.type", "parallel")
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["qk_layernorm"] = spelled(model, "layer.attention.qk_norm") is not None
+        config["use_parallel_residual"] = spelled(model, "layer.residual.type") == "parallel"

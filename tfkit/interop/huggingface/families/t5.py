@@ -1,0 +1,185 @@
+"""T5 (Raffel et al. 2019) and T5 1.1, mT5 (Xue et al. 2020), umT5 (Chung et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.family import Family, Tree, laid
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look, put
+from tfkit.interop.huggingface.tensors import Names, Rule
+
+PROJECTIONS: Mapping[Names, Names] = {"q": "query", "k": "key", "v": "value", "o": "output"}
+INNER: Mapping[Names, Names] = {("wi_0", "wi_1"): ("gate", "up"), "wi": "up", "wo": "down"}
+DROPPED = (
+    "layer.dropout",
+    "layer.attention.dropout",
+    "layer.feedforward.dropout",
+    "embedding.dropout",
+    "final_dropout",
+)
+ACTIVATION = Setting("dense_act_fn", "layer.feedforward.activation", None, ACTIVATIONS)
+GATED_GELU = "gated-gelu"  # whose gelu is the one by tanh
+
+
+def sublayer_rules(side: str, place: int, theirs: str, ours: str, names: Mapping[Names, Names]) -> tuple[Rule, ...]:
+    """The projections of a sublayer and its norm; `place` is its number in a layer of theirs."""
+    block, layer = f"{side}.block.{{layer}}.layer.{place}", f"{side}.layers.{{layer}}.{ours}"
+    projections = (Rule(_below(f"{block}.{theirs}", name), _below(layer, part)) for name, part in names.items())
+    return (*projections, Rule(f"{block}.layer_norm.weight", f"{layer}_norm.weight"))
+
+
+def _below(place: str, names: Names) -> Names:
+    """The weights of linear layers that stand at `place`."""
+    return f"{place}.{names}.weight" if isinstance(names, str) else tuple(f"{place}.{name}.weight" for name in names)
+
+
+BIAS = "{side}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
+LAYERS = (
+    *sublayer_rules("{side}", 0, "SelfAttention", "attention", PROJECTIONS),
+    *sublayer_rules("decoder", 1, "EncDecAttention", "cross_attention", PROJECTIONS),
+    *sublayer_rules("encoder", 1, "DenseReluDense", "feedforward", INNER),
+    *sublayer_rules("decoder", 2, "DenseReluDense", "feedforward", INNER),
+)
+ENDS = (
+    Rule("shared.weight", "encoder.embedding.tokens.weight"),
+    Rule("{side}.final_layer_norm.weight", "{side}.final_norm.weight"),
+    Rule("lm_head.weight", "head.output.weight"),
+    Rule("shared.weight", "head.output.weight"),  # an output of its own that was never made other than the table
+)
+
+
+@register("family", "t5")
+class T5(Family):
+    """T5: norms without a mean, no biases, a learned bias for each range of distances; 1.1: gated, another output."""
+
+    model_types = ("t5",)
+    base: ClassVar = {
+        "type": "encoder_decoder",
+        "embedding": {"type": "tokens", "shared": True},
+        "position": {"type": "t5_bias"},
+        "layer": {
+            "residual": "pre_norm",
+            "norm": {"type": "rms_norm"},
+            "attention": {"type": "multi_head", "bias": False, "scale": 1.0},
+            "feedforward": {"type": "mlp", "bias": False},
+        },
+    }
+    heads: ClassVar = {
+        "T5ForConditionalGeneration": {"head": {"type": "language_model"}},
+        "T5Model": {"head": "none"},
+        "T5EncoderModel": {"type": "encoder", "head": "none"},
+    }
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("vocab_size", "vocab_size", 32128),
+        Setting("d_model", "d_model", 512),
+        Setting("num_layers", "encoder.num_layers", 6),
+        Setting("num_decoder_layers", "decoder.num_layers", None),
+        Setting("num_heads", "layer.attention.num_heads", 8),
+        Setting("d_kv", "layer.attention.head_dim", 64),
+        Setting("d_ff", "layer.feedforward.d_ff", 2048),
+        Setting("relative_attention_num_buckets", "position.num_buckets", 32),
+        Setting("relative_attention_max_distance", "position.max_distance", 128),
+        Setting("layer_norm_epsilon", "layer.norm.eps", 1e-6),
+        Setting("dropout_rate", DROPPED, 0.1),
+    )
+    rules = (*ENDS, *LAYERS, Rule(BIAS.replace("{layer}", "0"), "{side}.position.0.table.weight"))
+    tied: ClassVar = dict.fromkeys(
+        ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
+    )
+    ignored = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)  # of old files; never read
+    projection: ClassVar[str] = "relu"  # feed_forward_proj, where it is not said
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        _say_feedforward(model, config, config.get("feed_forward_proj") or cls.projection)
+        attention = model["layer"]["attention"]
+        if attention["head_dim"] * attention["num_heads"] == model["d_model"]:
+            del attention["head_dim"]
+        if model["head"] != "none":
+            model["head"] |= cls.output(config)
+        if model["type"] == "encoder":
+            model["num_layers"] = model.pop("encoder")["num_layers"]
+            del model["embedding"]["shared"]
+            model.pop("decoder", None)
+        elif config.get("num_decoder_layers") is None:
+            put(model, "decoder.num_layers", model["encoder"]["num_layers"])
+
+    @classmethod
+    def output(cls, config: Mapping[str, Any]) -> Tree:
+        """Options of the head: 1.0 is tied and scales what it reads, 1.1 neither.
+
+        Files that version 5 wrote always say that it is tied, and apart from that whether it scales.
+        """
+        plain = config.get("tie_word_embeddings") is False or config.get("scale_decoder_outputs") is False
+        return {} if plain else {"tied": True, "scale": "1/sqrt_d_model"}
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        layer = model.get("decoder", model)["layer"]
+        activation = ACTIVATION.write(layer["feedforward"]["activation"])
+        gated = layer["feedforward"]["type"] == "glu"
+        name = "gelu" if gated and activation == "gelu_new" else activation
+        config["feed_forward_proj"] = f"gated-{name}" if gated else name
+        config |= {"is_gated_act": gated, "dense_act_fn": activation, "is_encoder_decoder": model["type"] != "encoder"}
+        if config["d_kv"] is None:
+            config["d_kv"] = config["d_model"] // config["num_heads"]
+        cls.say_output(config, model["head"] or {})
+
+    @classmethod
+    def say_output(cls, config: Tree, head: Mapping[str, Any]) -> None:
+        """Say what `output` reads."""
+        config["tie_word_embeddings"] = config["scale_decoder_outputs"] = bool(head.get("tied", True))
+
+
+@register("family", "mt5")
+class MT5(T5):
+    """mT5: a T5 1.1 for a hundred languages."""
+
+    model_types = ("mt5",)
+    heads: ClassVar = {name.replace("T5", "MT5"): over for name, over in T5.heads.items()}
+    settings = amended(
+        T5.settings,
+        Setting("vocab_size", "vocab_size", 250112),
+        Setting("num_layers", "encoder.num_layers", 8),
+        Setting("num_heads", "layer.attention.num_heads", 6),
+        Setting("d_ff", "layer.feedforward.d_ff", 1024),
+    )
+    projection = GATED_GELU
+
+    @classmethod
+    def output(cls, config: Mapping[str, Any]) -> Tree:
+        return {}  # what their files say of it is not true: the output is not the table
+
+    @classmethod
+    def say_output(cls, config: Tree, head: Mapping[str, Any]) -> None:
+        config["tie_word_embeddings"] = False
+
+
+@register("family", "umt5")
+class UMT5(MT5):
+    """umT5: a mT5 with a bias of its own in every layer."""
+
+    model_types = ("umt5",)
+    base: ClassVar = laid({**T5.base, "position": "none"}, {"layer": {"position": {"type": "t5_bias"}}})
+    heads: ClassVar = {name.replace("T5", "UMT5"): over for name, over in T5.heads.items()}
+    settings = amended(
+        MT5.settings,
+        Setting("relative_attention_num_buckets", "layer.position.num_buckets", 32),
+        Setting("relative_attention_max_distance", "layer.position.max_distance", 128),
+    )
+    rules = (*ENDS, *LAYERS, Rule(BIAS, "{side}.layers.{layer}.position.0.table.weight"))
+
+    @classmethod
+    def output(cls, config: Mapping[str, Any]) -> Tree:
+        return {"scale": "1/sqrt_d_model"}  # as their implementation does, whatever the files say
+
+
+def _say_feedforward(model: Tree, config: Mapping[str, Any], projection: str) -> None:
+    """Whether the feed-forward is gated and by what; stored words of the first count before `projection`."""
+    activation = "gelu_new" if projection == GATED_GELU else projection.rpartition("-")[2]
+    gated = projection.startswith("gated-")
+    said = look(config, "dense_act_fn") or activation
+    model["layer"]["feedforward"]["type"] = "glu" if look(config, "is_gated_act", gated) else "mlp"
+    put(model, ACTIVATION.keys[0], ACTIVATION.read({"dense_act_fn": said}))

@@ -1,0 +1,91 @@
+"""T5Gemma (Zhang et al. 2025): an encoder and a decoder made of Gemma 2."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.gemma import Gemma2
+from tfkit.interop.huggingface.family import Family, Tree
+from tfkit.interop.huggingface.settings import put
+from tfkit.interop.huggingface.tensors import Rule
+
+OURS, THEIRS = "{side}.layers.{layer}", "{side}.layers.{layer}"
+PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
+SUBLAYERS = {"self_attn": "attention", "cross_attn": "cross_attention", "feedforward": "feedforward"}
+DROPOUTS = ("layer.dropout", "layer.feedforward.dropout", "embedding.dropout", "final_dropout")
+
+
+@register("family", "t5gemma")
+class T5Gemma(Family):
+    """T5Gemma: Gemma 2's layers on both sides, those of the decoder with attention to the encoder between."""
+
+    model_types = ("t5gemma",)
+    base = {"type": "encoder_decoder", "encoder": {}, "decoder": {}, "init": {"type": "normal"}}
+    heads: ClassVar[Mapping[str, Mapping[str, Any]]] = {"T5GemmaForConditionalGeneration": {}}
+    rules = (
+        Rule("{side}.embed_tokens.weight", "{side}.embedding.tokens.weight"),
+        *(
+            Rule(f"{THEIRS}.{theirs}.{name}.{{kind}}", f"{OURS}.{ours}.{projection}.{{kind}}")
+            for theirs, ours in list(SUBLAYERS.items())[:2]
+            for name, projection in PROJECTIONS.items()
+        ),
+        *(
+            Rule(f"{THEIRS}.mlp.{name}_proj.{{kind}}", f"{OURS}.feedforward.{name}.{{kind}}")
+            for name in ("gate", "up", "down")
+        ),
+        *(
+            Rule(f"{THEIRS}.{when}_{theirs}_layernorm.weight", f"{OURS}.{ours}_{norm}.weight")
+            for theirs, ours in SUBLAYERS.items()
+            for when, norm in (("pre", "norm"), ("post", "output_norm"))
+        ),
+        Rule("{side}.norm.weight", "{side}.final_norm.weight"),
+        Rule("lm_head.out_proj.weight", "head.output.weight"),
+    )
+    prefix, unprefixed = "model.", ("lm_head.",)
+    tied = {"lm_head.out_proj.weight": "decoder.embed_tokens.weight"}
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        for side in ("encoder", "decoder"):
+            if not isinstance(config.get(side), Mapping):
+                raise DataError(f"config.json says no {side}")
+            ties = config.get("tie_word_embeddings", True)
+            more = {"tie_word_embeddings": ties, "architectures": ["Gemma2ForCausalLM"]}
+            stack = Gemma2.recipe(ChainMap(more, config[side]))  # a view: which keys are read is watched
+            head, model["init"] = stack.pop("head"), stack.pop("init")
+            del stack["type"]
+            put(stack, "layer.attention.dropout", config.get("attention_dropout", 0.0))
+            for key in DROPOUTS:
+                put(stack, key, config.get("dropout_rate", 0.0))
+            model[side] = stack
+        model["head"] = head
+        _scale_windows(model["encoder"], 2)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        for side in ("encoder", "decoder"):
+            stack = {**model[side], "type": "decoder", "head": model["head"], "init": model["init"]}
+            if side == "encoder":
+                _scale_windows(stack, 0.5)
+            config[side] = {**Gemma2.config(stack, "Gemma2ForCausalLM"), "model_type": "t5_gemma_module"}
+            del config[side]["architectures"]
+        config["vocab_size"] = config["decoder"]["vocab_size"]
+        config["tie_word_embeddings"] = config["decoder"]["tie_word_embeddings"]
+        config["attention_dropout"] = config["decoder"]["attention_dropout"]
+        config["dropout_rate"] = model["decoder"]["final_dropout"]
+
+
+def _scale_windows(stack: Tree, factor: float) -> None:
+    """Their windows reach as far to each side as a decoder's do to one; ours count both sides."""
+    if "layers" in stack:
+        stack["layers"] = {name: _scaled(kind, factor) for name, kind in stack["layers"].items()}
+    stack["layer"] = _scaled(stack["layer"], factor)
+
+
+def _scaled(layer: Tree, factor: float) -> Tree:
+    mask = layer.get("mask")
+    return layer if not mask else {**layer, "mask": {**mask, "size": int(mask["size"] * factor)}}

@@ -1,0 +1,143 @@
+"""Base of the families: one declarative map between their files and ours, both ways."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Component
+from tfkit.core.errors import DataError
+from tfkit.interop.huggingface.settings import Fixed, Setting, look, put
+from tfkit.interop.huggingface.tensors import Rule, Sizes
+
+Tree = dict[str, Any]
+
+
+class Family(Component):
+    """A published architecture: what its config.json and its tensors are in a recipe, and the other way round.
+
+    `base` is what all its models have in common, as the `model:` of a recipe; `settings` say what differs. `heads` are
+    the classes of theirs, each with what it lays over `base`: the first is written. Whatever rows cannot say,
+    `to_recipe` and `to_config` add.
+    """
+
+    model_types: ClassVar[tuple[str, ...]]
+    base: ClassVar[Mapping[str, Any]]
+    heads: ClassVar[Mapping[str, Mapping[str, Any]]]  # their class -> what it lays over `base`
+    settings: ClassVar[tuple[Setting, ...]] = ()
+    fixed: ClassVar[tuple[Fixed, ...]] = ()
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    head_rules: ClassVar[Mapping[str, tuple[Rule, ...]]] = {}  # more of them, by the type of our `head`; none: "none"
+    prefix: ClassVar[str] = ""  # what their names begin with, but in the file of a base model; rules leave it out
+    unprefixed: ClassVar[tuple[str, ...]] = ()  # beginnings of names that never have it: those of the head
+    tied: ClassVar[Mapping[str, str]] = {}  # their names that may stand for another tensor of theirs
+    ignored: ClassVar[tuple[str, ...]] = ()  # templates of tensors that say nothing: buffers of constants
+    sizes: ClassVar[Sizes] = {}  # axes of the layouts that are the same in all its models
+    dropped: ClassVar[tuple[str, ...]] = ()  # templates of tensors that no output of this model reads
+    derived: ClassVar[tuple[str, ...]] = ()  # keys of config.json that only say again what others do
+    ahead: ClassVar[bool] = False  # files may have layers beyond the last, for later tokens, that no output reads
+
+    @classmethod
+    def recipe(cls, config: Mapping[str, Any]) -> Tree:
+        """The `model:` that a config describes; raises DataError for what cannot be said here."""
+        for key in cls.derived:
+            look(config, key)  # so that it is not told as one that nobody knows
+        for row in cls.fixed:
+            row.check(config)
+        model: Tree = copy.deepcopy(dict(cls.base))
+        _lay(model, cls.heads[cls.head_class(config)])
+        for setting in cls.settings:
+            value = setting.read(config)
+            for key in setting.keys if value is not None else ():
+                put(model, key, value)
+        cls.to_recipe(model, config)
+        return model
+
+    @classmethod
+    def head_class(cls, config: Mapping[str, Any]) -> str:
+        """Which of their classes the files are of; raises DataError for one that no head of ours is."""
+        said = config.get("architectures") or [next(iter(cls.heads))]
+        for name in said:
+            if name in cls.heads:
+                return str(name)
+        known = ", ".join(cls.heads)
+        raise DataError(f"config.json: architectures: {', '.join(said)} cannot be brought in; known are {known}")
+
+    @classmethod
+    def config(cls, model: Mapping[str, Any], head_class: str) -> Tree:
+        """The config.json of a `model:` that is spelled out; raises DataError where they have no word for a value."""
+        config: Tree = {"architectures": [head_class], "model_type": cls.model_types[0]}
+        for row in cls.fixed:
+            put(config, row.theirs, row.values[0])
+        for setting in cls.settings:
+            value = spelled(model, setting.keys[0], MISSING)
+            if value is not MISSING:
+                put(config, setting.theirs, setting.write(value))
+        cls.to_config(config, model)
+        return config
+
+    @classmethod
+    def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
+        """The rules about a model: those of all, and those of its head."""
+        head = "none" if blueprint.head is None else blueprint.head.part.part_name
+        return (*cls.rules, *cls.head_rules.get(head, ()))
+
+    @classmethod
+    def constants(cls, blueprint: Blueprint) -> Mapping[str, float]:
+        """Numbers that their files hold among the weights, each a tensor, by the names of the rules; mostly none."""
+        return {}
+
+    @classmethod
+    def prefix_of(cls, name: str) -> str:
+        """What stands before a name of the rules in their files."""
+        return "" if name.startswith(cls.unprefixed) else cls.prefix
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        """Say in `model` what no row of `settings` can."""
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        """Say in `config` what no row of `settings` can."""
+
+
+MISSING = object()
+
+
+def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
+    """A value of a spelled-out `model:`; of layers that differ, the first kind's that says it."""
+    head, _, rest = dotted.partition(".")
+    if head in ("encoder", "decoder") and head not in model:
+        return spelled(model, rest, default)
+    stack = model
+    if head in ("encoder", "decoder"):
+        stack, head, rest = model[head], *rest.partition(".")[::2]
+    elif head not in model and "decoder" in model:
+        stack = model["decoder"]
+    if head == "layer" and "layers" in stack:
+        for kind in stack["layers"].values():
+            value = look(kind, rest, MISSING)
+            if value is not MISSING:
+                return value
+        return default
+    return look(stack, f"{head}.{rest}" if rest else head, default)
+
+
+def laid(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """A copy of `base` with `over` laid on it: mappings merge, a part of another type is replaced."""
+    model: Tree = copy.deepcopy(dict(base))
+    _lay(model, over)
+    return model
+
+
+def _lay(model: Tree, over: Mapping[str, Any]) -> None:
+    """Lay `over` on `model`: mappings merge, a part of another type is replaced."""
+    for key, value in over.items():
+        below = model.get(key)
+        same = isinstance(below, dict) and isinstance(value, Mapping) and value.get("type") in (None, below.get("type"))
+        if same and isinstance(below, dict):
+            _lay(below, value)
+        else:
+            model[key] = copy.deepcopy(value)

@@ -1,0 +1,222 @@
+"""Their folder -> a run of ours: config.json becomes a recipe, their tensors ours, and the tokenizer comes along."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import DataError, TfkitError
+from tfkit.core.registry import is_shipped
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.interop.huggingface.convert import to_ours
+from tfkit.interop.huggingface.family import Family
+from tfkit.interop.huggingface.files import CONFIG, folder_of, open_checkpoint, read_config
+from tfkit.interop.huggingface.folder import check_free, whole_folder
+from tfkit.interop.huggingface.known import family_of
+from tfkit.interop.huggingface.recipe import recipe_text, shortened
+from tfkit.interop.huggingface.special import (
+    GENERATION,
+    TOKENIZER_CONFIG,
+    TOKENS_MAP,
+    generate_section,
+    read_optional,
+    special_ids,
+    token_ids,
+)
+from tfkit.interop.huggingface.tokenizer import tokenizer_of, unreadable
+from tfkit.interop.huggingface.watched import Watched
+from tfkit.models.build import build_model
+from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.training.environment import environment
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, OURS, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, write_json
+from tfkit.training.needs import NEEDS, parts_in, recorded
+from tfkit.training.weights import Weights
+
+THEIRS = "huggingface"  # the folder in a run that keeps their small files as they were, for the way back
+SMALL = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP, "chat_template.jinja")
+DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an import begins with: `name` is what the user typed, `folder` where it lies."""
+
+    name: str
+    folder: Path
+    config: Watched
+    generation: Mapping[str, Any]
+    family: type[Family]
+
+    @classmethod
+    def of(cls, name: str) -> Source:
+        """The files of a folder, or of a repository on the hub; raises DataError."""
+        folder = folder_of(name)
+        config = Watched(read_config(folder))
+        return cls(name, folder, config, read_optional(folder / GENERATION), family_of(config))
+
+
+@dataclass
+class Imported:
+    """What became of an import."""
+
+    run: Path
+    family: str
+    head_class: str
+    parameters: int
+    dtype: str
+    tokenizer: Tokenizer | None
+    notes: list[str] = field(default_factory=list)
+
+
+def import_model(
+    source: str, out: str | Path | None = None, dtype: str = "float32", force: bool = False, imports: Sequence[str] = ()
+) -> Imported:
+    """Bring a folder of theirs, or a repository on the hub, into a run's folder, by default runs/<its name>.
+
+    `dtype` is that of the stored weights; `force` replaces a run that is there; `imports` is what --import gave. Raises
+    DataError for what cannot be brought in, RunError for a folder that may not be written; nothing is left then.
+    """
+    read = Source.of(source)
+    target = (
+        Path(out)
+        if out is not None
+        else Path("runs") / (read.folder.resolve().name if _is_path(source) else _last(source))
+    )
+    check_free(target, (ENVIRONMENT, RESOLVED), force, "run of tfkit")
+    tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
+    model = read.family.recipe(read.config)
+    text = _text(read, model, tokenizer, target)
+    with whole_folder(target, (*OURS, CHECKPOINTS, THEIRS)) as folder:
+        (folder / RECIPE).write_text(text, encoding="utf-8", newline="\n")
+        recipe = _loaded(folder / RECIPE, imports)
+        unread, parameters = _weights(read, recipe.blueprint(), folder / WEIGHTS, DTYPES[dtype])
+        (folder / RESOLVED).write_text(_resolved(recipe, target), encoding="utf-8", newline="\n")
+        write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype))
+        _keep(read, folder)
+        if tokenizer is not None:
+            tokenizer.save(folder / TOKENIZER)
+    made = Imported(target, read.family.part_name, read.family.head_class(read.config), parameters, dtype, tokenizer)
+    made.notes += _notes(read, recipe.blueprint(), tokenizer, unread)
+    return made
+
+
+def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors that a model saves, each once under its first name; and the other names of those with several."""
+    first: dict[int, str] = {}
+    tensors: dict[str, Tensor] = {}
+    tied: dict[str, str] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        owner = first.setdefault(id(tensor), name)
+        if owner == name:
+            tensors[name] = tensor
+        else:
+            tied[name] = owner
+    return tensors, tied
+
+
+def _is_path(source: str) -> bool:
+    return Path(source).is_dir()
+
+
+def _last(source: str) -> str:
+    return source.rpartition("/")[2]
+
+
+def _text(read: Source, model: dict[str, Any], tokenizer: Tokenizer | None, target: Path) -> str:
+    """The recipe, with what to type in its header."""
+    try:
+        short = shortened(model)
+    except TfkitError as error:
+        raise DataError(f"{read.folder / CONFIG}: describes a model that cannot be built here:\n{error}") from None
+    ids = special_ids(read.config, read.generation, _vocab_size(model))
+    size = 0 if tokenizer is None else tokenizer.vocab_size
+    sections = {"generate": generate_section(read.config, read.generation, size)} if _writes(model) else {}
+    summary = (read.family.__doc__ or read.family.part_name).strip().splitlines()[0].rstrip(".")
+    header = [
+        f"{summary}.",
+        f"Imported from {read.name} ({read.family.head_class(read.config)}); the weights lie beside this recipe.",
+        f"Type: tfkit show {target}",
+    ]
+    if tokenizer is not None and _writes(model):
+        header.append(f'      tfkit generate {target} "..."')
+    return recipe_text(header, {**short, "special_ids": ids} if ids else short, sections)
+
+
+def _writes(model: Mapping[str, Any]) -> bool:
+    return model["type"] in ("decoder", "encoder_decoder")
+
+
+def _vocab_size(model: Mapping[str, Any]) -> int | None:
+    """The size of the vocabulary that the last stack writes in."""
+    stack = model.get("decoder", model)
+    size = stack.get("vocab_size", model.get("vocab_size")) if isinstance(stack, Mapping) else model.get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
+def _loaded(file: Path, imports: Sequence[str]) -> Recipe:
+    """The recipe that was written; it needs the user's code only where a part of it is not tfkit's."""
+    recipe = load_recipe(file)
+    return recipe if all(map(is_shipped, parts_in(recipe))) else load_recipe(file, imports=imports)
+
+
+def _weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.dtype) -> tuple[list[str], int]:
+    """Write the weights; gives their names that no output reads, and how many numbers there are."""
+    own, tied = own_tensors(build_model(blueprint, device="meta"))
+    wanted = {name: tensor.shape for name, tensor in own.items()}
+    with open_checkpoint(read.folder, dtype) as checkpoint:
+        brought = to_ours(read.family, checkpoint, wanted, blueprint)
+    ordered = {name: brought.tensors[name] for name in wanted}
+    Weights(ordered, tied).save(file)
+    return brought.unread, sum(tensor.numel() for name, tensor in own.items() if isinstance(tensor, nn.Parameter))
+
+
+def _resolved(recipe: Recipe, target: Path) -> str:
+    """resolved.yaml, whose comments name the recipe by the place that it will have."""
+    text = recipe.resolved()
+    return text.replace(str(recipe.file), str(target / RECIPE)).replace(f"# {recipe.name},", f"# {target.name},", 1)
+
+
+def _environment(read: Source, recipe: Recipe, target: Path, dtype: str) -> dict[str, Any]:
+    imported = {
+        "from": read.name,
+        "family": read.family.part_name,
+        "class": read.family.head_class(read.config),
+        "dtype": dtype,
+    }
+    needs = recorded(recipe, target, None)
+    known = environment(0, torch.device("cpu")) | {"recipe": target.name, "imported": imported}
+    return known | ({NEEDS: needs} if needs else {})
+
+
+def _keep(read: Source, folder: Path) -> None:
+    """Their small files as they were."""
+    (folder / THEIRS).mkdir()
+    for name in SMALL:
+        if (read.folder / name).is_file():
+            shutil.copyfile(read.folder / name, folder / THEIRS / name)
+
+
+def _notes(read: Source, blueprint: Blueprint, tokenizer: Tokenizer | None, unread: Sequence[str]) -> list[str]:
+    """What the user should know, a sentence each."""
+    notes = []
+    keys = read.config.unread()
+    if keys:
+        notes.append(f"not read in {CONFIG}: {', '.join(keys)}")
+    if unread:
+        notes.append(f"weights that no output of this model reads: {', '.join(unread)}")
+    if tokenizer is None:
+        files = unreadable(read.folder)
+        there = f"; {', '.join(files)} cannot be read, and transformers can save it as tokenizer.json" if files else ""
+        notes.append(f"there is no {TOKENIZER}, so that this run reads and writes ids, no text{there}")
+    elif (size := blueprint.last.vocab_size) is not None and tokenizer.vocab_size > size:
+        notes.append(
+            f"the tokenizer has {tokenizer.vocab_size:,} tokens, and the model knows the first {size:,} of them"
+        )
+    return notes

@@ -1,0 +1,30 @@
+"""The registered families, and which of them a config.json is of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import REGISTRY, nearest
+from tfkit.interop.huggingface.family import Family
+
+
+def families() -> dict[str, type[Family]]:
+    """Every family by name, those that users have registered among them."""
+    return {name: part for name, part in REGISTRY.load("family").items() if issubclass(part, Family)}
+
+
+def family_of(config: Mapping[str, Any]) -> type[Family]:
+    """The family that a config.json names by its model_type; raises DataError where no family is about that."""
+    said = config.get("model_type")
+    by_type = {name: family for family in families().values() for name in family.model_types}
+    if said is None:
+        raise DataError("config.json says no model_type, so that nothing tells what the model is")
+    if said in by_type:
+        return by_type[said]
+    hint = nearest(str(said), list(by_type))
+    raise DataError(
+        f"config.json: model_type: no family is about '{said}'{f', the nearest is {hint!r}' if hint else ''}; "
+        f'there are: {", ".join(sorted(by_type))}; a file with @tfkit.register("family", ...) adds one, with --import'
+    )

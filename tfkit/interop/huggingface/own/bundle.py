@@ -1,0 +1,141 @@
+"""Which of tfkit's modules a model needs, found by walking their imports, and the file that holds them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tfkit.core.component import Component
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import CATALOGUES, is_shipped, source_file
+from tfkit.run import Run
+from tfkit.training.folder import RESOLVED
+from tfkit.training.needs import parts_in
+
+ROOT = Path(__file__).parents[3]  # of tfkit
+HERE = Path(__file__).parent
+ENTRIES = ("tfkit.recipe.model", "tfkit.models.build")  # what tfkit_sources.build asks for
+# the catalogues of what a layer is made of; of each, only the parts that the model has are taken along
+SLOTS = {slot: module for slot, module in CATALOGUES.items() if module.startswith("tfkit.components.")}
+
+
+def write_sources(run: Run, folder: Path) -> None:
+    """Write the code that loads `run` where no tfkit is: what transformers asks for, and the sources behind it."""
+    parts = [
+        part for part in parts_in(run.recipe, run.blueprint.last.vocab_size) if part.part_slot in (*SLOTS, "model")
+    ]
+    sources = {f"{_file(name)}": text for name, text in sorted(_modules(parts).items())} | _own_files(parts)
+    text = (HERE / "tfkit_sources.py").read_text(encoding="utf-8")
+    before, _, after = text.partition("SOURCES: dict[str, str] = {}\n")
+    (folder / "tfkit_sources.py").write_text(before + _literal(sources) + after, encoding="utf-8", newline="\n")
+    modeling = (HERE / "modeling_tfkit.py").read_text(encoding="utf-8")
+    near = modeling.replace(f"from {__package__}.tfkit_sources import", "from .tfkit_sources import")
+    (folder / "modeling_tfkit.py").write_text(near, encoding="utf-8", newline="\n")
+    (folder / RESOLVED).write_text(run.recipe.resolved(), encoding="utf-8", newline="\n")
+
+
+def _modules(parts: Iterable[type[Component]]) -> dict[str, str]:
+    """The text of every module that is needed, by name."""
+    parts = list(parts)
+    waiting = [*ENTRIES, *SLOTS.values(), *(part.__module__ for part in parts if is_shipped(part))]
+    for part in parts:
+        if not is_shipped(part):
+            waiting += _imports(_own_text(part), "parts")
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        path = _path(name)
+        if name in found or path is None:
+            continue
+        found.add(name)
+        if "." in name:
+            waiting.append(name.rpartition(".")[0])
+        if name not in SLOTS.values():
+            waiting += _imports(path.read_text(encoding="utf-8"), name)
+    return {name: _text(name, found) for name in found}
+
+
+def _imports(text: str, name: str) -> Iterator[str]:
+    """The modules of tfkit that a text imports while it runs; of a catalogue, where that has its names from."""
+    for node in _running(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
+            yield node.module
+            homes = _homes(node.module) if node.module in SLOTS.values() else {}
+            for alias in node.names:
+                yield homes.get(alias.name, f"{node.module}.{alias.name}")
+
+
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    """Everything in a module but what is for type checkers alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING":
+            continue
+        yield child
+        yield from _running(child)
+
+
+def _homes(catalogue: str) -> dict[str, str]:
+    """Where a catalogue has each of its names from."""
+    path = _path(catalogue)
+    tree = ast.parse("" if path is None else path.read_text(encoding="utf-8"))
+    froms = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module is not None]
+    return {alias.asname or alias.name: str(node.module) for node in froms for alias in node.names}
+
+
+def _text(name: str, found: set[str]) -> str:
+    """The text of a module; a catalogue names only what was found."""
+    path = _path(name)
+    text = "" if path is None else path.read_text(encoding="utf-8")
+    if name not in SLOTS.values():
+        return text
+    homes = [(each, home) for each, home in _homes(name).items() if home in found]
+    title = (ast.get_docstring(ast.parse(text)) or name).splitlines()[0]
+    lines = [f'"""{title} Only what this model has of them."""\n', "from __future__ import annotations\n"]
+    return "\n".join([*lines, *(f"from {home} import {each}" for each, home in homes)]) + "\n"
+
+
+def _path(name: str) -> Path | None:
+    """The file of a module of tfkit, None for what is none."""
+    if name != "tfkit" and not name.startswith("tfkit."):
+        return None
+    place = ROOT.joinpath(*name.split(".")[1:])
+    if (place / "__init__.py").is_file():
+        return place / "__init__.py"
+    file = place.with_name(f"{place.name}.py")
+    return file if file.is_file() else None
+
+
+def _file(name: str) -> str:
+    """What SOURCES calls a module."""
+    path = _path(name)
+    package = path is not None and path.name == "__init__.py"
+    return name.replace(".", "/") + ("/__init__.py" if package else ".py")
+
+
+def _own_files(parts: Iterable[type[Component]]) -> dict[str, str]:
+    """The files of the user's own parts, each once."""
+    texts = {source_file(part) or "": _own_text(part) for part in parts if not is_shipped(part)}
+    files = {f"parts/{Path(file).stem}_{number}.py": text for number, (file, text) in enumerate(texts.items())}
+    return {"parts/__init__.py": "", **files} if files else {}
+
+
+def _own_text(part: type[Component]) -> str:
+    """The file that a part was defined in; raises UsageError where there is none, as in a notebook."""
+    file = source_file(part)
+    try:
+        return Path(file or "").read_text(encoding="utf-8")
+    except OSError:
+        name = f"{part.part_slot} '{part.part_name}'"
+        raise UsageError(f"{name} cannot be written out: its code is in no file; put it in one") from None
+
+
+def _literal(sources: dict[str, str]) -> str:
+    """The texts as Python, to be read as they are."""
+    lines = ["SOURCES: dict[str, str] = {}\n"]
+    for file, text in sources.items():
+        plain = "'''" not in text and not text.endswith(("'", "\\"))
+        lines.append(f"\nSOURCES[{file!r}] = " + (f"r'''{text}'''\n" if plain else f"{text!r}\n"))
+    return "".join(lines)

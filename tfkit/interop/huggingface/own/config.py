@@ -1,0 +1,57 @@
+"""The config.json of a model that brings its own code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import spell
+from tfkit.recipe.migrate import LANGUAGE
+from tfkit.recipe.resolved import model_values
+from tfkit.run import Run
+
+MODULE = "modeling_tfkit"
+# the type of a head -> their class that loads it, and ours
+HEADS = {
+    "language_model": ("AutoModelForCausalLM", "TfkitForCausalLM"),
+    "masked_lm": ("AutoModelForMaskedLM", "TfkitForMaskedLM"),
+    "classifier": ("AutoModelForSequenceClassification", "TfkitForSequenceClassification"),
+}
+PAIR = ("AutoModelForSeq2SeqLM", "TfkitForSeq2SeqLM")
+
+
+def own_config(run: Run, tied: Mapping[str, str]) -> dict[str, Any]:
+    """What names the classes, holds the recipe, and says the sizes that their tools ask a config for."""
+    blueprint = run.blueprint
+    head = head_classes(blueprint)
+    classes = {"AutoConfig": "TfkitConfig", "AutoModel": "TfkitModel", **({head[0]: head[1]} if head else {})}
+    return {
+        "architectures": [head[1] if head else "TfkitModel"],
+        "model_type": "tfkit",
+        "auto_map": {theirs: f"{MODULE}.{ours}" for theirs, ours in classes.items()},
+        **_sizes(blueprint),
+        "tie_word_embeddings": bool(tied),
+        "tied": {f"model.{name}": f"model.{owner}" for name, owner in tied.items()},
+        "recipe": {"tfkit": LANGUAGE, "model": spell(model_values(blueprint))},
+    }
+
+
+def head_classes(blueprint: Blueprint) -> tuple[str, str] | None:
+    """Their class that loads the model with its head, and ours; None for a head that they have no class for."""
+    name = "" if blueprint.head is None else blueprint.head.part.part_name
+    paired = blueprint.encoder is not None and blueprint.decoder is not None
+    return PAIR if paired and name == "language_model" else HEADS.get(name)
+
+
+def _sizes(blueprint: Blueprint) -> dict[str, int]:
+    plan = blueprint.last
+    said = {
+        "vocab_size": plan.vocab_size,
+        "hidden_size": plan.d_model,
+        "num_hidden_layers": plan.num_layers,
+        "num_attention_heads": plan.num_heads,
+        "max_position_embeddings": plan.max_length,
+        "num_labels": getattr(blueprint.head, "num_classes", None),
+    }
+    return {name: size for name, size in said.items() if size is not None}

@@ -1,0 +1,305 @@
+"""A model of tfkit's for transformers: load it with trust_remote_code=True. Its recipe stands in config.json."""
+
+# mypy: disable-error-code="misc, override, no-untyped-call, arg-type"
+
+from __future__ import annotations
+
+from typing import Any
+
+# the sources need einops and pydantic, and transformers tells who has not installed what this file imports
+import einops  # noqa: F401
+import pydantic  # noqa: F401
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    Seq2SeqLMOutput,
+    SequenceClassifierOutput,
+)
+
+from tfkit.interop.huggingface.own.tfkit_sources import build
+
+
+class TfkitConfig(PreTrainedConfig):
+    """`recipe` is the architecture in tfkit's recipe language, with every value spelled out."""
+
+    model_type = "tfkit"
+
+    def __init__(self, recipe: dict[str, Any] | None = None, tied: dict[str, str] | None = None, **kwargs: Any) -> None:
+        self.recipe = recipe or {}
+        self.tied = tied or {}
+        super().__init__(**kwargs)
+
+
+class Past:
+    """What decoding keeps between calls, as `generate` handles it."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """How many tokens it holds."""
+        return int(self.state.length)
+
+    def reorder_cache(self, beam_idx: Tensor) -> Past:
+        """Keep row `beam_idx[i]` as row i."""
+        self.state.reorder(beam_idx)
+        return self
+
+
+class TfkitPreTrainedModel(PreTrainedModel):
+    """Builds the model of a config's recipe."""
+
+    config_class = TfkitConfig
+    base_model_prefix = "model"
+
+    def __init__(self, config: TfkitConfig) -> None:
+        super().__init__(config)
+        loading = torch.get_default_device().type == "meta"  # weights come from a file right after
+        with torch.device("cpu" if loading else torch.get_default_device()):
+            self.model = build(config.recipe, initialised=not loading)
+        self._tied_weights_keys = dict(config.tied)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing: the recipe says how weights begin."""
+
+    def named_non_persistent_buffers(self, *args: Any, **kwargs: Any) -> Any:
+        """None, so that tables that parts have made are not taken for weights that a file should have held."""
+        return iter(())
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token table of the first stack."""
+        stack = self.model.blueprint.encoder or self.model.blueprint.decoder
+        tokens: nn.Module = self.model.stack(stack.side).embedding.tokens
+        return tokens
+
+    def called(self, **call: Any) -> Any:
+        """The model's own output; arguments that are None, or that it does not have, are left out."""
+        return self.model(**{name: value for name, value in call.items() if value is not None})
+
+
+class TfkitModel(TfkitPreTrainedModel):
+    """Hidden states of the last stack."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Hidden states [batch time d_model]."""
+        out = self.called(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=_segments(self.model, token_type_ids),
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            with_heads=False,
+        )
+        return _given(BaseModelOutput(last_hidden_state=out.hidden), return_dict)
+
+
+class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
+    """Logits of the next token, and `generate`."""
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # the past is the model's own
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Past | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Logits [batch time vocab]; with `labels` (-100: none) the mean loss of the next tokens."""
+        past = past_key_values
+        if past is None and use_cache and self.model.caches:
+            past = Past(self.model.new_state())
+        if position_ids is None and attention_mask is not None and past_key_values is None:
+            position_ids = _places(attention_mask)
+        out = self.called(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            state=None if past is None else past.state,
+        )
+        loss = None if labels is None else _loss(out.logits[:, :-1], labels[:, 1:])
+        return _given(CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=past), return_dict)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: Past | None = None,
+        attention_mask: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The tokens that the past does not hold yet; positions are counted from each row's first real token."""
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        places = None if attention_mask is None else _places(attention_mask)[:, seen:]
+        return {
+            "input_ids": input_ids[:, seen:],
+            "attention_mask": attention_mask,
+            "position_ids": places,
+            "past_key_values": past_key_values,
+            "use_cache": use_cache,
+        }
+
+
+class TfkitForMaskedLM(TfkitPreTrainedModel):
+    """Logits of the tokens behind masks."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Logits [batch time vocab]; with `labels` (-100: none) their mean loss."""
+        out = self.called(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=_segments(self.model, token_type_ids),
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+        )
+        loss = None if labels is None else _loss(out.logits, labels)
+        return _given(MaskedLMOutput(loss=loss, logits=out.logits), return_dict)
+
+
+class TfkitForSequenceClassification(TfkitForMaskedLM):
+    """Logits of the classes of a text."""
+
+    def forward(self, *args: Any, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: Any) -> Any:
+        """Logits [batch classes]; with `labels` [batch] their mean loss."""
+        logits = super().forward(*args, **kwargs).logits
+        loss = None if labels is None else cross_entropy(logits, labels)
+        return _given(SequenceClassifierOutput(loss=loss, logits=logits), return_dict)
+
+
+class Encoder(nn.Module):
+    """The encoder of a pair, as `generate` asks for it."""
+
+    def __init__(self, whole: Any) -> None:
+        super().__init__()
+        object.__setattr__(self, "whole", whole)  # no submodule: it would hold itself
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> BaseModelOutput:
+        """Hidden states [batch source d_model]."""
+        whole: Any = self.whole
+        first = input_ids.new_zeros(input_ids.shape[0], 1)  # the pair is called as one; this token's states are dropped
+        out = whole.called(
+            input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=first, with_heads=False
+        )
+        return BaseModelOutput(last_hidden_state=out.memory)
+
+
+class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
+    """Logits of the next token of the other text, and `generate`."""
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False
+
+    def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """What `generate` encodes the source with."""
+        return Encoder(self)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Past | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Logits [batch time vocab]; with `labels` (-100: none) their mean loss, the decoder's input made of them."""
+        if decoder_input_ids is None and labels is not None:
+            decoder_input_ids = self._shifted(labels)
+        memory = None if encoder_outputs is None else encoder_outputs[0]
+        past = past_key_values
+        if past is None and use_cache and self.model.caches:
+            past = Past(self.model.new_state())
+        out = self.called(
+            input_ids=input_ids if memory is None else None,
+            attention_mask=attention_mask,
+            encoder_hidden_states=None if past is not None and past.get_seq_length() else memory,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            state=None if past is None else past.state,
+        )
+        loss = None if labels is None else _loss(out.logits, labels)
+        made = Seq2SeqLMOutput(loss=loss, logits=out.logits, past_key_values=past, encoder_last_hidden_state=out.memory)
+        return _given(made, return_dict)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: Past | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The tokens that the past does not hold yet, and the encoded source."""
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        return {
+            "decoder_input_ids": input_ids[:, seen:],
+            "attention_mask": attention_mask,
+            "encoder_outputs": encoder_outputs,
+            "past_key_values": past_key_values,
+            "use_cache": use_cache,
+        }
+
+    def _shifted(self, labels: Tensor) -> Tensor:
+        """The labels behind the start token, without their last."""
+        first = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
+        return torch.cat((first, labels[:, :-1].clamp(min=0)), dim=1)
+
+
+def _places(attention_mask: Tensor) -> Tensor:
+    return (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+def _segments(model: Any, token_type_ids: Tensor | None) -> Tensor | None:
+    """The segments, where the model has any: tokenizers of others hand them over in any case."""
+    return token_type_ids if model.blueprint.last.embedding.segments else None
+
+
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100)
+
+
+def _given(output: Any, return_dict: bool | None) -> Any:
+    return output.to_tuple() if return_dict is False else output

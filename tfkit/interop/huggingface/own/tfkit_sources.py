@@ -1,0 +1,101 @@
+"""The sources of tfkit that this model is made of, and how they are imported.
+
+They stand below as they are in tfkit, one text a module. They are imported under the name of this file, so that they
+meet neither a tfkit that is installed nor those of another model; what they call `tfkit` is this copy.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.abc
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+ROOT = f"{__name__}.tfkit"
+__path__: list[str] = []  # makes this file a package; the modules in it are found by Finder
+
+
+def build(recipe: Mapping[str, Any], initialised: bool) -> Any:
+    """The model of a recipe, its weights drawn as the recipe says, or left for others to fill."""
+    for file in SOURCES:
+        # what its author added to tfkit
+        if file.startswith("parts/") and not file.endswith("__init__.py"):
+            importlib.import_module(_module(file))
+    blueprint = importlib.import_module(f"{ROOT}.recipe.model").blueprint_of(recipe["model"])
+    if initialised:
+        return importlib.import_module(f"{ROOT}.models.build").build_model(blueprint, seed=None)
+    return blueprint.type.build(blueprint)
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules in SOURCES, and runs them."""
+
+    root = ROOT
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        file = FILES.get(fullname)
+        if file is None:
+            return None
+        spec = importlib.util.spec_from_loader(fullname, self, is_package=file.endswith("__init__.py"))
+        if spec is not None:
+            spec.loader_state = f"{__file__}/{file}"
+        return spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__file__ = str(module.__spec__.loader_state)
+        tree = Renamed().visit(ast.parse(SOURCES[FILES[module.__name__]]))
+        exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec", dont_inherit=True), module.__dict__)
+
+    def get_source(self, fullname: str) -> str:
+        """The text of a module, for tracebacks."""
+        return SOURCES[FILES[fullname]]
+
+
+class Renamed(ast.NodeTransformer):
+    """What is called `tfkit` becomes ROOT: in imports, and in texts that name one of its modules."""
+
+    def visit_Import(self, node: ast.Import) -> Any:
+        """Import this copy; `import tfkit.x` binds the name tfkit, which has to be said."""
+        made: list[ast.stmt] = []
+        for alias in node.names:
+            name, said = _renamed(alias.name), alias.asname
+            if name != alias.name and said is None:
+                made.append(ast.Import([ast.alias(ROOT, "tfkit")]))
+                said = "tfkit" if name == ROOT else "_tfkit_module"
+            made.append(ast.Import([ast.alias(name, said)]))
+        return [ast.copy_location(statement, node) for statement in made]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        node.module = None if node.module is None else _renamed(node.module)
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        text = node.value
+        if isinstance(text, str) and (text == "tfkit." or _renamed(text) in FILES):
+            return ast.copy_location(ast.Constant(text.replace("tfkit", ROOT, 1)), node)
+        return node
+
+
+def _renamed(name: str) -> str:
+    return ROOT + name.removeprefix("tfkit") if re.match(r"tfkit(\.|$)", name) else name
+
+
+def _module(file: str) -> str:
+    """The name that a file of SOURCES is imported by."""
+    return ".".join([__name__, *file.removesuffix(".py").removesuffix("/__init__").split("/")])
+
+
+SOURCES: dict[str, str] = {}
+
+FILES = {_module(file): file for file in SOURCES}
+sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "root", None) != ROOT]
+sys.meta_path.append(Finder())

@@ -1,0 +1,150 @@
+"""How a config.json says rotary positions, in the spelling of version 5 or an older one, and how a recipe does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tfkit.core.errors import DataError
+from tfkit.interop.huggingface.settings import look
+
+Tree = dict[str, Any]
+SCALED = ("llama3", "yarn", "longrope")  # their types that name the longest text of training
+
+
+@dataclass(frozen=True)
+class Rope:
+    """What a family's rotary positions are where its config.json says nothing, and what it means by some words.
+
+    `alpha`: a dynamic scaling with an alpha is a larger theta. `scores`: yarn's mscale_all_dim multiplies all scores.
+    """
+
+    theta: float = 10000.0
+    fraction: float = 1.0
+    layout: str = "halves"
+    clockwise: bool = False
+    alpha: bool = False
+    scores: bool = False
+
+    def read(self, config: Mapping[str, Any], said: Mapping[str, Any] | None = None) -> Tree:
+        """The position part; `said` are the rope_parameters where a config has several."""
+        if said is None:
+            said = look(config, "rope_parameters") or look(config, "rope_scaling") or {}
+        theta, fraction = (
+            first(said.get(key), config.get(key), config.get(old), default)
+            for key, old, default in (
+                ("rope_theta", "rotary_emb_base", self.theta),
+                ("partial_rotary_factor", "rotary_pct", self.fraction),
+            )
+        )
+        part = {"type": "rotary", "theta": float(theta), "fraction": float(fraction), "layout": self.layout}
+        return {**part, "clockwise": self.clockwise, "scaling": self._scaling(said, config)}
+
+    def _scaling(self, said: Mapping[str, Any], config: Mapping[str, Any]) -> Tree | None:
+        kind = first(said.get("rope_type"), said.get("type"), "default")
+        if kind == "su" or (kind == "yarn" and "short_factor" in said):
+            kind = "longrope"  # what the first files of Phi-3 call it
+        if kind == "default":
+            return None
+        if kind == "linear":
+            return {"type": "linear", "factor": float(needed(said, "factor"))}
+        if kind == "dynamic":
+            return self._dynamic(said, config)
+        if kind not in SCALED:
+            known = ", ".join(("default", "linear", "dynamic", *SCALED))
+            raise DataError(f"config.json: rope_type: {kind!r} is not known here; known are {known}")
+        length = first(
+            config.get("original_max_position_embeddings"),
+            said.get("original_max_position_embeddings"),
+            config.get("max_position_embeddings"),
+        )
+        if length is None:
+            raise DataError("config.json says no max_position_embeddings")
+        factor = said.get("factor")
+        factor = float(needed(config, "max_position_embeddings") / length if factor is None else factor)
+        read = {"llama3": _llama3, "longrope": _longrope, "yarn": self._yarn}[kind]
+        return {"type": kind, "original_length": int(length), **read(said, factor, int(length))}
+
+    def _dynamic(self, said: Mapping[str, Any], config: Mapping[str, Any]) -> Tree:
+        if self.alpha and said.get("alpha"):
+            return {"type": "ntk", "alpha": float(said["alpha"])}
+        length = int(needed(config, "max_position_embeddings"))
+        return {"type": "dynamic", "factor": float(needed(said, "factor")), "original_length": length}
+
+    def _yarn(self, said: Mapping[str, Any], factor: float, length: int) -> Tree:
+        weights = {key: said.get(key) for key in ("mscale", "mscale_all_dim")}
+        if self.scores:
+            weights = {key: None if value is None else float(value) for key, value in weights.items()}
+        elif all(weights.values()) and said.get("attention_factor") is None:
+            own, shared = (float(said[key]) * 0.1 * math.log(max(factor, 1.0)) + 1 for key in weights)
+            weights = {"attention_factor": own / shared}
+        else:
+            weights = {}
+        if said.get("attention_factor") is not None:
+            weights["attention_factor"] = float(said["attention_factor"])
+        return {
+            "factor": factor,
+            "beta_fast": float(said.get("beta_fast") or 32),
+            "beta_slow": float(said.get("beta_slow") or 1),
+            "truncate": bool(said.get("truncate", True)),
+            **weights,
+        }
+
+    def write(self, part: Mapping[str, Any], config: Mapping[str, Any]) -> Tree:
+        """The rope_parameters of a spelled-out part; raises DataError where they have no word for it."""
+        if (part["layout"], part["clockwise"]) != (self.layout, self.clockwise):
+            raise DataError(f"rotary positions of the layout {part['layout']!r} have no word there")
+        said: Tree = {"rope_type": "default", "rope_theta": part["theta"]}
+        if part["fraction"] != 1 or self.fraction != 1:
+            said["partial_rotary_factor"] = part["fraction"]
+        scaling = part["scaling"]
+        return said if scaling is None else said | self._written(scaling, config)
+
+    def _written(self, scaling: Mapping[str, Any], config: Mapping[str, Any]) -> Tree:
+        kind = scaling["type"]
+        if kind == "ntk":
+            if not self.alpha:
+                raise DataError("a scaling of the type 'ntk' has no word there")
+            return {"rope_type": "dynamic", "alpha": scaling["alpha"], "factor": 1.0}
+        if kind == "dynamic" and scaling["original_length"] != config["max_position_embeddings"]:
+            raise DataError("a dynamic scaling begins beyond max_position_embeddings there, nowhere else")
+        if kind in ("linear", "dynamic"):
+            return {"rope_type": kind, "factor": scaling["factor"]}
+        names = {
+            "original_length": "original_max_position_embeddings",
+            "low_factor": "low_freq_factor",
+            "high_factor": "high_freq_factor",
+            "short": "short_factor",
+            "long": "long_factor",
+        }
+        if kind == "yarn" and not self.scores and scaling["mscale_all_dim"] is not None:
+            raise DataError("a yarn that scales all scores has no word there")
+        values = {names.get(key, key): value for key, value in scaling.items() if key != "type" and value is not None}
+        return {"rope_type": kind, **values}
+
+
+def first(*values: Any) -> Any:
+    """The first of them that says something, None where none does."""
+    return next((value for value in values if value is not None), None)
+
+
+def needed(said: Mapping[str, Any], key: str) -> Any:
+    """A number that a scaling cannot do without; raises DataError where it is not said."""
+    if said.get(key) is None:
+        raise DataError(f"config.json: the scaling of the rotary positions says no {key}")
+    return said[key]
+
+
+def _llama3(said: Mapping[str, Any], factor: float, length: int) -> Tree:
+    bounds = {"low_factor": needed(said, "low_freq_factor"), "high_factor": needed(said, "high_freq_factor")}
+    return {"factor": factor, **{key: float(value) for key, value in bounds.items()}}
+
+
+def _longrope(said: Mapping[str, Any], factor: float, length: int) -> Tree:
+    amplitude = said.get("attention_factor")
+    if amplitude is None:
+        amplitude = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
+    lists = {"short": needed(said, "short_factor"), "long": needed(said, "long_factor")}
+    return {**{key: [float(entry) for entry in value] for key, value in lists.items()}, "attention_factor": amplitude}

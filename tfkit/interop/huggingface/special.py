@@ -1,0 +1,98 @@
+"""Which tokens begin, end and fill up their texts, and how their generation_config.json says a text is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import DataError
+
+GENERATION = "generation_config.json"
+TOKENIZER_CONFIG, TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
+# our role -> their names of it, the first of which stands before the others
+THEIR_TOKENS = {
+    "pad": ("pad_token",),
+    "start": ("bos_token", "cls_token"),
+    "end": ("eos_token", "sep_token"),
+    "unknown": ("unk_token",),
+    "mask": ("mask_token",),
+    "separator": ("sep_token",),
+}
+THEIR_IDS = {"pad": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}
+# a setting of generation_config.json -> what leaves the search as it is, and the rule with its option
+RULES: Mapping[str, tuple[Any, str, str]] = {
+    "repetition_penalty": (1.0, "repetition_penalty", "penalty"),
+    "no_repeat_ngram_size": (0, "no_repeat_ngram", "size"),
+    "suppress_tokens": (None, "banned", "tokens"),
+    "forced_bos_token_id": (None, "forced", "tokens"),
+}
+
+
+def read_optional(path: Path) -> dict[str, Any]:
+    """What a JSON file holds, nothing where there is none; raises DataError where it is no mapping."""
+    if not path.is_file():
+        return {}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(data, dict):
+        raise DataError(f"{path}: expected a mapping")
+    return data
+
+
+def token_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The ids that pad, start and end a text, by role; there may be several ends."""
+    found = {}
+    for role, key in THEIR_IDS.items():
+        said = generation.get(key) if generation.get(key) is not None else config.get(key)
+        ids = said if isinstance(said, list) else [said]
+        if all(isinstance(id_, int) and id_ >= 0 for id_ in ids) and ids:
+            found[role] = list(ids)
+    return found
+
+
+def special_ids(config: Mapping[str, Any], generation: Mapping[str, Any], size: int | None) -> dict[str, int]:
+    """What a recipe says in `special_ids`; the start of an encoder-decoder is what its decoder begins with."""
+    ids = {role: each[0] for role, each in token_ids(config, generation).items()}
+    key = "decoder_start_token_id"
+    begins = generation.get(key) if generation.get(key) is not None else config.get(key)
+    if isinstance(begins, int):
+        ids["start"] = begins
+    return {role: id_ for role, id_ in ids.items() if size is None or id_ < size}
+
+
+def generate_section(config: Mapping[str, Any], generation: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """The `generate:` of a recipe; `size` is that of the tokenizer, whose ids rules may name."""
+    said = {**{key: config[key] for key in RULES if key in config}, **generation}
+    rules = []
+    for key, (nothing, rule, option) in RULES.items():
+        value = said.get(key)
+        value = [id_ for id_ in value if id_ < size] if isinstance(value, list) else value
+        if value is not None and value != nothing and value != []:
+            rules.append({"type": rule, option: [value] if option == "tokens" and isinstance(value, int) else value})
+    ends = [id_ for id_ in token_ids(config, generation).get("end", []) if id_ < size]
+    section: dict[str, Any] = {"logits": rules} if rules else {}
+    if len(ends) > 1:
+        section["stop"] = [{"type": "end_token", "tokens": ends}]
+    return section
+
+
+def role_texts(folder: Path) -> dict[str, str]:
+    """The special tokens by role, as the files beside a tokenizer name them."""
+    said = read_optional(folder / TOKENS_MAP) | read_optional(folder / TOKENIZER_CONFIG)
+    found = {}
+    for role, keys in THEIR_TOKENS.items():
+        texts = [_text(said.get(key)) for key in keys]
+        first = next((text for text in texts if text), None)
+        if first is not None:
+            found[role] = first
+    return found
+
+
+def _text(said: Any) -> str | None:
+    """A token as they write it: its text, or a mapping that holds it."""
+    text = said.get("content") if isinstance(said, dict) else said
+    return text if isinstance(text, str) else None

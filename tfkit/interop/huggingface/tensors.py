@@ -1,0 +1,158 @@
+"""How the tensors of two implementations correspond: names as templates, layouts as einops patterns, both ways."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+Names = str | tuple[str, ...]
+Sizes = Mapping[str, int]
+
+# what a placeholder of a template stands for: numbers, but for these
+_WORDS = {"kind": "weight|bias", "side": "encoder|decoder", "projection": "query|key|value|output"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Tensors of theirs that are, laid out otherwise, tensors of ours.
+
+    A name is a template: `{layer}`, `{expert}` and other placeholders stand for a number, `{kind}` for weight or bias,
+    `{side}` for encoder or decoder. Several tensors on one side are laid one behind another along the first axis of a
+    common form, which `theirs_layout` and `ours_layout` lead to, with the input axis called `width` (a bias has none):
+
+        Rule("h.{layer}.c_attn.{kind}", (query, key, value), "width slot -> slot width")     # transposed, three in one
+        Rule("h.{layer}.qkv.{kind}", (query, key, value), "(head slot dim) width -> slot head dim width",
+             "(slot head dim) in -> slot head dim in")                                 # the three of each head together
+
+    A placeholder that only theirs has is counted from 0 and stacked: `experts.{expert}.w1.weight`.
+    """
+
+    theirs: Names
+    ours: Names
+    theirs_layout: str = ""
+    ours_layout: str = ""
+    offsets: Mapping[str, int] = field(default_factory=dict)  # their number of a placeholder minus ours
+    axes: Mapping[str, int] = field(default_factory=dict)  # sizes of axes in the layouts that no shape tells
+
+    @property
+    def their_names(self) -> tuple[str, ...]:
+        return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
+
+    @property
+    def our_names(self) -> tuple[str, ...]:
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+    def bindings(self, names: Iterable[str]) -> Iterator[dict[str, str]]:
+        """What the placeholders stand for, in each name of ours that the rule is about."""
+        pattern = _compiled(self.our_names[0])
+        for name in names:
+            match = pattern.fullmatch(name)
+            if match is not None:
+                yield match.groupdict()
+
+    def in_ours(self, binding: Mapping[str, str]) -> list[str]:
+        """Our names."""
+        return [template.format_map(binding) for template in self.our_names]
+
+    def in_theirs(self, binding: Mapping[str, str], stacked: int) -> list[str]:
+        """Their names; those with a placeholder of their own, `stacked` times."""
+        shifted = {name: _shifted(value, self.offsets.get(name, 0)) for name, value in binding.items()}
+        names = []
+        for template in self.their_names:
+            own = [name for name in _placeholders(template) if name not in binding]
+            numbers = range(stacked) if own else [0]
+            names += [template.format_map(shifted | dict.fromkeys(own, str(number))) for number in numbers]
+        return names
+
+    @property
+    def stacks(self) -> bool:
+        """Whether theirs has a placeholder of its own, so that one tensor of ours is many of theirs."""
+        return any(set(_placeholders(name)) - set(_placeholders(self.our_names[0])) for name in self.their_names)
+
+    def count(self, shape: torch.Size, sizes: Sizes) -> int:
+        """How many tensors of theirs are stacked in one of ours of that shape."""
+        if not self.stacks or not shape:
+            return 1
+        if self.theirs_layout:
+            return shape[0]
+        return _laid(torch.empty(shape, device="meta"), self.ours_layout, {**sizes, **self.axes}).shape[0]
+
+    def to_ours(self, theirs: list[Tensor], shapes: list[torch.Size], sizes: Sizes) -> list[Tensor]:
+        """Our tensors, of the given shapes; raises ValueError where the layouts cannot give them."""
+        if self.stacks:
+            theirs = [torch.stack(theirs)]
+        sizes = {**sizes, **self.axes}
+        common = _joined([_laid(tensor, self.theirs_layout, sizes) for tensor in theirs])
+        forms = [_laid(torch.empty(shape, device="meta"), self.ours_layout, sizes) for shape in shapes]
+        pieces = torch.split(common, [form.shape[0] for form in forms])
+        made = [_laid(piece, _reversed(self.ours_layout), sizes) for piece in pieces]
+        for tensor, shape in zip(made, shapes, strict=True):
+            if tensor.shape != shape:
+                raise ValueError(f"gives {list(tensor.shape)}, needed is {list(shape)}")
+        return [tensor.contiguous() for tensor in made]
+
+    def to_theirs(self, ours: list[Tensor], sizes: Sizes) -> list[Tensor]:
+        """Their tensors."""
+        sizes = {**sizes, **self.axes}
+        forms = [_laid(tensor, self.ours_layout, sizes) for tensor in ours]
+        common = _joined(forms)
+        if self.stacks:
+            return [part.contiguous() for part in _laid(common, _reversed(self.theirs_layout), sizes).unbind()]
+        count = len(self.their_names)
+        # as many on either side are one by one, of whatever sizes
+        parts = forms if count == len(forms) else list(common.chunk(count))
+        return [_laid(part, _reversed(self.theirs_layout), sizes).contiguous() for part in parts]
+
+
+@cache
+def _compiled(template: str) -> re.Pattern[str]:
+    """The template as a regular expression with a group for each placeholder."""
+    parts = re.split(r"\{(\w+)\}", template)
+    text = "".join(
+        re.escape(part) if index % 2 == 0 else f"(?P<{part}>{_WORDS.get(part, '[0-9]+')})"
+        for index, part in enumerate(parts)
+    )
+    return re.compile(text)
+
+
+def matches(templates: Iterable[str], name: str) -> bool:
+    """Whether `name` is one of the templates."""
+    return any(_compiled(template).fullmatch(name) is not None for template in templates)
+
+
+def _placeholders(template: str) -> list[str]:
+    return re.findall(r"\{(\w+)\}", template)
+
+
+def _shifted(value: str, offset: int) -> str:
+    return str(int(value) + offset) if offset else value
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    """One tensor of several, one behind another; a single one is not copied."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _laid(tensor: Tensor, layout: str, sizes: Sizes) -> Tensor:
+    """`tensor` by an einops pattern; a bias has no axis `width`."""
+    if not layout:
+        return tensor
+    before, _, after = layout.partition("->")
+    axes = re.findall(r"\([^)]*\)|\S+", before)
+    if tensor.dim() == len(axes) - 1:
+        layout = re.sub(r"\bwidth\b", "", layout)
+        before, _, after = layout.partition("->")
+    named = set(re.findall(r"\w+", before + after))
+    out: Tensor = rearrange(tensor, layout, **{name: size for name, size in sizes.items() if name in named})
+    return out
+
+
+def _reversed(layout: str) -> str:
+    before, _, after = layout.partition("->")
+    return f"{after.strip()} -> {before.strip()}" if layout else ""

@@ -1,0 +1,124 @@
+"""Their tokenizer's files as a tokenizer of ours: tokenizer.json, or a BERT's or a GPT-2's vocabulary alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from tfkit.core.errors import DataError
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.tokenizer.special import infer_roles
+from tfkit.interop.huggingface.special import TOKENIZER_CONFIG, read_optional, role_texts
+
+FILE = "tokenizer.json"
+WORDPIECE, VOCABULARY, MERGES = "vocab.txt", "vocab.json", "merges.txt"
+
+
+def tokenizer_of(folder: Path, ids: Mapping[str, list[int]]) -> Tokenizer | None:
+    """The tokenizer of a folder, None where there is none that can be read.
+
+    Roles come from the files beside it; `ids` by role, those of config.json, win where they name a token of it. Raises
+    DataError naming the file.
+    """
+    backend = _backend(folder)
+    if backend is None:
+        return None
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    roles = {role: text for role, text in role_texts(folder).items() if text in vocabulary} or infer_roles(backend)
+    for role, each in ids.items():
+        text = backend.id_to_token(each[0])
+        if text is not None:
+            roles[role] = text
+    return Tokenizer(backend, roles)
+
+
+def unreadable(folder: Path) -> list[str]:
+    """The files of a tokenizer that cannot be read."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix in (".model", ".tiktoken"))
+
+
+def _backend(folder: Path) -> tokenizers.Tokenizer | None:
+    if (folder / FILE).is_file():
+        return _whole(folder / FILE)
+    settings = read_optional(folder / TOKENIZER_CONFIG)
+    if (folder / WORDPIECE).is_file():
+        return _wordpiece(folder / WORDPIECE, settings)
+    if (folder / VOCABULARY).is_file() and (folder / MERGES).is_file():
+        return _bytes(folder, settings)
+    return None
+
+
+def _whole(path: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises plain Exception
+        raise DataError(f"{path}: not a tokenizer.json of the `tokenizers` library: {error}") from None
+
+
+def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """BERT's: a token a line, in the order of the ids."""
+    try:
+        tokens = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: the vocabulary cannot be read: {error}") from None
+    ids = {token: number for number, token in enumerate(tokens)}
+    unknown = _said(settings, "unk_token", "[UNK]")
+    if unknown not in ids:
+        raise DataError(f"{path}: has no {unknown}, so that it is no vocabulary of a BERT")
+    backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
+    backend.normalizer = normalizers.BertNormalizer(
+        lowercase=bool(settings.get("do_lower_case", True)),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    first, last = _said(settings, "cls_token", "[CLS]"), _said(settings, "sep_token", "[SEP]")
+    special = [
+        token for token in (_said(settings, "pad_token", "[PAD]"), unknown, first, last, "[MASK]") if token in ids
+    ]
+    backend.add_special_tokens(special)
+    if first in ids and last in ids:
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A {last}",
+            pair=f"{first} $A {last} $B:1 {last}:1",
+            special_tokens=[(first, ids[first]), (last, ids[last])],
+        )
+    return backend
+
+
+def _bytes(folder: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """GPT-2's: the ids of byte pieces, and the pairs that are merged."""
+    try:
+        vocabulary, merges = models.BPE.read_file(str(folder / VOCABULARY), str(folder / MERGES))
+    except Exception as error:  # the library raises plain Exception
+        raise DataError(f"{folder / VOCABULARY}: the vocabulary cannot be read: {error}") from None
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(settings.get("add_prefix_space", False)))
+    backend.decoder = decoders.ByteLevel()
+    names = {text for text in role_texts(folder).values() if text in vocabulary} | ({"<|endoftext|>"} & set(vocabulary))
+    backend.add_special_tokens(sorted(names, key=vocabulary.__getitem__))
+    return backend
+
+
+def _said(settings: Mapping[str, Any], key: str, default: str) -> str:
+    said = settings.get(key, default)
+    return str(said.get("content", default)) if isinstance(said, dict) else str(said)
+
+
+def without_roles(text: str) -> dict[str, Any]:
+    """A tokenizer.json of ours as everybody else's: the template that only says roles is left out."""
+    data: dict[str, Any] = json.loads(text)
+    step = data["post_processor"]
+    steps = [] if step is None else step["processors"] if step["type"] == "Sequence" else [step]
+    rest = [step for step in steps if "tfkit" not in step.get("special_tokens", {})]
+    if len(rest) > 1:
+        data["post_processor"] = {"type": "Sequence", "processors": rest}
+    else:
+        data["post_processor"] = rest[0] if rest else None
+    return data

@@ -1,0 +1,69 @@
+"""Which keys of a config.json a family asked for, so that it can be said which say nothing here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# keys that change no output of a model, or are read elsewhere
+HARMLESS = {
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path",
+    "_sliding_window_pattern", "architectures", "attn_implementation", "auto_map", "bad_words_ids",
+    "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout",
+    "cross_attention_hidden_size", "decoder_layerdrop", "decoder_start_token_id", "diversity_penalty", "do_sample",
+    "dtype", "early_stopping", "embd_pdrop", "embedding_initializer_range", "encoder_layerdrop",
+    "encoder_no_repeat_ngram_size", "eod_token_id", "eos_token_id", "exponential_decay_length_penalty",
+    "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label", "init_std",
+    "initializer_factor", "initializer_range", "is_encoder_decoder", "label2id", "langs", "language", "layerdrop",
+    "length_penalty", "max_length", "min_length", "model_type", "no_repeat_ngram_size", "num_beam_groups",
+    "num_beams", "num_labels", "num_return_sequences", "output_attentions", "output_hidden_states", "output_past",
+    "output_router_logits", "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type",
+    "pruned_heads", "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty", "resid_pdrop",
+    "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "sep_token_id", "summary_activation",
+    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "suppress_tokens",
+    "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k",
+    "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version",
+    "use_bfloat16", "use_cache",
+}  # fmt: skip
+
+
+class Watched(dict[str, Any]):
+    """A config that remembers, in `asked`, which of its keys were looked at; those of mappings in it are dotted."""
+
+    def __init__(self, config: Mapping[str, Any], prefix: str = "", asked: set[str] | None = None) -> None:
+        self.asked: set[str] = set() if asked is None else asked
+        self._prefix = prefix
+        below = {key: Watched(value, f"{prefix}{key}.", self.asked) for key, value in config.items() if _is_tree(value)}
+        super().__init__({**config, **below})
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(self._prefix + key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.asked.add(f"{self._prefix}{key}")
+        return super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(self._prefix + key)
+        return super().get(key, default)
+
+    def unread(self) -> list[str]:
+        """The keys that say something and that nobody looked at, but for those known to be harmless."""
+        return list(_unread(self, self._prefix, self.asked))
+
+
+def _unread(config: Mapping[str, Any], prefix: str, asked: set[str]) -> list[str]:
+    found = []
+    for key, value in config.items():
+        if key in HARMLESS or value is None or (key == "is_decoder" and not value):
+            continue
+        if prefix + key not in asked:
+            found.append(prefix + key)
+        elif _is_tree(value) and any(name.startswith(f"{prefix}{key}.") for name in asked):
+            found += _unread(value, f"{prefix}{key}.", asked)
+    return found
+
+
+def _is_tree(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(key, str) for key in value)

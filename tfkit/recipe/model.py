@@ -1,0 +1,28 @@
+"""The architecture of a `model:` alone, for who has no other sections to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import RecipeError
+from tfkit.recipe.compose import compose
+from tfkit.recipe.faults import Faults
+from tfkit.recipe.migrate import LANGUAGE
+from tfkit.recipe.resolve import ModelResolver
+from tfkit.recipe.sizes import Vocabulary
+from tfkit.recipe.values import mapping
+
+
+def blueprint_of(model: Mapping[str, Any]) -> Blueprint:
+    """The Blueprint that a `model:` describes; raises RecipeError with every fault."""
+    composed = compose({"tfkit": LANGUAGE, "model": dict(model)}, shipped={})
+    faults = Faults(composed.faults)
+    vocabulary = Vocabulary()
+    blueprint = ModelResolver(mapping(composed.root)["model"], faults, vocabulary).resolve()
+    for node in vocabulary.asked:
+        faults.add(node, "there is no tokenizer to take the size from; say a number")
+    if faults.found or blueprint is None:
+        raise RecipeError(faults.found)
+    return blueprint

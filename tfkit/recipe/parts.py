@@ -1,0 +1,39 @@
+"""Parts that a call in Python names, outside of any recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfkit.core.component import Config, Slot
+from tfkit.core.errors import Place, RecipeError, UsageError
+from tfkit.recipe.faults import Faults
+from tfkit.recipe.prepare import Preparer
+from tfkit.recipe.source import from_value
+
+Part = str | Mapping[str, Any] | Config
+Parts = Part | Sequence[Part]
+
+
+def parts_of(slot: str, said: Parts) -> tuple[Config, ...]:
+    """The Configs of one part or several: names, mappings with a type, or Configs.
+
+    Raises RecipeError with every fault, and UsageError for a Config of another slot.
+    """
+    several = [said] if isinstance(said, (str, Mapping, Config)) else list(said)
+    faults = Faults()
+    configs = [_part(slot, part, f"{slot}[{index}]", faults) for index, part in enumerate(several)]
+    if faults.found:
+        raise RecipeError(faults.found)
+    return tuple(config for config in configs if config is not None)
+
+
+def _part(slot: str, part: Any, path: str, faults: Faults) -> Config | None:
+    if isinstance(part, Config):
+        try:
+            return Slot(slot).validate(part)
+        except ValueError as error:
+            raise UsageError(f"{path}: {error}") from None
+    node, found = from_value(part, Place(f"<{slot}>"), path)
+    faults.found += found
+    return None if found else Preparer(faults).config(node, slot)

@@ -1,0 +1,122 @@
+"""The rule table: what one part of a recipe asks of another, and which parts can stand together.
+
+A rule says that an *asker* (a part, or a fact of the recipe such as the direction of a layer) asks a capability of
+parts in some slots. The same table gives the errors of a recipe, the compatibility tables of the documentation, and the
+combinations that tests run over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tfkit.core.capabilities import CAPABILITIES
+from tfkit.core.component import Component, Config
+from tfkit.core.registry import REGISTRY
+
+Part = type[Component]
+Asker = Part | Config
+
+LAYER = ("attention", "mixer", "feedforward", "position", "norm", "residual")
+# the pairs of slots whose parts meet in a layer; every pair of parts works, or a rule refuses it
+PAIRS = (("position", "attention"), ("mask", "attention"), ("residual", "norm"))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`asker`, a slot or a fact of the recipe, asks `capability` of the parts in the slots `asked`."""
+
+    capability: str
+    asker: str
+    asked: tuple[str, ...]
+    asks: Callable[[Asker], bool] = lambda asker: True  # of an asker that is a part: whether this one asks
+
+    def refuses(self, part: Part) -> bool:
+        """Whether `part` is asked and does not declare the capability."""
+        return part.part_slot in self.asked and self.capability not in part.capabilities
+
+
+def part_of(asker: Asker) -> Part:
+    """The part itself, of options too."""
+    return asker.part if isinstance(asker, Config) else asker
+
+
+def _hook(name: str) -> Callable[[Asker], bool]:
+    def asks(asker: Asker) -> bool:
+        if isinstance(asker, Config):
+            return name in asker.part.asks(asker)  # type: ignore[attr-defined]
+        return name in asker.hooks()  # type: ignore[attr-defined]
+
+    return asks
+
+
+def _hides_the_future(asker: Asker) -> bool:
+    return part_of(asker).hides_future  # type: ignore[attr-defined,no-any-return]
+
+
+def _more_than_the_direction(asker: Asker) -> bool:
+    return not part_of(asker).triangle  # type: ignore[attr-defined]
+
+
+RULES = (
+    Rule("rotation", "position", ("attention",), _hook("rotation")),
+    Rule("bias", "position", ("attention",), _hook("bias")),
+    Rule("temperature", "position", ("attention",), _hook("temperature")),
+    Rule("masks", "mask", ("attention", "mixer", "feedforward"), _more_than_the_direction),
+    Rule("causal", "a causal layer", LAYER),
+    Rule("causal", "mask", LAYER, _hides_the_future),
+    Rule("bidirectional", "a layer that sees both ways", LAYER),
+    Rule("cross_attention", "a memory", ("attention", "residual")),
+    Rule("padding", "a batch with padding", LAYER),
+    Rule("packing", "a packed batch", LAYER),
+)
+
+
+def fact(asker: str) -> Rule:
+    """The rule whose asker is that fact of a recipe."""
+    return next(rule for rule in RULES if rule.asker == asker)
+
+
+def asked_by(asker: Asker) -> list[Rule]:
+    """The rules by which a part, with its options or whatever they are, asks something of others."""
+    return [rule for rule in RULES if rule.asker == part_of(asker).part_slot and rule.asks(asker)]
+
+
+def refusal(asker: Asker, part: Part) -> Rule | None:
+    """The rule that keeps `part` from standing with `asker`, or None where they go together."""
+    return next((rule for rule in asked_by(asker) if rule.refuses(part)), None)
+
+
+def reason(rule: Rule, part: Part, asker: Part | None = None) -> str:
+    """In words: what `part` does not declare, who asks for it, and what would go together instead."""
+    who = rule.asker if asker is None else f"{asker.part_slot} '{asker.part_name}'"
+    lacks = f"{part.part_slot} '{part.part_name}' does not declare '{rule.capability}'"
+    text = f"{lacks} ({CAPABILITIES[rule.capability]}), which {who} asks for"
+    return "; ".join([text, *_instead(rule, part, asker)])
+
+
+def _instead(rule: Rule, part: Part, asker: Part | None) -> Iterator[str]:
+    """What goes with the one, and with the other."""
+    others = [name for name, other in REGISTRY.load(part.part_slot).items() if not rule.refuses(other)]
+    if others:
+        what = "that do" if asker is None else f"that go with '{asker.part_name}'"
+        yield f"{part.part_slot}s {what}: {', '.join(sorted(others))}"
+    if asker is not None:
+        askers = REGISTRY.load(asker.part_slot).items()
+        going = sorted(name for name, other in askers if refusal(other, part) is None)
+        yield f"{asker.part_slot}s that go with '{part.part_name}': {', '.join([*going, 'none'])}"
+
+
+def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
+    """Every part of `slot` with every part of `other`, and why they cannot stand together, None where they can."""
+    for name in REGISTRY.names(slot):
+        asker = REGISTRY.get(slot, name)
+        for other_name in REGISTRY.names(other):
+            part = REGISTRY.get(other, other_name)
+            rule = refusal(asker, part)
+            yield name, other_name, None if rule is None else reason(rule, part, asker)
+
+
+def legal(slot: str, other: str) -> list[tuple[str, str]]:
+    """The pairs that can stand together."""
+    return [(name, other_name) for name, other_name, why in pairs(slot, other) if why is None]

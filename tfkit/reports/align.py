@@ -1,0 +1,84 @@
+"""Which layer of one stack stands for which of another, so that stacks of different depth can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from tfkit.core.blueprint import LayerPlan, StackPlan
+from tfkit.reports.runs import Runs, joined
+
+
+class Pair(NamedTuple):
+    """Consecutive layers that stand for each other: their plans, and the first and last of them on either side."""
+
+    before: LayerPlan
+    after: LayerPlan
+    here: tuple[int, int]
+    there: tuple[int, int]
+
+
+class Alignment(NamedTuple):
+    """All layers of two stacks: those that stand for each other, and those that only one of the stacks has."""
+
+    pairs: list[Pair]
+    only_before: list[tuple[LayerPlan, Runs]]
+    only_after: list[tuple[LayerPlan, Runs]]
+
+
+def align(before: StackPlan, after: StackPlan) -> Alignment:
+    """Layer by layer where the stacks are equally deep.
+
+    Otherwise from both ends as far as the layers are built alike, and layer by layer in between; what is then left over
+    only one stack has.
+    """
+    first, second = before.num_layers, after.num_layers
+    shorter = min(first, second)
+    start = end = shorter
+    if first != second:
+        kinds: list[Any] = []
+        here, there = _outlines(before, kinds), _outlines(after, kinds)
+        start = _equal(here, there)
+        end = min(_equal(here[::-1], there[::-1]), shorter - start)
+        start = shorter - end  # the layers in between, one by one
+    else:
+        end = 0
+    pairs = [*_pairs(before, after, 0, 0, start), *_pairs(before, after, first - end, second - end, end)]
+    return Alignment(pairs, _left(before, start, first - end), _left(after, start, second - end))
+
+
+def _outlines(plan: StackPlan, kinds: list[Any]) -> list[int]:
+    """For each layer the number, in `kinds`, of what it is made of, options left out."""
+    numbers = []
+    for layer in plan.layers:
+        parts = [(sublayer.name, sublayer.config.part) for sublayer in layer.sublayers]
+        outline = layer.residual.part, parts, layer.mask, layer.position
+        if outline not in kinds:
+            kinds.append(outline)
+        numbers.append(kinds.index(outline))
+    return [numbers[kind] for kind in plan.order]
+
+
+def _equal(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many numbers both begin with."""
+    differing = (index for index, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
+    return next(differing, min(len(first), len(second)))
+
+
+def _pairs(before: StackPlan, after: StackPlan, here: int, there: int, count: int) -> Iterator[Pair]:
+    """The layers of `count` places from `here` in one stack and from `there` in the other."""
+    kinds = zip(before.order[here : here + count], after.order[there : there + count], strict=True)
+    for (one, other), same in groupby(kinds):
+        length = sum(1 for _ in same)
+        places = (here, here + length - 1), (there, there + length - 1)
+        yield Pair(before.layers[one], after.layers[other], *places)
+        here, there = here + length, there + length
+
+
+def _left(plan: StackPlan, first: int, after: int) -> list[tuple[LayerPlan, Runs]]:
+    """The layers from `first` to before `after`, equal ones together."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for index in range(first, after):
+        found.setdefault(plan.order[index], []).append((index, index))
+    return [(plan.layers[kind], joined(runs)) for kind, runs in found.items()]

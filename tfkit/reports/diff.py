@@ -1,0 +1,193 @@
+"""How two recipes differ: architectures by their Blueprints, however they are written, and the rest by value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan, SublayerPlan
+from tfkit.recipe.load import Recipe
+from tfkit.reports.align import Alignment, align
+from tfkit.reports.difference import Change, differences, words
+from tfkit.reports.runs import Runs, joined, label, places
+
+Follows = list[tuple[Any, Any]]  # differences that others follow from: those of the layers' norms
+AS_LAYER = "layer.norm"
+SHOWN_SETS = 8
+
+
+def diff_architectures(before: Blueprint, after: Blueprint) -> list[Change]:
+    """How two architectures differ; nothing exactly where their Blueprints are equal."""
+    if before == after:
+        return []
+    follows: Follows = []
+    stacks = list(_stacks(before, after, follows))
+    changes = [*differences("type", before.type, after.type), *stacks]
+    changes += differences("head", before.head, after.head, follows)
+    changes += _named("heads", dict(before.heads), dict(after.heads), follows)
+    changes += differences("init", before.init, after.init)
+    changes += _named("special_ids", dict(before.special_ids), dict(after.special_ids), follows)
+    return changes
+
+
+def diff_settings(before: Recipe, after: Recipe) -> list[Change]:
+    """How the sections besides `model:` differ, by value."""
+    changes: list[Change] = []
+    for name in ("data", "objective", "train", "generate"):
+        changes += differences(name, getattr(before, name), getattr(after, name))
+    return changes + list(differences("imports", before.sections().get("imports"), after.sections().get("imports")))
+
+
+def _named(what: str, before: dict[str, Any], after: dict[str, Any], follows: Follows) -> Iterator[Change]:
+    """How two mappings of names differ, their order too."""
+    for name in dict.fromkeys([*before, *after]):
+        yield from differences(f"{what}.{name}", before.get(name), after.get(name), follows)
+    yield from _order(what, list(before), list(after))
+
+
+def _order(what: str, before: list[str], after: list[str]) -> Iterator[Change]:
+    """A change in the order of what both have."""
+    ours, theirs = ([name for name in one if name in other] for one, other in ((before, after), (after, before)))
+    if ours != theirs:
+        yield Change(f"order of {what}", ", ".join(ours), ", ".join(theirs))
+
+
+# stacks
+
+
+def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[Change]:
+    """The changes of all stacks; what changes in encoder and decoder alike is said once."""
+    ours, theirs = ({plan.side: plan for plan in blueprint.stacks()} for blueprint in (before, after))
+    if len(ours) == len(theirs) == 1:
+        yield from _Stack(before.last, after.last, follows, alone=True).changes()
+        return
+    by_side = {}
+    for side in dict.fromkeys([*ours, *theirs]):
+        one, other = ours.get(side), theirs.get(side)
+        if one is None or other is None:
+            yield Change(side, *("none" if plan is None else _stack_words(plan) for plan in (one, other)))
+        else:
+            by_side[side] = list(_Stack(one, other, follows, alone=False).changes())
+    for change in dict.fromkeys(change for changes in by_side.values() for change in changes):
+        sides = [side for side, changes in by_side.items() if change in changes]
+        where = [] if len(sides) == 2 else [sides[0]]
+        yield change._replace(where=" ".join([*where, *([change.where] if change.where else [])]))
+
+
+class _Stack:
+    """Compares two stacks; `follows` gets the norms that change in their layers, which others follow."""
+
+    def __init__(self, before: StackPlan, after: StackPlan, follows: Follows, alone: bool) -> None:
+        self.before = before
+        self.after = after
+        self.follows = follows
+        self.alone = alone
+        self.alignment: Alignment = align(before, after)
+
+    def changes(self) -> Iterator[Change]:
+        """All changes, in the order of a recipe."""
+        layers = [*self._layers(), *self._left()]
+        for name in ("d_model", "num_layers", "vocab_size", "max_length", "embedding", "position"):
+            yield from self._at(name, name)
+        if self.alone:  # beside an encoder, the memory is its output
+            yield from self._at("memory.d_model", "memory_width")
+        yield from layers
+        if not any(change.what.endswith("shared") for change in layers):
+            yield from self._sharing()
+        for name in ("final_norm", "final_dropout"):
+            yield from self._at(name, name)
+
+    def _at(self, what: str, name: str) -> Iterator[Change]:
+        return differences(what, getattr(self.before, name), getattr(self.after, name), self.follows)
+
+    def _layers(self) -> Iterator[Change]:
+        """What changes in layers that both have, equal changes together with the layers in which they happen."""
+        found: dict[Change, tuple[Runs, Runs]] = {}
+        for pair in self.alignment.pairs:
+            if pair.before == pair.after:
+                continue
+            if pair.before.norm != pair.after.norm:
+                self.follows.append((pair.before.norm, pair.after.norm))
+            for change in _layer(pair.before, pair.after):
+                here, there = found.setdefault(change, ([], []))
+                here.append(pair.here)
+                there.append(pair.there)
+        every = joined(pair.here for pair in self.alignment.pairs)
+        for change, (here, there) in found.items():
+            here, there = joined(here), joined(there)
+            moved = "" if here == there else f" ({label(there)} of the other)"
+            yield change._replace(where="" if here == every else label(here) + moved)
+
+    def _left(self) -> Iterator[Change]:
+        """Layers that only one of the stacks has."""
+        for plan, runs in self.alignment.only_before:
+            like = [(pair.before, pair.here) for pair in self.alignment.pairs]
+            yield Change(label(runs), _alone(plan, like), "none")
+        for plan, runs in self.alignment.only_after:
+            like = [(pair.after, pair.there) for pair in self.alignment.pairs]
+            yield Change(label(runs), "none", _alone(plan, like))
+
+    def _sharing(self) -> Iterator[Change]:
+        """Which layers have one set of weights together."""
+        if self.before.num_layers == self.after.num_layers and self.before.entries != self.after.entries:
+            yield Change("layers that share weights", _sets(self.before), _sets(self.after))
+
+
+def _sets(plan: StackPlan) -> str:
+    found = [label(runs) for entry, runs in places(plan.entries).items() if entry >= 0]
+    more = f"; ... ({len(found):,} sets)" if len(found) > SHOWN_SETS else ""
+    return "; ".join(found[:SHOWN_SETS]) + more or "none"
+
+
+# layers
+
+
+def _layer(before: LayerPlan, after: LayerPlan) -> Iterator[Change]:
+    """How two layers differ."""
+    for name in ("residual", "norm", "dropout", "mask"):
+        yield from differences(f"layer.{name}", getattr(before, name), getattr(after, name))
+    yield from differences("layer.position", before.position, after.position, absent="the stack's")
+    yield from differences("layer.shared", before.shared, after.shared)
+    ours, theirs = ({sublayer.name: sublayer for sublayer in plan.sublayers} for plan in (before, after))
+    for name in dict.fromkeys([*ours, *theirs]):
+        one, other = ours.get(name), theirs.get(name)
+        configs = [None if sublayer is None else sublayer.config for sublayer in (one, other)]
+        yield from differences(f"layer.{name}", configs[0], configs[1], _base(name, ours, theirs))
+        if one is not None and other is not None:
+            yield from differences(f"layer.{name}_norm", _own_norm(one, before), _own_norm(other, after))
+    yield from _order("sublayers", list(ours), list(theirs))
+
+
+def _base(name: str, before: dict[str, SublayerPlan], after: dict[str, SublayerPlan]) -> Follows:
+    """What a sublayer's options come from: those of attention for cross_attention, of feedforward for feedforward_2."""
+    base = "attention" if name == "cross_attention" else re.sub(r"_\d+$", "", name)
+    return [(before[base].config, after[base].config)] if base != name and base in before and base in after else []
+
+
+def _own_norm(sublayer: SublayerPlan, layer: LayerPlan) -> Any:
+    """The norm of a sublayer where it is not the layer's."""
+    return AS_LAYER if sublayer.norm == layer.norm else sublayer.norm
+
+
+def _alone(plan: LayerPlan, others: Sequence[tuple[LayerPlan, tuple[int, int]]]) -> str:
+    """A layer that has no counterpart: one of its own stack that equals it and has one, or else all of it."""
+    like = next((first for other, (first, _) in others if other == plan), None)
+    return _layer_words(plan) if like is None else f"as layer {like}"
+
+
+def _layer_words(plan: LayerPlan) -> str:
+    """A layer in a few words, for one that has no counterpart."""
+    parts = [f"{sublayer.name} {words(sublayer.config)}" for sublayer in plan.sublayers]
+    parts += [f"mask {words(plan.mask)}"] * bool(plan.mask) + [f"norm {words(plan.norm)}"] * (plan.norm is not None)
+    parts += [f"position {words(plan.position)}"] * (plan.position is not None)
+    parts += [f"dropout {words(plan.dropout)}"] * bool(plan.dropout) + ["shared"] * plan.shared
+    return f"{words(plan.residual)}: {', '.join(parts)}"
+
+
+def _stack_words(plan: StackPlan) -> str:
+    """A stack in a few words, for one that has no counterpart."""
+    layers = "; ".join(f"{label(runs)} {_layer_words(plan.layers[kind])}" for kind, runs in places(plan.order).items())
+    ends: Sequence[tuple[str, Any]] = (("embedding", plan.embedding), ("position", plan.position))
+    parts = [f"{name} {words(part)}" for name, part in ends if part]
+    return f"d_model {plan.d_model}, " + "; ".join([*parts, layers])

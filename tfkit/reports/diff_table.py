@@ -1,0 +1,132 @@
+"""What `tfkit diff` prints: the differences in words, then the figures side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.reports.counts import Counts
+from tfkit.reports.difference import Change
+from tfkit.reports.table import FIGURES, size
+from tfkit.reports.wrapped import say
+
+WIDEST = 1000  # of the table of figures, when it is measured
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two that are compared: what it is called, its architecture, and what that costs."""
+
+    name: str
+    blueprint: Blueprint
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class Diff:
+    """Everything that differs between two recipes; `notes` are what has to be said beside it."""
+
+    before: Side
+    after: Side
+    architecture: Sequence[Change]
+    settings: Sequence[Change]
+    notes: Sequence[str] = ()
+
+
+def as_data(diff: Diff) -> dict[str, Any]:
+    """Everything that `render` prints, with exact figures."""
+    counts = diff.before.counts
+    return {
+        "a": diff.before.name,
+        "b": diff.after.name,
+        "same_architecture": not diff.architecture,
+        "same_settings": not diff.settings,
+        "architecture": [_change_data(change) for change in diff.architecture],
+        "settings": [_change_data(change) for change in diff.settings],
+        "length": counts.length,
+        "batch": counts.batch,
+        "dtype": str(counts.dtype).removeprefix("torch."),
+        "figures": {
+            "a": asdict(diff.before.counts.total),
+            "b": asdict(diff.after.counts.total),
+        },
+        "notes": list(diff.notes),
+    }
+
+
+def _change_data(change: Change) -> dict[str, Any]:
+    return {"what": change.what, "where": change.where or None, "a": change.before, "b": change.after}
+
+
+def render(diff: Diff, console: Console) -> None:
+    """Print the differences in the console's width; nothing is cut, be it ever so narrow."""
+    say(console, f"A: {diff.before.name}", style="bold")
+    say(console, f"B: {diff.after.name}", style="bold")
+    for note in diff.notes:
+        say(console, note)
+    if diff.architecture:
+        console.print()
+        _changes(console, "architecture", diff.architecture)
+        console.print()
+        _figures(diff, console)
+        say(console, _caption(diff), style="dim")
+        console.print()
+    else:
+        say(console, f"the same architecture, {diff.before.counts.total.parameters:,} parameters")
+    if diff.settings:
+        _changes(console, "data and training", diff.settings)
+    else:
+        say(
+            console,
+            "the settings of data, objective, training and generation are the same" + " too" * (not diff.architecture),
+        )
+
+
+def _changes(console: Console, title: str, changes: Sequence[Change]) -> None:
+    say(console, title, style="bold")
+    for change in changes:
+        where = f"{change.where}: " if change.where else ""
+        say(console, f"{where}{change.what}: {change.before} -> {change.after}", indent=2)
+
+
+def _figures(diff: Diff, console: Console) -> None:
+    """Print what both cost, and the difference; line by line where a table would be wider than the console."""
+    ours, theirs = (asdict(side.counts.total) for side in (diff.before, diff.after))
+    rows = [("", "A", "B", "difference")]
+    for key, title in FIGURES.items():
+        rows.append((title, _figure(key, ours[key]), _figure(key, theirs[key]), _change(key, ours[key], theirs[key])))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for index in range(4):
+        table.add_column(justify="right" if index else "left", no_wrap=True)
+    for index, row in enumerate(rows):
+        table.add_row(*row, style="" if index else "bold")
+    if console.measure(table, options=console.options.update(max_width=WIDEST)).maximum <= console.width:
+        console.print(table)
+        return
+    for title, before, after, change in rows[1:]:
+        say(console, f"{title}: {before} -> {after}, difference {change}")
+
+
+def _figure(key: str, value: int) -> str:
+    return size(value) if key.endswith("_bytes") else f"{value:,}"
+
+
+def _change(key: str, before: int, after: int) -> str:
+    """The difference with its sign, and as a share of what was before."""
+    if before == after:
+        return "none"
+    text = ("+" if after > before else "-") + _figure(key, abs(after - before))
+    return f"{text} ({100 * (after - before) / before:+.3g}%)" if before else text
+
+
+def _caption(diff: Diff) -> str:
+    counts = diff.before.counts
+    paired = any(len(list(side.blueprint.stacks())) == 2 for side in (diff.before, diff.after))
+    sides = " (on both sides of an encoder-decoder)" if paired else ""
+    dtype = str(counts.dtype).removeprefix("torch.")
+    return f"At length {counts.length:,}{sides}, batch {counts.batch:,}, {dtype}; counted as by `tfkit show`."

@@ -1,0 +1,82 @@
+"""How two values differ: parts by their options, lists of parts by what only one has, in the words of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from tfkit.core.component import Config
+from tfkit.recipe.node import inline
+
+
+class Change(NamedTuple):
+    """One difference: the key that it is at, what one has and what the other, and where, if not everywhere."""
+
+    what: str
+    before: str
+    after: str
+    where: str = ""
+
+
+def differences(
+    what: str, before: Any, after: Any, follows: Sequence[tuple[Any, Any]] = (), absent: str = "none"
+) -> Iterator[Change]:
+    """How `before` and `after`, which stand at the key `what`, differ; nothing where they are equal.
+
+    A difference that is one of the pairs `follows` is told elsewhere already; `absent` is the word for None.
+    """
+    if before == after or any(pair == (before, after) for pair in follows):
+        return
+    if isinstance(before, BaseModel) and type(before) is type(after):
+        for name in type(before).model_fields:
+            yield from differences(f"{what}.{name}", getattr(before, name), getattr(after, name), follows)
+    elif isinstance(before, tuple) and isinstance(after, tuple) and _holds_parts((*before, *after)):
+        yield from _lists(what, before, after)
+    else:
+        yield Change(what, *(absent if value is None else words(value) for value in (before, after)))
+
+
+def _holds_parts(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, BaseModel) for value in values)
+
+
+def _lists(what: str, before: tuple[Any, ...], after: tuple[Any, ...]) -> Iterator[Change]:
+    """How two lists of parts differ: by what only one of them has, or else by their order."""
+    lost = tuple(part for part in before if part not in after)
+    new = tuple(part for part in after if part not in before)
+    if len(lost) == len(new) == 1 and type(lost[0]) is type(new[0]):
+        alone = len(before) == len(after) == 1
+        yield from differences(what if alone else f"{what}.{words_of_type(new[0])}", lost[0], new[0])
+    elif lost or new:
+        yield Change(what, words(lost), words(new))
+    else:
+        yield Change(what, words(before), words(after))
+
+
+def words_of_type(part: BaseModel) -> str:
+    """The name of a part; nothing for a section, which has none."""
+    return part.part.part_name if isinstance(part, Config) else ""
+
+
+def words(value: Any) -> str:
+    """A value in words: `rotary (theta 10000, layout halves)`, `window (size 512), causal`, `none`."""
+    if isinstance(value, BaseModel):
+        options = ", ".join(f"{name} {words(getattr(value, name))}" for name in _telling(value))
+        return f"{words_of_type(value)} ({options})".strip() if options else words_of_type(value) or "{}"
+    if isinstance(value, tuple | list) and _holds_parts(value):
+        return ", ".join(map(words, value)) or "none"
+    if isinstance(value, float):
+        return inline(value).removesuffix(".0")
+    if isinstance(value, Mapping | list | tuple):
+        return inline(dict(value) if isinstance(value, Mapping) else list(value))
+    return inline(value)
+
+
+def _telling(value: BaseModel) -> Iterator[str]:
+    """The options worth a word: all but those left at `none`, `false`, 0 or an empty list."""
+    for name, field in type(value).model_fields.items():
+        option = getattr(value, name)
+        if option or field.is_required() or option != field.get_default():
+            yield name

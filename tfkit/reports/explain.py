@@ -1,0 +1,210 @@
+"""Who set a value of a recipe, and what it replaced: the answers of `tfkit explain`, as data and as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tfkit.core.errors import Place
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.node import Node, inline
+from tfkit.recipe.origin import Notes, Origin, Value, history, origin
+from tfkit.reports.runs import Runs, joined, label
+from tfkit.reports.views import Finder, Found, View
+
+
+@dataclass(frozen=True)
+class Said:
+    """One value that a key has: who set it, what it replaced (the last first), and where it holds.
+
+    `where` is empty where it holds wherever the key stands; `dropped` are the options that a change of type took away.
+    """
+
+    value: Any
+    origin: Origin
+    replaced: tuple[tuple[Any, Origin], ...] = ()
+    where: str = ""
+    dropped: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One key with every value that it has, more than one where stacks or layers differ."""
+
+    path: str
+    sentence: str
+    said: tuple[Said, ...]
+
+
+@dataclass
+class Explanation:
+    """What there is to say of one key: `whole` of the part or section itself, `answers` of every option in it."""
+
+    key: str
+    answers: list[Answer]
+    whole: list[Answer] = field(default_factory=list)
+    made_of: list[str] = field(default_factory=list)  # the kinds behind the layers that are asked for
+    note: str = ""
+
+
+def explain(recipe: Recipe, key: str, notes: Notes | None = None) -> Explanation:
+    """What `recipe` says at the dotted `key`, and who said it; raises UsageError for a key that it cannot have."""
+    found = Finder(recipe).find(key)
+    explanation = Explanation(key, [answer for one in found for answer in _answers(one, notes or {})])
+    for one in found:
+        if any(view.value.children() for view in one.views):
+            explanation.whole += _whole(one, notes or {})
+        if ".layers." in f"{one.path}.":
+            explanation.made_of += [text for view in one.views if (text := _made_of(view))]
+        explanation.note = one.note or explanation.note
+        if one.path.endswith(".mask") and any(view.causal for view in one.views):
+            explanation.note = f"besides causal, which comes with type: {recipe.blueprint().type.part.part_name}"
+    return explanation
+
+
+def _whole(found: Found, notes: Notes) -> Iterator[Answer]:
+    """What happened to a part or section as such, if anything did: its options are told one by one."""
+    answer = _answer(found.path, [(view, view.value) for view in found.views], found.views, notes)
+    happened = [said for said in answer.said if said.dropped or said.replaced]
+    texts = {tuple(_happened(said)) for said in happened}
+    if len(texts) == 1 and len(happened) == len(answer.said):  # the same everywhere, whatever the options are
+        happened = [replace(happened[0], where="")]
+    if happened:
+        yield replace(answer, said=tuple(happened))
+
+
+def _answers(found: Found, notes: Notes) -> Iterator[Answer]:
+    """One answer for each plain value at and below the key, in the order of the recipe."""
+    keys: dict[str, list[tuple[View, Value]]] = {}
+    for view in found.views:
+        for leaf in view.value.leaves():
+            keys.setdefault(leaf.path.removeprefix(view.value.path), []).append((view, leaf))
+    for tail, leaves in keys.items():
+        yield _answer(found.path + tail, leaves, found.views, notes)
+
+
+def _answer(path: str, leaves: list[tuple[View, Value]], views: list[View], notes: Notes) -> Answer:
+    groups: dict[tuple[str, str], tuple[Said, list[View]]] = {}
+    for view, value in leaves:
+        asked = replace(value, path=path)
+        said = Said(value.plain(), origin(asked, notes), tuple(history(asked, notes)), dropped=_dropped(value))
+        groups.setdefault((inline(said.value), said.origin.short()), (said, []))[1].append(view)
+    everywhere = len(groups) == 1 and len(leaves) == len(views)
+    found = [said if everywhere else replace(said, where=_where(holds, views)) for said, holds in groups.values()]
+    return Answer(path, leaves[0][1].sentence, tuple(found))
+
+
+def _dropped(value: Value) -> tuple[Node, ...]:
+    return () if value.node is None else value.node.dropped
+
+
+def _where(holds: list[View], views: list[View]) -> str:
+    """The stacks and layers in which a value holds: `decoder layers 0-4, 6-10`."""
+    paired = len({view.side for view in views}) > 1
+    words = []
+    for side in dict.fromkeys(view.side for view in holds):
+        runs: Runs = joined(run for view in holds if view.side == side for run in view.layers or ())
+        # all layers of a stack go without saying
+        rest = [view for view in views if view.side == side and view not in holds]
+        numbers = label(runs) if runs and (rest or not paired) else ""
+        words.append(" ".join(word for word in (f"{side}" if paired else "", numbers) if word))
+    return "; ".join(words)
+
+
+def _made_of(view: View) -> str:
+    if view.layers is None:
+        return ""
+    kinds = " with the kinds " * (len(view.kinds) > 1) or " with the kind " * bool(view.kinds)
+    return f"{view.side} {label(view.layers)}: `layer`{kinds}{'+'.join(view.kinds)}"
+
+
+# as data
+
+
+def as_data(explanation: Explanation) -> dict[str, Any]:
+    """Everything that `lines` prints, for --json."""
+    return {
+        "key": explanation.key,
+        "layers": explanation.made_of,
+        "whole": [_answer_data(answer) for answer in explanation.whole],
+        "answers": [_answer_data(answer) for answer in explanation.answers],
+        "note": explanation.note or None,
+    }
+
+
+def _answer_data(answer: Answer) -> dict[str, Any]:
+    said = [_said_data(said) for said in answer.said]
+    return {"key": answer.path, "meaning": answer.sentence, "said": said}
+
+
+def _said_data(said: Said) -> dict[str, Any]:
+    return {
+        "value": said.value,
+        "where": said.where or None,
+        "origin": _origin_data(said.origin),
+        "replaced": [{"value": value, "origin": _origin_data(found)} for value, found in said.replaced],
+        "dropped": [{"key": node.path, "value": node.plain(), **asdict(node.place)} for node in said.dropped],
+    }
+
+
+def _origin_data(found: Origin) -> dict[str, Any]:
+    place = found.place or Place("")
+    return {
+        "by": found.by,
+        "words": found.words(),
+        "file": place.file or None,
+        "line": place.line or None,
+        "column": place.column or None,
+        "via": place.via or None,
+        "kind": found.kind or None,
+        "follows_from": found.source or ("model" if found.inherited else None),
+    }
+
+
+# as text
+
+
+def lines(explanation: Explanation) -> Iterator[tuple[int, str]]:
+    """The lines to print, each with its indentation: one value at length, or many with one line each."""
+    yield from ((0, text) for text in explanation.made_of)
+    if len(explanation.answers) == 1:
+        yield from _at_length(explanation.answers[0])
+    else:
+        yield from (line for answer in explanation.answers for line in _briefly(answer))
+    for answer in explanation.whole:
+        for said in answer.said:
+            where = f" in {said.where}" if said.where else ""
+            yield from ((0, f"{answer.path}{where}: {text}") for text in _happened(said))
+    if explanation.note:
+        yield 0, explanation.note
+
+
+def _at_length(answer: Answer) -> Iterator[tuple[int, str]]:
+    for said in answer.said:
+        where = f" ({said.where})" if said.where else ""
+        yield 0, f"{answer.path}{where}: {inline(said.value)}"
+        yield 2, said.origin.words()
+        yield from ((2, text) for text in _happened(said))
+    if answer.sentence and all(said.origin.by != "default" for said in answer.said):
+        yield 2, f"meaning: {answer.sentence}"
+
+
+def _briefly(answer: Answer) -> Iterator[tuple[int, str]]:
+    """A line for each value, as resolved.yaml has it."""
+    for said in answer.said:
+        where = f" ({said.where})" if said.where else ""
+        before = "".join(f", before: {inline(value)}" for value, _ in said.replaced[:1])
+        yield 0, f"{answer.path}{where}: {inline(said.value)}  # {said.origin.short()}{before}"
+
+
+def _happened(said: Said) -> Iterator[str]:
+    """What a value replaced, and what a change of type took away, the old type first in each group."""
+    for value, found in said.replaced:
+        yield f"replaced {inline(value)}: {found.words()}"
+    old = ""
+    for node in said.dropped:
+        if node.path.endswith(".type"):
+            old = inline(node.plain())
+            continue
+        yield f"dropped with the type {old}: {node.path.rpartition('.')[2]} {inline(node.plain())} ({node.place})"

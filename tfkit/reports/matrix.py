@@ -1,0 +1,44 @@
+"""Which parts can stand together: tables made from the rule table, of every pair of slots whose parts meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from tfkit.recipe.rules import PAIRS, pairs
+from tfkit.reports.parts_table import rows, say
+
+WORKS = "yes"
+
+
+def matrix_data(slot: str, other: str) -> dict[str, Any]:
+    """Every part of `slot` with every part of `other`: None where they go together, else the reason."""
+    refused: dict[str, dict[str, str | None]] = {}
+    for name, other_name, reason in pairs(slot, other):
+        refused.setdefault(name, {})[other_name] = reason
+    return {"slot": slot, "other": other, "refused": refused}
+
+
+def all_data() -> list[dict[str, Any]]:
+    """The tables of all pairs of slots whose parts meet in a layer."""
+    return [matrix_data(slot, other) for slot, other in PAIRS]
+
+
+def render_matrices(tables: Sequence[dict[str, Any]], console: Console) -> None:
+    """Each table with a mark where two parts go together, else the number of the sentence below that says why not."""
+    notes: dict[str, int] = {}
+    for table in tables:
+        say(console, f"{table['slot']} and {table['other']}", "bold")
+        heads = list(dict.fromkeys(name for row in table["refused"].values() for name in row))
+        cells = [(name, *(_mark(row[head], notes) for head in heads)) for name, row in table["refused"].items()]
+        rows(console, cells, ("", *heads))
+        console.print()
+    for reason, number in notes.items():
+        say(console, f"{number}: {reason}")
+    say(console, f"{WORKS}: the two can stand in one layer" + "; a number: they are refused, see above" * bool(notes))
+
+
+def _mark(reason: str | None, notes: dict[str, int]) -> str:
+    return WORKS if reason is None else str(notes.setdefault(reason, len(notes) + 1))

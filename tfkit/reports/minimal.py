@@ -1,0 +1,167 @@
+"""The smallest recipe with a part in it: what `tfkit parts` shows as an example, and `tfkit check` accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tfkit.contracts.cases import Case, cases
+from tfkit.contracts.check import MODEL, told
+from tfkit.contracts.options import SIZES, required
+from tfkit.core.component import Component, Slot
+from tfkit.core.describe import Kind, kinds, kinds_of
+from tfkit.core.options import PathMark
+from tfkit.core.registry import REGISTRY
+from tfkit.recipe.load import load_recipe
+from tfkit.recipe.resolved import scalar
+
+Part = type[Component]
+Data = dict[str, Any]
+
+# where the parts of a slot outside the model stand; [] where a recipe lists them
+PLACES: dict[str, str] = {
+    "tokenizer": "data.tokenizer",
+    "corpus": "data.train",
+    "objective": "objective",
+    "optimizer": "train.optimizer",
+    "schedule": "train.schedule",
+    "metric": "train.metrics[]",
+    "logits": "generate.logits[]",
+    "stop": "generate.stop[]",
+}
+# the topology that gives what an objective reads
+TOPOLOGIES = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder": "encoder_decoder"}
+
+
+class Minimal(NamedTuple):
+    """A recipe as plain data; or `problem`, why there is none."""
+
+    data: Data | None
+    problem: str | None = None
+
+
+def minimal_recipe(part: Part) -> Minimal:
+    """The smallest recipe with `part` that is right; the options of the part are those it requires."""
+    try:
+        data = _in_model(part) if part.part_slot in MODEL else _in_section(part)
+        load_recipe(data)
+    except Exception as error:  # the options of a part of one's own may check anything, in any way
+        return Minimal(None, told(error, part))
+    return Minimal(data)
+
+
+def _in_model(part: Part) -> Data:
+    return cases(part.part_slot, part.part_name)[0].recipe()
+
+
+def _in_section(part: Part) -> Data:
+    """A small model, and the section that the part stands in."""
+    topology = _topology(part)
+    data = Case("model", topology, topology).recipe()
+    key, listed, _ = PLACES[part.part_slot].partition("[")
+    section, _, name = key.partition(".")
+    options = _options(part)
+    said: Any = {"type": part.part_name, **options} if options else part.part_name
+    said = [said] if listed else said
+    data[section] = {name: said} if name else said
+    if part.part_slot == "objective":
+        data["model"] |= _heads(part)
+    if section == "data":
+        data["model"]["vocab_size"] = "tokenizer"
+        data["data"] = {"tokenizer": "character", "train": _corpus(topology), **data["data"]}
+    return data
+
+
+def _heads(part: Any) -> Data:
+    """The heads that an objective trains."""
+    kind = part.heads[0]
+    beside = {name: types[0] for name, types in part.beside.items()}
+    named = {name: {"type": type_, **required("head", type_)} for name, type_ in beside.items()}
+    return {"head": {"type": kind, **required("head", kind)}} | ({"heads": named} if named else {})
+
+
+def _topology(part: Part) -> str:
+    """The topology that the part is used with; a decoder, where it does not matter."""
+    reads = getattr(part, "reads", None)
+    if part.part_slot == "objective" and reads is not None:
+        return TOPOLOGIES[reads]
+    return "encoder_decoder" if "target" in getattr(part, "fields", ()) else "decoder"
+
+
+def _corpus(topology: str) -> str:
+    """Data that is there without a file."""
+    return "phrases" if topology == "encoder_decoder" else "docstrings"
+
+
+def _options(part: Part) -> Data:
+    """What the part requires: its own example, then values by the option's name, then by its type."""
+    fields = part.Config.model_fields
+    needed = {name: _value(name, field) for name, field in fields.items() if field.is_required()}
+    return needed | dict(part.example)
+
+
+def _value(name: str, field: FieldInfo) -> Any:
+    return SIZES[name] if name in SIZES else _sample(name, next(kinds(field)))
+
+
+def _sample(name: str, kind: Kind) -> Any:
+    """A value of that type."""
+    slot = next((mark.slot for mark in kind.marks if isinstance(mark, Slot)), None)
+    if slot is not None:
+        first = REGISTRY.names(slot)[0]
+        return {"type": first, **_options(REGISTRY.get(slot, first))}
+    origin, inner = get_origin(kind.annotation) or kind.annotation, get_args(kind.annotation)
+    if origin is Literal:
+        return inner[0]
+    if origin in (tuple, list, set, frozenset):
+        entries = inner[:1] if inner[1:] in ((), (Ellipsis,)) else inner
+        return [_sample(name, next(kinds_of(entry))) for entry in entries]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"text": "text"}
+    if isinstance(origin, type) and issubclass(origin, BaseModel):
+        return {key: _value(key, field) for key, field in origin.model_fields.items() if field.is_required()}
+    if origin is str:
+        return f"{name}.txt" if any(isinstance(mark, PathMark) for mark in kind.marks) else name
+    return {bool: True, int: 8, float: 0.5}.get(origin)
+
+
+def recipe_text(data: Data, width: int) -> str:
+    """A recipe as one writes it: what fits a line of `width` on one line, the rest below its key."""
+    return "\n".join(_lines(_short(data), "", width))
+
+
+def _lines(data: Mapping[str, Any], indent: str, width: int) -> Iterator[str]:
+    for key, value in data.items():
+        line = f"{indent}{key}: {scalar(value)}"
+        if not isinstance(value, (Mapping, list)) or (len(line) <= width and not _nested(value)):
+            yield line
+        else:
+            yield f"{indent}{key}:"
+            deeper = indent + "  "
+            yield from _items(value, deeper, width) if isinstance(value, list) else _lines(value, deeper, width)
+
+
+def _items(entries: Sequence[Any], indent: str, width: int) -> Iterator[str]:
+    """A list, an entry below the other."""
+    for entry in entries:
+        line = f"{indent}- {scalar(entry)}"
+        if isinstance(entry, Mapping) and len(line) > width:
+            first, *rest = _lines(entry, indent + "  ", width)
+            yield f"{indent}- {first.strip()}"
+            yield from rest
+        else:
+            yield line
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(isinstance(entry, Mapping) for entry in value.values())
+
+
+def _short(value: Any) -> Any:
+    """A part without options is written by its name alone."""
+    if isinstance(value, Mapping):
+        return value["type"] if set(value) == {"type"} else {key: _short(entry) for key, entry in value.items()}
+    return [_short(entry) for entry in value] if isinstance(value, list) else value

@@ -1,0 +1,112 @@
+"""Registered parts as plain data: what each is, its options, what it can do, and the smallest recipe with it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+import tfkit
+from tfkit.core.capabilities import CAPABILITIES
+from tfkit.core.component import Component, Config, spell
+from tfkit.core.describe import in_words, limits, sections
+from tfkit.core.registry import REGISTRY, is_shipped, source_file
+from tfkit.recipe.rules import RULES, asked_by
+from tfkit.reports.minimal import minimal_recipe, recipe_text
+from tfkit.reports.slots import SLOTS
+
+ROOT = Path(tfkit.__file__).parents[1]
+Part = type[Component]
+
+# in brackets, with a year or an arXiv number: (Press et al. 2021, arXiv 2108.12409)
+PAPER = re.compile(r"\s*\(([^()]*(?:\b(?:19|20)\d\d\b|\barXiv\b)[^()]*)\)")
+ARXIV = re.compile(r"\b\d{4}\.\d{4,5}\b")
+
+
+def slot_data(slot: str) -> dict[str, Any]:
+    """A slot, what it is for, and its parts in a line each."""
+    note = SLOTS[slot]
+    parts = [line_data(REGISTRY.get(slot, name)) for name in REGISTRY.names(slot)]
+    return {"slot": slot, "purpose": note.purpose, "written": note.written, "parts": parts}
+
+
+def line_data(part: Part) -> dict[str, Any]:
+    """A part in a line: `what` it is, without its paper, and `own` where tfkit does not ship it."""
+    doc = inspect.cleandoc(part.__doc__ or "")
+    sentence = " ".join(doc.partition("\n\n")[0].split())
+    papers = PAPER.findall(sentence) or PAPER.findall(" ".join(doc.split()))
+    return {
+        "name": part.part_name,
+        "what": PAPER.sub("", sentence).removesuffix("."),
+        "paper": "; ".join(papers) or None,
+        "arxiv": ARXIV.findall("; ".join(papers)),
+        "own": not is_shipped(part),
+        "file": file_of(part),
+    }
+
+
+def part_data(part: Part, width: int = 80) -> dict[str, Any]:
+    """All there is to know about one part; its recipe is wrapped to `width`, None where `recipe_problem` says why."""
+    minimal = minimal_recipe(part)
+    return {
+        "slot": part.part_slot,
+        **line_data(part),
+        "doc": inspect.cleandoc(part.__doc__ or ""),
+        "fields": list(_fields(part.Config)),
+        "checked": _checked(part.Config),
+        "capabilities": {name: name in part.capabilities for name in CAPABILITIES if name in _asked(part)},
+        "asks": {rule.capability: list(rule.asked) for rule in asked_by(part)},
+        "needs": sorted(part.needs),
+        "recipe": None if minimal.data is None else recipe_text(minimal.data, width),
+        "recipe_problem": minimal.problem,
+    }
+
+
+def file_of(part: Part) -> str | None:
+    """The file a part is defined in, relative where it can be; None where there is none (an interactive session)."""
+    file = source_file(part)
+    for folder in (ROOT, Path.cwd()):
+        if file is not None and Path(file).is_relative_to(folder):
+            return str(Path(file).relative_to(folder))
+    return file
+
+
+def _fields(model: type[BaseModel], prefix: str = "", when: str = "") -> Iterator[dict[str, Any]]:
+    """The options of a part; those of a mapping that is no part follow it, their names dotted."""
+    for name, field in model.model_fields.items():
+        yield {
+            "name": prefix + name,
+            "type": in_words(field),
+            "required": field.is_required(),
+            "default": None if field.is_required() else spell(field.get_default(call_default_factory=True)),
+            "meaning": when + (field.description or ""),
+            "limits": limits(field),
+        }
+        inner = sections(field)
+        for section in inner:
+            yield from _fields(section, f"{prefix}{name}.", _kind(section) if len(inner) > 1 else "")
+
+
+def _kind(section: type[BaseModel]) -> str:
+    """Which of several mappings an option belongs to: the word that its `type` must be."""
+    kind: FieldInfo | None = section.model_fields.get("type")
+    return f"{in_words(kind) if kind else section.__name__}: "
+
+
+def _checked(config: type[Config]) -> list[str]:
+    """The options that the part compares with one another or with the model: those its own checks read."""
+    checks = [kind.__dict__["check"] for kind in config.__mro__ if "check" in kind.__dict__]
+    checks += [found.func for found in config.__pydantic_decorators__.model_validators.values()]
+    read = {name for check in checks for name in inspect.unwrap(check).__code__.co_names}
+    return [name for name in config.model_fields if name in read]
+
+
+def _asked(part: Part) -> set[str]:
+    """The capabilities that matter in the part's slot: what a rule asks of it, and what some part there declares."""
+    declared = {name for other in REGISTRY.load(part.part_slot).values() for name in other.capabilities}
+    return declared | {rule.capability for rule in RULES if part.part_slot in rule.asked}

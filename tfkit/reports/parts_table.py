@@ -1,0 +1,160 @@
+"""What `tfkit parts` prints, for a terminal of any width, a pipe or a file; what does not fit is wrapped, never cut."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tfkit.core.capabilities import CAPABILITIES
+from tfkit.recipe.node import inline
+
+INDENT = 2
+TABLE_WIDTH = 72  # in a narrower terminal the cells of a row stand below each other
+NO_DOC = "says nothing of itself: its class has no docstring"
+
+
+def render_slots(slots: Sequence[dict[str, Any]], console: Console) -> None:
+    """Every slot with its parts, a line each."""
+    for number, slot in enumerate(slots):
+        if number:
+            console.print()
+        say(console, f"{slot['slot']}: {slot['purpose']}", "bold")
+        _lines(console, slot["parts"])
+
+
+def render_slot(slot: dict[str, Any], console: Console) -> None:
+    """One slot: what it is for, how a recipe writes it, and its parts."""
+    say(console, f"{slot['slot']}: {slot['purpose']}", "bold")
+    say(console, f"in a recipe: {slot['written']}")
+    console.print()
+    _lines(console, slot["parts"])
+
+
+def render_part(part: dict[str, Any], console: Console) -> None:
+    """All about one part."""
+    say(console, f"{part['slot']} {part['name']}", "bold")
+    _doc(console, part["doc"] or NO_DOC)
+    console.print()
+    say(console, f"file: {part['file'] or 'none'}", "dim")
+    console.print()
+    _options(console, part)
+    _abilities(console, part)
+    console.print()
+    if part["recipe"] is None:
+        say(console, f"no smallest recipe: {part['recipe_problem']}")
+        return
+    say(console, "the smallest recipe with it:", "bold")
+    _exact(console, part["recipe"])
+
+
+def _lines(console: Console, parts: Sequence[dict[str, Any]]) -> None:
+    """Parts in a line each: name, what it is and where it was published; those of the user's own with their file."""
+    if not parts:
+        return say(console, "none is registered; register one of your own", indent=INDENT)
+    rows(console, [(part["name"], _about(part)) for part in parts])
+
+
+def _about(part: dict[str, Any]) -> Text:
+    text = Text(part["what"] or NO_DOC)
+    if part["paper"]:
+        text.append(f" ({part['paper']})", "dim")
+    if part["own"]:
+        text.append(f" [your own: {part['file'] or 'no file'}]", "cyan")
+    return text
+
+
+def _doc(console: Console, doc: str) -> None:
+    """A docstring: paragraphs wrapped, drawings (several spaces in a line) and lists as they are."""
+    for number, paragraph in enumerate(doc.split("\n\n")):
+        if number:
+            console.print()
+        lines = paragraph.splitlines()
+        if any("  " in line.strip() or line.lstrip().startswith(("- ", "* ", "|")) for line in lines):
+            for line in lines:
+                _exact(console, line)
+        else:
+            say(console, " ".join(lines))
+
+
+def _options(console: Console, part: dict[str, Any]) -> None:
+    """The options as a table."""
+    fields = part["fields"]
+    if not fields:
+        say(console, "It has no options.")
+        return
+    names = [field["name"] for field in fields]
+    heads = ("option", "value", "default", "meaning")
+    rows(console, [(field["name"], field["type"], _default(field, names), field["meaning"]) for field in fields], heads)
+    if part["checked"]:
+        say(console, f"checked against each other or the model: {', '.join(part['checked'])}")
+
+
+def _default(field: dict[str, Any], names: Sequence[str]) -> str:
+    """What holds where a recipe does not say the option."""
+    if field["required"]:
+        return "required"
+    parted = isinstance(field["default"], dict) and any(name.startswith(f"{field['name']}.") for name in names)
+    return "as below" if parted else inline(field["default"])
+
+
+def _abilities(console: Console, part: dict[str, Any]) -> None:
+    """What the part can do, what it cannot, and what it asks of others."""
+    for verdict, title in ((True, "It can:"), (False, "It cannot:")):
+        found = [name for name, declared in part["capabilities"].items() if declared is verdict]
+        if found:
+            console.print()
+            say(console, title, "bold")
+            rows(console, [(name, CAPABILITIES[name]) for name in found])
+    if part["asks"]:
+        console.print()
+        say(console, "It asks of the others in its layer:", "bold")
+        rows(console, [(" and ".join(slots), CAPABILITIES[name]) for name, slots in part["asks"].items()])
+    if part["needs"]:
+        console.print()
+        say(console, f"Every call of the model must give: {', '.join(part['needs'])}")
+
+
+def rows(console: Console, cells: Sequence[Sequence[str | Text]], heads: Sequence[str] = ()) -> None:
+    """A table without lines; in a narrow terminal the cells of a row stand below its first."""
+    if console.width < TABLE_WIDTH:
+        for row in cells:
+            _stack(console, row, heads)
+        return
+    table = Table(box=None, show_header=bool(heads), pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for head in heads or [""] * max(map(len, cells), default=0):
+        table.add_column(head, overflow="fold")
+    for row in cells:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    with console.capture() as printed:
+        console.print(Padding(table, (0, 0, 0, INDENT)))
+    for line in printed.get().splitlines():  # without the blanks that fill each line up
+        console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
+
+
+def _stack(console: Console, row: Sequence[str | Text], heads: Sequence[str]) -> None:
+    """A row as a name with its cells below; under heads each says which it is."""
+    say(console, str(row[0]), "bold", INDENT)
+    for column, cell in enumerate(row[1:], start=1):
+        label = f"{heads[column]}: " if heads else ""
+        if str(cell):
+            say(console, label + str(cell), indent=2 * INDENT)
+
+
+def say(console: Console, text: str, style: str = "", indent: int = 0) -> None:
+    """Print text wrapped between words; a word longer than the line is broken, so that nothing is lost."""
+    margin = " " * indent
+    wrapped = textwrap.fill(
+        text, max(console.width, 20), initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
+    )
+    _exact(console, wrapped, style)
+
+
+def _exact(console: Console, text: str, style: str = "") -> None:
+    """Print text as it is; the terminal itself wraps a line that is too long."""
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

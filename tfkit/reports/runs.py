@@ -1,0 +1,42 @@
+"""Numbers of layers as people write them: 0-4, 6-10."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+Runs = list[tuple[int, int]]  # ascending numbers, as the first and last of each row of consecutive ones
+SHOWN_RUNS = 12
+
+
+def places(order: Sequence[int]) -> dict[int, Runs]:
+    """Where each kind stands in the order of a stack's layers."""
+    found: dict[int, Runs] = {}
+    first = 0
+    for kind, same in groupby(order):
+        after = first + sum(1 for _ in same)
+        found.setdefault(kind, []).append((first, after - 1))
+        first = after
+    return found
+
+
+def joined(runs: Iterable[tuple[int, int]]) -> Runs:
+    """Runs in any order as ascending ones, neighbours together."""
+    found: Runs = []
+    for first, last in sorted(runs):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found
+
+
+def label(runs: Runs) -> str:
+    """`layer 3`, `layers 0-4, 6-10`; of very many rows the first, and how many layers there are."""
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    if words == [str(runs[0][0])]:
+        return f"layer {words[0]}"
+    if len(words) <= SHOWN_RUNS:
+        return f"layers {', '.join(words)}"
+    count = sum(last - first + 1 for first, last in runs)
+    return f"layers {', '.join(words[: SHOWN_RUNS - 1])} ... ({count:,} in all)"

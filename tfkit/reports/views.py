@@ -1,0 +1,237 @@
+"""What a dotted key of a recipe means: the places of the resolved recipe that it speaks of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tfkit.core.blueprint import StackPlan
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import nearest
+from tfkit.core.shape import Side
+from tfkit.recipe.keys import KEYS, sentence
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.node import Node, inline
+from tfkit.recipe.origin import Value
+from tfkit.recipe.resolve import MODEL_KEYS
+from tfkit.recipe.resolved import causal_by_type, kind_names, layer_values, model_values, one_or_many, stack_values
+from tfkit.recipe.source import parse
+from tfkit.recipe.sublayers import SUBLAYERS
+from tfkit.recipe.values import mapping
+from tfkit.reports.runs import Runs, places
+
+COMPOSING = ("extends", "variants")
+AS_WRITTEN = ("mask", "memory", "layers", "pattern")  # of a stack; what they come to stands in each layer
+
+
+@dataclass(frozen=True)
+class View:
+    """One place that a key speaks of: a value, of which stack, and of which layers of it (None: outside the layers)."""
+
+    value: Value
+    side: Side | None = None
+    layers: Runs | None = None
+    kinds: tuple[str, ...] = ()  # of the pattern, which made these layers
+    causal: bool = False  # the model's type keeps these layers from seeing the future
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one key, `path`, speaks of: several places where stacks or layers may differ."""
+
+    path: str
+    views: list[View]
+    note: str = ""
+
+
+class Finder:
+    """Finds what the keys of `recipe` speak of."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.blueprint = recipe.blueprint()
+        self.trace = recipe.trace()
+        self.plans: dict[Side, StackPlan] = {plan.side: plan for plan in self.blueprint.stacks()}
+
+    @cached_property
+    def _values(self) -> dict[Side, dict[str, Any]]:
+        """The values of each stack by key."""
+        return {side: stack_values(plan, self.blueprint) for side, plan in self.plans.items()}
+
+    def find(self, key: str) -> list[Found]:
+        """What `key` speaks of, one entry for each key of a stack or model that is asked for as a whole.
+
+        Raises UsageError for a key that the recipe cannot have, with the nearest that it has.
+        """
+        steps = re.findall(r"\[\d+\]|[^.\[\]]+", key.strip())
+        if not steps or _dotted(steps) != key.strip():
+            raise UsageError(f"'{key}' is no dotted key like model.layer.dropout")
+        if steps[0] not in KEYS["top"] and (steps[0] in (*KEYS["model"], *KEYS["stack"])):
+            steps = ["model", *steps]  # as weights are named: decoder.layers.3
+        if steps[0] == "model" and len(self.plans) == 1 and steps[1:2] == list(self.plans):
+            del steps[1]
+        try:
+            return self._resolved(steps)
+        except UsageError:
+            path, value = _dotted(steps), Value("", self.recipe.root.plain(), self.recipe.root)
+            for step in steps:
+                value = value.child(step) or Value("", None)
+            if value.node is None:
+                raise
+            return [Found(path, [View(value)], note="as written; no layer or stack has this key when resolved")]
+
+    def _resolved(self, steps: Sequence[str]) -> list[Found]:
+        path = _dotted(steps)
+        if steps[0] == "model":
+            return self._model(steps[1:], path)
+        if steps[0] not in KEYS["top"]:
+            raise self._unknown(path, steps[0])
+        return [Found(path, [View(self._descend(self._section(steps[0]), steps[1:], path))])]
+
+    def _section(self, key: str) -> Value:
+        """A section besides the model, or what says how the file is put together."""
+        if key in COMPOSING:
+            text = self.recipe.text
+            node = None if text is None else parse(text, str(self.recipe.file))[0].get(key)
+            return Value(key, None if node is None else node.plain(), node, sentence(key))
+        node = self.recipe.root.get(key)
+        said = node.plain() if node is not None and key == "tfkit" else None
+        return Value(key, self.recipe.sections().get(key, said), node, sentence(key))
+
+    def _model(self, steps: Sequence[str], path: str) -> list[Found]:
+        sides = list(self.plans)
+        if steps and steps[0] in ("encoder", "decoder"):
+            if steps[0] not in sides:
+                raise UsageError(f"{path}: this model has no {steps[0]}; it has the {sides[0]} alone")
+            sides, steps = [side for side in sides if side == steps[0]], steps[1:]
+        if not steps:
+            keys = [*KEYS["stack"]] if len(sides) < len(self.plans) else ["type", *KEYS["stack"], *MODEL_KEYS[1:]]
+            return [Found(f"{path}.{key}", views) for key in keys if _said(views := self._views(sides, [key], path))]
+        return [Found(path, self._views(sides, steps, path))]
+
+    def _views(self, sides: Sequence[Side], steps: Sequence[str], path: str) -> list[View]:
+        """The places that `steps` below the model or some of its stacks speak of."""
+        key, rest = steps[0], list(steps[1:])
+        if key in MODEL_KEYS and len(sides) == len(self.plans):
+            value = model_values(self.blueprint).get(key)
+            whole = Value(f"model.{key}", value, self.trace.model.get(key), sentence(f"model.{key}"))
+            return [View(self._descend(whole, rest, path))]
+        if key == "layers" and rest and (named := [view for side in sides for view in self._named(side, rest)]):
+            return self._below(named, rest[1:], path)
+        if key == "layers" and rest and rest[0].isdecimal():
+            depths = " and ".join(f"the {side} has {self.plans[side].num_layers:,}" for side in sides)
+            raise UsageError(f"{path}: layers are counted from 0, and {depths}")
+        if key == "layer":
+            views = [view for side in sides for view in self._layers(side, None, "layer", rest)]
+            return self._below(views, rest, path)
+        if key not in KEYS["stack"]:
+            raise self._unknown(path, key)
+        return self._below([View(self._stack(side, key), side) for side in sides], rest, path)
+
+    def _below(self, views: Sequence[View], steps: Sequence[str], path: str) -> list[View]:
+        """What stands at `steps` below those of the views that have it; raises UsageError where none has."""
+        found: list[View] = []
+        for view in views:
+            try:
+                found.append(replace(view, value=self._descend(view.value, steps, path)))
+            except UsageError:
+                if view is views[-1] and not found:
+                    raise
+        return found
+
+    def _stack(self, side: Side, key: str) -> Value:
+        """What stands at one key of a stack."""
+        trace, path = self.trace.stacks[side], self._path(side, key)
+        if key in AS_WRITTEN:
+            node = trace.keys.get(key)
+            return Value(path, None if node is None else node.plain(), node, sentence(path))
+        return Value(path, self._values[side].get(key), trace.node.get(key), sentence(path))
+
+    def _layers(
+        self, side: Side, wanted: Callable[[int], bool] | None, name: str, steps: Sequence[str]
+    ) -> Iterator[View]:
+        """The layers of a stack whose numbers are `wanted` (None: all), those of one text together."""
+        plan, trace = self.plans[side], self.trace.stacks[side]
+        causal = causal_by_type(plan, self.blueprint)
+        texts: dict[int, int] = {}
+        order = [texts.setdefault(id(node), len(texts)) for node in trace.layers]
+        found = places(order if wanted is None else [text if wanted(index) else -1 for index, text in enumerate(order)])
+        for runs in (runs for text, runs in found.items() if text >= 0):
+            first = runs[0][0]
+            layer = plan.layers[plan.order[first]]
+            values = layer_values(layer, causal)
+            if steps:  # what a listing leaves out
+                own = {f"{sublayer.name}_norm": sublayer.norm for sublayer in layer.sublayers}
+                unsaid = {"shared": layer.shared, "position": one_or_many(plan.position)}
+                values = dict.fromkeys(SUBLAYERS) | unsaid | own | values
+            value = Value(self._path(side, name), values, trace.layer(first, layer), sentence("model.layer"))
+            yield View(value, side, runs, trace.entries[first].kinds, causal)
+
+    def _named(self, side: Side, steps: Sequence[str]) -> Iterator[View]:
+        """The layers with a number, of a kind of the pattern, or of a name that resolved.yaml gives them."""
+        plan, entries, name = self.plans[side], self.trace.stacks[side].entries, steps[0]
+        if name.isdecimal():
+            yield from self._layers(side, int(name).__eq__, f"layers.{name}", steps[1:])
+        elif name in mapping(self.trace.stacks[side].keys.get("layers")):
+            if len(steps) > 1:  # else the kind's own text
+                yield from self._layers(side, lambda index: name in entries[index].kinds, f"layers.{name}", steps[1:])
+        else:
+            numbers = set(kind_names(plan).get(name, ()))
+            yield from self._layers(side, lambda index: plan.order[index] in numbers, f"layers.{name}", steps[1:])
+
+    def _path(self, side: Side, key: str) -> str:
+        return f"model.{side}.{key}" if len(self.plans) > 1 else f"model.{key}"
+
+    def _descend(self, value: Value, steps: Sequence[str], path: str) -> Value:
+        for step in steps:
+            child = value.child(step)
+            if child is None:
+                raise self._unknown(path, step, value)
+            value = child
+        return value
+
+    def _unknown(self, path: str, step: str, value: Value | None = None) -> UsageError:
+        """The error of a key that is not there: what dropped it, or the nearest that is."""
+        for lost in () if value is None or value.node is None else value.node.dropped:
+            if lost.path.rpartition(".")[2] == step:
+                old = value.node.dropped[0]  # type: ignore[union-attr]
+                said = f"it said {_inline(lost)} at {lost.place}"
+                return UsageError(f"{path}: was dropped when the type changed from {_inline(old)}; {said}")
+        near = _nearest_key(path, list(self._known()))
+        return UsageError(f"{path}: the recipe has no such key." + (f" Did you mean '{near}'?" if near else ""))
+
+    def _known(self) -> Iterator[str]:
+        """The keys that the recipe has, as they are asked for."""
+        yield from KEYS["top"]
+        for key in self.recipe.sections():
+            yield from (leaf.path for leaf in self._section(key).leaves())
+        for found in self._model([], "model"):
+            for view in found.views:
+                for leaf in view.value.leaves():
+                    yield from dict.fromkeys([leaf.path, re.sub(r"^model\.(encoder|decoder)\.", "model.", leaf.path)])
+
+
+def _nearest_key(path: str, known: Sequence[str]) -> str | None:
+    """The one of the keys `known` that `path` may have meant: as a whole, or by its last word alone."""
+    words = {key.rpartition(".")[2]: key for key in reversed(known)}
+    last = path.rpartition(".")[2]
+    if last in words:
+        return nearest(path, [key for key in known if key.endswith(f".{last}")]) or words[last]
+    near = nearest(path, list(known))
+    return near or words.get(nearest(last, list(words)) or "")
+
+
+def _said(views: Sequence[View]) -> bool:
+    """Whether anything but the default `none` stands there, so that a listing has it."""
+    return any(view.value.value is not None or view.value.node is not None for view in views)
+
+
+def _dotted(steps: Sequence[str]) -> str:
+    return ".".join(steps).replace(".[", "[")
+
+
+def _inline(node: Node) -> str:
+    return inline(node.plain())

@@ -1,0 +1,27 @@
+"""my_part: an activation of your own."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+import tfkit
+from tfkit.components.activation.base import Activation
+
+
+@tfkit.register("activation", "my_part")
+class MyPart(Activation):
+    """x * sigmoid(slope * x), the slope learned."""
+
+    # The options of the part, as a recipe writes them: {type: my_part, slope: 1.7}. Add yours here.
+    class Config(tfkit.Config):
+        slope: float = Field(1.0, description="the slope that learning starts from")
+
+    def __init__(self, config: Config, shape: tfkit.Shape) -> None:
+        super().__init__(config, shape)
+        self.slope = nn.Parameter(torch.tensor(config.slope))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Change this: [... width] -> [... width].
+        return x * (self.slope * x).sigmoid()

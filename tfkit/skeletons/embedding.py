@@ -1,0 +1,46 @@
+"""my_part: an embedding of your own, from token ids to vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+import tfkit
+from tfkit.components.embedding.base import Embedding
+from tfkit.core.component import Problem
+from tfkit.core.context import Inputs, Placement
+
+
+@tfkit.register("embedding", "my_part")
+class MyPart(Embedding):
+    """length * tokens[id] / |tokens[id]| + position: all tokens begin equally long."""
+
+    # The options of the part, as a recipe writes them: {type: my_part, length: 4}. Add yours here.
+    class Config(Embedding.Config):
+        length: float = Field(1.0, gt=0, description="length of a token's vector")
+
+        def check(self, shape: tfkit.Shape) -> Iterator[Problem]:
+            # What cannot fit is said while the recipe is read, before a tensor exists.
+            if shape.vocab_size is None:
+                yield Problem("", "needs a vocab_size in the model: a number, or `tokenizer`")
+
+    config: Config
+
+    def __init__(self, config: Config, shape: tfkit.Shape) -> None:
+        super().__init__(config, shape)
+        # The table is called `tokens`, so that a head can be tied to it.
+        self.tokens = nn.Embedding(shape.vocab_size or 1, self.width)
+
+    def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
+        if (inputs.input_ids is None) == (vectors is None):
+            raise tfkit.UsageError("give either input_ids or vectors")
+        if inputs.token_type_ids is not None:
+            raise tfkit.UsageError("token_type_ids were given, but my_part has no segments")
+        rows = self.tokens(inputs.input_ids) if vectors is None else vectors
+        # Change this: [batch time width] -> [batch time d_model].
+        x: Tensor = self.config.length * F.normalize(rows, dim=-1)
+        position = placement.embed()  # what the position parts add, or None
+        return x if position is None else x + position.to(x.dtype)

@@ -1,0 +1,34 @@
+"""my_part: a feed-forward sublayer of your own, which works on each token by itself."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor, nn
+
+import tfkit
+from tfkit.components.feedforward.base import FeedForward
+
+
+@tfkit.register("feedforward", "my_part")
+class MyPart(FeedForward):
+    """down(up(x)² * scale): a square instead of an activation."""
+
+    # The options of the part, as a recipe writes them: {type: my_part, d_ff: 256}. Add yours here.
+    class Config(FeedForward.Config):
+        d_ff: int = Field(ge=1, description="inner width")
+        scale: float = Field(1.0, description="factor on the squares")
+
+    # What looks at one token at a time can do all that a layer asks for, so nothing need be declared; a part that
+    # looks at others says what it promises in `capabilities`.
+    residual_outputs = ("down",)  # what enters the residual stream; some inits scale it by the depth
+    config: Config
+
+    def __init__(self, config: Config, shape: tfkit.Shape) -> None:
+        super().__init__(config, shape)
+        self.up = nn.Linear(shape.d_model, config.d_ff)
+        self.down = nn.Linear(config.d_ff, shape.d_model)
+
+    def forward(self, x: Tensor, context: tfkit.Context) -> Tensor:
+        # Change this: [batch time d_model] -> [batch time d_model].
+        out: Tensor = self.down(self.up(x).square() * self.config.scale)
+        return out

@@ -1,0 +1,27 @@
+"""my_part: initial weights of your own."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor, nn
+
+import tfkit
+from tfkit.components.init.base import Init
+
+
+@tfkit.register("init", "my_part")
+class MyPart(Init):
+    """Weights and tables ~ U(-bound, bound); biases are 0, norms stay as they were made."""
+
+    # The options of the part, as a recipe writes them: {type: my_part, bound: 0.05}. Add yours here.
+    class Config(tfkit.Config):
+        bound: float = Field(0.05, gt=0, description="the largest weight")
+
+    config: Config
+
+    # Change these. A table that the head shares is an embedding, and is filled once.
+    def embedding(self, weight: Tensor) -> None:
+        nn.init.uniform_(weight, -self.config.bound, self.config.bound)
+
+    def linear(self, weight: Tensor) -> None:
+        nn.init.uniform_(weight, -self.config.bound, self.config.bound)

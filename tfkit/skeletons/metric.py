@@ -1,0 +1,28 @@
+"""my_part: a metric of your own."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+import tfkit
+from tfkit.training.metric.base import TextMetric
+
+
+@tfkit.register("metric", "my_part")
+class MyPart(TextMetric):
+    """100 * (words that stand where the reference has them) / (words of the longer text)."""
+
+    # The options of the part, as a recipe writes them: {type: my_part, lowercase: true}. Add yours here.
+    class Config(TextMetric.Config):
+        lowercase: bool = Field(False, description="do not tell capital letters from small ones")
+
+    config: Config
+
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        # Change this: one number for all texts; both lists are equally long, and not empty.
+        pairs = [(self._words(one), self._words(other)) for one, other in zip(outputs, references, strict=True)]
+        right = sum(word == wanted for one, other in pairs for word, wanted in zip(one, other, strict=False))
+        return 100.0 * right / max(1, sum(max(len(one), len(other)) for one, other in pairs))
+
+    def _words(self, text: str) -> list[str]:
+        return (text.lower() if self.config.lowercase else text).split()

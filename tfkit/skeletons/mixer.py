@@ -1,0 +1,41 @@
+"""my_part: a mixer of your own, which mixes tokens by something other than attention."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor, nn
+
+import tfkit
+from tfkit.components.mixer.base import Mixer
+
+
+@tfkit.register("mixer", "my_part")
+class MyPart(Mixer):
+    """output(gate(x) * mean of value(y) over all tokens y that x may see)."""
+
+    # The options of the part, as a recipe writes them: {type: my_part, d_mean: 64}. Add yours here.
+    class Config(Mixer.Config):
+        d_mean: int = Field(64, ge=1, description="width of the mean")
+
+    # What the part promises; `tfkit parts --verify` tries each promise. Add "cache" once it can decode from a state.
+    capabilities = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
+    residual_outputs = ("output",)  # what enters the residual stream; some inits scale it by the depth
+
+    def __init__(self, config: Config, shape: tfkit.Shape) -> None:
+        super().__init__(config, shape)
+        self.gate = nn.Linear(shape.d_model, config.d_mean)
+        self.value = nn.Linear(shape.d_model, config.d_mean)
+        self.output = nn.Linear(config.d_mean, shape.d_model)
+
+    def forward(self, x: Tensor, context: tfkit.Context) -> Tensor:
+        out: Tensor = self.output(self.gate(x).sigmoid() * self._mean(self.value(x), context))
+        return out
+
+    def _mean(self, value: Tensor, context: tfkit.Context) -> Tensor:
+        """Change this: how tokens are mixed, [batch time width] -> the same."""
+        visible = context.mask.dense()  # [batch|1 query|1 key], True = may look; None = all of them
+        if visible is None:
+            return value.mean(dim=1, keepdim=True)
+        weights = visible.to(value.dtype)
+        total = weights.expand(value.shape[0], -1, -1) @ value
+        return total / weights.sum(dim=-1, keepdim=True).clamp(min=1)  # a row that sees nothing gives zeros

@@ -1,0 +1,31 @@
+"""my_part: a norm of your own."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+import tfkit
+from tfkit.components.norm.base import Norm
+
+
+@tfkit.register("norm", "my_part")
+class MyPart(Norm):
+    """weight * x / (mean |x| + eps)."""
+
+    # The options of the part, as a recipe writes them: {type: my_part, eps: 1e-5}. Add yours here.
+    class Config(tfkit.Config):
+        eps: float = Field(1e-6, gt=0, description="added to the mean, so that nothing is divided by zero")
+
+    config: Config
+
+    def __init__(self, config: Config, shape: tfkit.Shape) -> None:
+        super().__init__(config, shape)
+        self.weight = nn.Parameter(torch.ones(shape.d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Change this: [... width] -> [... width]. Statistics in half precision would lose their last bits.
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        mean = wide.abs().mean(dim=-1, keepdim=True)
+        return (self.weight.to(wide.dtype) * wide / (mean + self.config.eps)).to(x.dtype)

@@ -1,0 +1,50 @@
+"""my_part: an optimizer of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import nn
+
+import tfkit
+from tfkit.training.optimizer.base import Optimizer, parameter_groups
+
+
+@tfkit.register("optimizer", "my_part")
+class MyPart(Optimizer):
+    """x -= lr * sign(mean(g)), the mean of the gradients forgetting slowly."""
+
+    # The options of the part, as a recipe writes them: {type: my_part, momentum: 0.95}. Add yours here.
+    class Config(Optimizer.Config):
+        momentum: float = Field(0.9, ge=0, lt=1, description="how slowly the mean of the gradients forgets")
+
+    config: Config
+
+    def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        # The groups part what decays from norms and biases; a tied weight stands in them once.
+        return MyPartStep(parameter_groups(model, decay_norms_and_biases=True), lr, self.config.momentum)
+
+
+class MyPartStep(torch.optim.Optimizer):
+    """The step itself. What it keeps in `state` goes into checkpoints, so that a run goes on exactly."""
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, momentum: float) -> None:
+        super().__init__(groups, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group["lr"], group["momentum"])
+
+    def _update(self, parameter: nn.Parameter, lr: float, momentum: float) -> None:
+        state = self.state[parameter]
+        if "mean" not in state:
+            state["mean"] = torch.zeros_like(parameter)
+        # Change this.
+        state["mean"].lerp_(parameter.grad, 1 - momentum)
+        parameter.sub_(lr * state["mean"].sign())

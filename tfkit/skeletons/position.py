@@ -1,0 +1,30 @@
+"""my_part: a position part of your own, which says where a token stands."""
+
+from __future__ import annotations
+
+from einops import rearrange
+from pydantic import Field
+from torch import Tensor
+
+import tfkit
+from tfkit.components.position.base import Position
+
+
+@tfkit.register("position", "my_part")
+class MyPart(Position):
+    """scores - strength * log(1 + |query position - key position|)."""
+
+    # The options of the part, as a recipe writes them: {type: my_part, strength: 2}. Add yours here.
+    class Config(tfkit.Config):
+        strength: float = Field(1.0, ge=0, description="how much a distant key loses")
+
+    config: Config
+
+    # Four hooks may be overridden: embed (added to the token embeddings), rotation (turns queries and keys), bias
+    # (added to the scores) and temperature (a factor on the scores). This part has one of them.
+    def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
+        # Change this; positions are [batch|1 time], what is given is [batch|1 heads|1 query key].
+        distance = rearrange(query_positions, "batch query -> batch 1 query 1") - rearrange(
+            key_positions, "batch key -> batch 1 1 key"
+        )
+        return -self.config.strength * distance.abs().float().log1p()

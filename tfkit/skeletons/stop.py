@@ -1,0 +1,23 @@
+"""my_part: a stop rule of your own, which says when a text is done."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+import tfkit
+from tfkit.generation.stop.base import Row, StopRule
+
+
+@tfkit.register("stop", "my_part")
+class MyPart(StopRule):
+    """Ends after so many sentences."""
+
+    # The options of the part, as a recipe writes them: {type: my_part, sentences: 3}. Add yours here.
+    class Config(StopRule.Config):
+        sentences: int = Field(1, ge=1, description="sentences, each with its . ! or ?")
+
+    config: Config
+
+    def done(self, row: Row) -> bool:
+        # Change this: asked after each token. `row.text` is what was written, `row.ids` the same as tokens.
+        return sum(row.text.count(mark) for mark in ".!?") >= self.config.sentences

@@ -1,0 +1,26 @@
+"""The labels of a run: what its classes are called, in labels.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfkit.core.errors import RunError
+from tfkit.training.folder import LABELS, RunFolder, read_json, write_json
+
+
+def save_labels(folder: RunFolder, labels: Sequence[str]) -> None:
+    """Write the labels in the order of a head's logits; nothing where there are none."""
+    if labels:
+        write_json(folder / LABELS, list(labels))
+
+
+def read_labels(folder: RunFolder) -> tuple[str, ...]:
+    """The labels of a run, none where it has no file of them; raises RunError naming the file."""
+    if not (folder / LABELS).is_file():
+        return ()
+    labels = read_json(folder / LABELS)
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise RunError(f"{folder / LABELS}: is no list of labels")
+    if len(set(labels)) != len(labels):
+        raise RunError(f"{folder / LABELS}: says a label twice")
+    return tuple(labels)

@@ -1,0 +1,67 @@
+"""ROUGE: how much of a reference's words a summary has."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from tfkit.core.registry import register
+from tfkit.training.metric.base import TextMetric
+
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+@register("metric", "rouge")
+class Rouge(TextMetric):
+    """100 * mean over texts of the F1 of common n-grams, or of the longest common subsequence (Lin 2004: W04-1013).
+
+    Words are runs of letters a-z and digits, in lower case and unstemmed, as in the package rouge_score.
+    """
+
+    class Config(TextMetric.Config):
+        """Options of rouge."""
+
+        of: Literal["1", "2", "L"] = Field("L", description="words, pairs of words, or the longest common subsequence")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.of = config.of
+
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        """The mean F1 in percent; a text without such words scores 0."""
+        pairs = zip(outputs, references, strict=True)
+        return 100.0 * sum(self._f1(words(one), words(other)) for one, other in pairs) / len(outputs)
+
+    def _f1(self, output: list[str], reference: list[str]) -> float:
+        if self.of == "L":
+            common, size = longest_common(output, reference), len(output) + len(reference)
+        else:
+            one, other = grams(output, int(self.of)), grams(reference, int(self.of))
+            common, size = (one & other).total(), one.total() + other.total()
+        return 2 * common / size if size else 0.0
+
+
+def words(text: str) -> list[str]:
+    """The words of a text."""
+    return _WORD.findall(text.lower())
+
+
+def grams(words: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
+    """How often each run of `order` words is there."""
+    return Counter(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
+
+
+def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
+    """The length of the longest sequence of words that both have in that order."""
+    best = [0] * (len(other) + 1)
+    for word in one:
+        before = 0  # of the row above, one column back
+        for place, wanted in enumerate(other, 1):
+            here = best[place]
+            best[place] = before + 1 if word == wanted else max(here, best[place - 1])
+            before = here
+    return best[-1]

@@ -1,0 +1,136 @@
+"""The code that a saved run needs beside tfkit: recorded with the run, and found again when the run is loaded.
+
+What a run says is data. Code is imported where the user gives it with --import, or trusts the run; a file that was
+imported is looked for where it was, then at the same place as seen from the run, so that a folder of both can be moved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from tfkit.core.component import Component, Config
+from tfkit.core.plugins import installed
+from tfkit.core.registry import REGISTRY, is_shipped, source_file
+from tfkit.recipe.imports import find_imported, hash_of, is_file
+from tfkit.recipe.load import Recipe
+
+NEEDS = "imports"  # the key of environment.json
+Parts = dict[str, list[str]]
+
+
+class Need(BaseModel):
+    """Code that registered parts of a run, and by which door it came in.
+
+    `name` is what --import takes; `beside` the same file as seen from the run; `used` those of its `parts` that stand
+    in the recipe.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    door: Literal["import", "plugin", "python"]
+    name: str
+    beside: str | None = None
+    sha256: str | None = None
+    distribution: str | None = None
+    version: str | None = None
+    parts: Parts = {}
+    used: Parts = {}
+
+    @property
+    def missing(self) -> list[str]:
+        """The parts in the recipe that nobody has registered, as they are told: attention 'fading'."""
+        return [
+            f"{slot} '{name}'" for slot, names in self.used.items() for name in names if not REGISTRY.has(slot, name)
+        ]
+
+    def place(self, folder: Path) -> str | None:
+        """What --import takes today, the unchanged file first where there are two; None where the file is gone."""
+        if not is_file(self.name):
+            return self.name
+        places = [Path(self.name), *([folder / self.beside] if self.beside is not None else [])]
+        there = [place for place in places if os.path.isfile(place)]
+        same = [place for place in there if hash_of(place) == self.sha256]
+        return next((os.path.normpath(place) for place in same + there), None)
+
+
+def recorded(recipe: Recipe, folder: Path, vocab_size: int | None) -> list[dict[str, Any]]:
+    """What environment.json says of the code that the recipe's parts are in; empty where all are tfkit's own."""
+    used = [part for part in parts_in(recipe, vocab_size) if not is_shipped(part)]
+    needs = [_import(name, used, folder) for name in recipe.imports]
+    known = {(slot, name) for need in needs for slot, names in need.parts.items() for name in names}
+    others = [part for part in used if (part.part_slot, part.part_name) not in known]
+    modules = dict.fromkeys(part.__module__ for part in others)
+    needs += [_registered(module, [part for part in others if part.__module__ == module]) for module in modules]
+    return [need.model_dump(exclude_none=True) for need in needs]
+
+
+def parts_in(recipe: Recipe, vocab_size: int | None = None) -> list[type[Component]]:
+    """The class of every part in a recipe, once each."""
+    found = dict.fromkeys(_parts([recipe.blueprint(vocab_size), *recipe.sections().values()]))
+    return list(found)
+
+
+def _parts(value: Any) -> Iterator[type[Component]]:
+    if isinstance(value, Config):
+        yield value.part
+    if isinstance(value, BaseModel):
+        value = [getattr(value, name) for name in type(value).model_fields]
+    elif dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    elif isinstance(value, Mapping):
+        value = list(value.values())
+    for item in value if isinstance(value, (list, tuple)) else ():
+        yield from _parts(item)
+
+
+def _import(name: str, used: Iterable[type[Component]], folder: Path) -> Need:
+    """A file or a module that was imported for the recipe."""
+    done = find_imported(name)
+    pairs = done.parts if done is not None else ()
+    there = {(part.part_slot, part.part_name) for part in used}
+    parts, standing = _by_slot(pairs), _by_slot(pair for pair in pairs if pair in there)
+    if is_file(name):
+        sha256 = done.sha256 if done is not None else None
+        beside = os.path.relpath(name, folder.absolute())
+        return Need(door="import", name=name, beside=beside, sha256=sha256, parts=parts, used=standing)
+    return Need(door="import", name=name, **_distribution(name), parts=parts, used=standing)
+
+
+def _registered(module: str, parts: Sequence[type[Component]]) -> Need:
+    """A module of an installed plugin, or one that registered parts in Python."""
+    used = _by_slot((part.part_slot, part.part_name) for part in parts)
+    for entry in installed():
+        if module == entry.module or module.startswith(f"{entry.module}."):
+            package = {} if entry.dist is None else {"distribution": entry.dist.name, "version": entry.dist.version}
+            return Need(door="plugin", name=entry.module, **package, parts=used, used=used)
+    file = source_file(parts[0])
+    sha256 = hash_of(Path(file)) if file is not None and os.path.isfile(file) else None
+    return Need(door="python", name=module, sha256=sha256, **_distribution(module), parts=used, used=used)
+
+
+def _distribution(module: str) -> dict[str, str]:
+    """The package that a module came with, and its version; nothing of a module that was never installed."""
+    names = importlib.metadata.packages_distributions().get(module.partition(".")[0], [])
+    return {"distribution": names[0], "version": importlib.metadata.version(names[0])} if names else {}
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of a package that is installed, or None."""
+    try:
+        return importlib.metadata.version(distribution)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def _by_slot(pairs: Iterable[tuple[str, str]]) -> Parts:
+    found: Parts = {}
+    for slot, name in sorted(pairs):
+        found.setdefault(slot, []).append(name)
+    return found

@@ -1,0 +1,40 @@
+"""The labels of a training corpus: their order is the order of a head's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tfkit.core.errors import UsageError
+
+
+def ordered(labels: Iterable[str]) -> tuple[str, ...]:
+    """The different labels by name; whole numbers by their size."""
+    different = set(labels)
+    numbers = all(label.removeprefix("-").isdecimal() for label in different)
+    return tuple(sorted(different, key=lambda label: (int(label) if numbers else 0, label)))
+
+
+def unknown(labels: Iterable[str], known: Sequence[str]) -> str:
+    """Why what has other labels than the training corpus is left out of the loss, of validation data."""
+    others = sorted(set(labels) - set(known))
+    return f"the training corpus has no {', '.join(map(repr, others[:6]))}" + ", ..." * (len(others) > 6)
+
+
+def check_classes(head: Any, labels: Sequence[str]) -> None:
+    """Raise UsageError where a head has fewer classes than there are labels."""
+    classes = head.output.out_features if hasattr(head, "output") else len(labels)
+    if labels and classes < len(labels):
+        raise UsageError(
+            f"the head has {classes} classes and the training corpus {len(labels)} labels; write num_classes: labels"
+        )
+
+
+def one_word(label: str) -> str:
+    """A label as metrics read it, which compare word by word: its spaces do not break."""
+    return label.replace(" ", "\u00a0")
+
+
+def named(labels: Sequence[str], classes: int) -> list[str]:
+    """The name of each class: its label, or its number where no label is known."""
+    return [labels[number] if number < len(labels) else str(number) for number in range(classes)]

@@ -1,0 +1,118 @@
+"""Fill in hidden tokens, and say whether one text follows another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from tfkit.core.errors import DataError, UsageError
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.functional.loss import cross_entropy
+from tfkit.training.baseline import Baseline
+from tfkit.training.objective.base import Batch, Example, Item, Loss, finished, padded, token_loss, wrapped
+from tfkit.training.objective.masked_lm import MaskedLm
+from tfkit.training.objective.reading import cut_pair, inputs_of
+
+NEXT, OTHER = 0, 1  # the classes, as BERT numbers them
+
+
+@register("objective", "next_sentence")
+class NextSentence(MaskedLm):
+    """Loss = masked_lm's, and per token -log p(second text follows the first) (Devlin et al. 2018, arXiv 1810.04805).
+
+    The texts of the corpus follow one another: a line, or a sentence, each. Half of the pairs have some other text of
+    the corpus second. Beside `head` it trains the classifier `heads.next_sentence`, of two classes.
+    """
+
+    gives: ClassVar = frozenset({"attention_mask", "token_type_ids", "global_attention_mask"})
+    beside: ClassVar = {"next_sentence": ("classifier",)}
+    capabilities: ClassVar = frozenset()
+    heads: ClassVar = ("masked_lm", "language_model")
+
+    def attach(self, model: Any) -> None:
+        """Check that the classifier has two classes."""
+        classes = model.heads["next_sentence"].output.out_features
+        if classes < 2:
+            raise UsageError(f"next_sentence has two classes, and model.heads.next_sentence {classes}")
+
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        """Items of a text `first`, the one that follows, `second`, and some `other` text, without special tokens."""
+        self.bind(tokenizer)
+        found = self.encode(examples, "text", tokenizer)
+        texts = [text for text in found if len(text) and self._maskable[text].any()]
+        self.left_out(len(found) - len(texts), len(found), "the text is empty, or all unknown tokens")
+        if len(texts) < 3:
+            raise DataError(f"next_sentence needs three texts that are not empty or more, got {len(texts)}")
+        free = None if max_length is None else max(2, self._free(max_length))
+        strangers = np.random.default_rng(len(texts)).integers(len(texts) - 2, size=len(texts) - 1)
+        items: list[Item] = []
+        for place, stranger in enumerate(strangers.tolist()):
+            other = stranger if stranger < place else stranger + 2  # neither the first nor what follows it
+            first = texts[place]
+            item = {"first": first, "second": texts[place + 1], "other": texts[other]}
+            items.append(item if free is None else _cut(item, free))
+        return items
+
+    def _free(self, longest: int) -> int:
+        """How many tokens of two texts fit in a row of `longest`."""
+        free = longest - len(self._pair(np.zeros(0, np.int32), np.zeros(0, np.int32))[0])
+        if free < 2:
+            raise DataError(f"rows of {longest} tokens have no room for two texts; allow more")
+        return free
+
+    def _pair(self, first: Any, second: Any) -> tuple[Any, Any]:
+        """Two texts in a row, and their types."""
+        start, end = self.special.get("start"), self.special.get("end")
+        before = wrapped(first, start, self.special.get("separator", end))
+        behind = wrapped(second, end=end)
+        return np.concatenate((before, behind)), np.repeat([0, 1], [len(before), len(behind)]).astype(np.int32)
+
+    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+        """[items]: places in the model, at most."""
+        extra = len(self._pair(np.zeros(0, np.int32), np.zeros(0, np.int32))[0])
+        return np.asarray([extra + len(item["first"]) + max(len(item["second"]), len(item["other"])) for item in items])
+
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """`input_ids` with tokens hidden, `token_type_ids`, and whether the texts follow one another (`follows`)."""
+        classes = rng.integers(2, size=len(items))
+        pairs = [
+            self._pair(item["first"], item["second" if class_ == NEXT else "other"])
+            for item, class_ in zip(items, classes, strict=True)
+        ]
+        ids, real = padded([row for row, _ in pairs], self.pad)
+        types, _ = padded([kind for _, kind in pairs], 0)
+        marked = np.zeros_like(types)
+        marked[:, 0] = 1
+        batch = self._hide(ids, real, rng)
+        batch |= {"token_type_ids": torch.from_numpy(types), "marked": torch.from_numpy(marked)}
+        batch["follows"] = torch.from_numpy(classes.astype(np.int64))
+        if not real.all():
+            batch["attention_mask"] = torch.from_numpy(real)
+        return batch
+
+    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
+        """No pairs can be packed: each is read as one text."""
+        raise UsageError("batches of next_sentence cannot be packed; say data.batch.pack: false")
+
+    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+        """The mean cross-entropy of the pairs, added to that of the hidden tokens."""
+        real = batch.get("attention_mask")
+        out = model(input_ids=batch["input_ids"], attention_mask=real, with_heads=False, **inputs_of(model, batch))
+        total, count = token_loss(model, out.hidden, batch), len(batch["labels"])
+        said = model.heads["next_sentence"](out.hidden, real)
+        total = total + cross_entropy(said, batch["follows"]) * (count / len(said))
+        return finished(total, out.auxiliary_loss, count, training)
+
+    def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
+        """None: the loss is a sum of two."""
+        return None
+
+
+def _cut(item: Item, free: int) -> Item:
+    """The three texts, so that the first fits with each of the others."""
+    first = min((cut_pair(item["first"], item[name], free)[0] for name in ("second", "other")), key=len)
+    return {"first": first} | {name: item[name][: free - len(first)] for name in ("second", "other")}

@@ -1,0 +1,175 @@
+"""Say which tokens a small generator has put in place of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.options import NonNegativeFloat
+from tfkit.core.registry import register
+from tfkit.data.by_length import by_length
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.models import build_model
+from tfkit.recipe.model import blueprint_of
+from tfkit.training.baseline import Baseline
+from tfkit.training.objective.base import Batch, Example, Item, Loss, Prediction, padded, token_loss
+from tfkit.training.objective.masked_lm import MaskedLm
+
+
+@register("objective", "replaced_token")
+class ReplacedToken(MaskedLm):
+    """Loss = weight * -log p(replaced or not) of every token + the generator's masked_lm loss (Clark et al. 2020).
+
+    The generator, a masked language model of its own (a `model:` without vocab_size, which is the model's), fills in
+    hidden tokens by chance; the model's head, a discriminator, finds them out. arXiv 2003.10555 (ELECTRA).
+    """
+
+    heads: ClassVar = ("discriminator",)
+    capabilities: ClassVar = frozenset()
+    metrics: ClassVar = ()
+    example: ClassVar = {
+        "generator": {
+            "type": "encoder",
+            "d_model": 16,
+            "num_layers": 1,
+            "embedding": "tokens",
+            "position": "sinusoidal",
+            "layer": {
+                "norm": "layer_norm",
+                "attention": {"type": "multi_head", "num_heads": 2},
+                "feedforward": {"type": "mlp", "d_ff": 16},
+            },
+            "head": {"type": "masked_lm", "tied": True},
+        }
+    }
+
+    class Config(MaskedLm.Config):
+        """Options of replaced_token."""
+
+        mask_share: float = Field(1.0, ge=0, le=1, description="share of the chosen tokens that the mask token hides")
+        random_share: float = Field(0.0, ge=0, le=1, description="share of those that a random token replaces")
+        generator: dict[str, Any] = Field(
+            description="the `model:` of a smaller encoder with a head masked_lm; its vocab_size is the model's"
+        )
+        weight: NonNegativeFloat = Field(50.0, description="factor on the discriminator's loss")
+        shared: bool = Field(True, description="the generator looks tokens up in the model's own table")
+
+        @field_validator("generator")
+        @classmethod
+        def _right(cls, model: dict[str, Any]) -> dict[str, Any]:
+            if "vocab_size" in model:
+                raise ValueError("the generator's vocab_size is the model's; leave it out")
+            try:
+                found = blueprint_of({**model, "vocab_size": 8})
+            except RecipeError as error:
+                raise ValueError(
+                    "; ".join(f"{fault.path.removeprefix('model.')}: {fault.message}" for fault in error.faults)
+                ) from None
+            if found.decoder is not None or found.head is None or not hasattr(found.head.part, "loss"):
+                raise ValueError("a generator is a model of type encoder with a head masked_lm")
+            return model
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    def attach(self, model: Any) -> None:
+        """Build the generator beside the model; raises UsageError where they cannot share a table."""
+        vocab_size = model.blueprint.last.vocab_size
+        blueprint = blueprint_of({**self.config.generator, "vocab_size": vocab_size})
+        parameter = next(model.parameters())
+        if parameter.device.type == "meta":
+            return
+        generator = build_model(blueprint, device=parameter.device, dtype=parameter.dtype, seed=1)
+        if self.config.shared:
+            _share(generator, model)
+        generator.train(model.training)
+        self.module = generator
+
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """The batch of masked_lm, what stood there (`original`), and the lots of the hidden tokens (`lots`)."""
+        batch = super().collate(items, rng)
+        ids, real = padded([item["text"] for item in items], self.pad)
+        batch |= {"original": torch.from_numpy(ids), "real": torch.from_numpy(real)}
+        batch["lots"] = torch.from_numpy(rng.random(len(batch["labels"])).astype(np.float32))
+        return batch
+
+    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
+        """No texts can be packed."""
+        raise UsageError("batches of replaced_token cannot be packed; say data.batch.pack: false")
+
+    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+        """Per real token: the discriminator's loss with its weight, and the generator's per hidden token."""
+        if self.module is None:
+            self.attach(model)
+        generator: Any = self.module
+        generator.train(model.training)
+        mask = batch.get("attention_mask")
+        guessed = generator(input_ids=batch["input_ids"], attention_mask=mask, with_heads=False)
+        of_generator = token_loss(generator, guessed.hidden, batch) / len(batch["labels"])
+        with torch.no_grad():
+            ids = self._replaced(generator, guessed.hidden, batch)
+        out = model(input_ids=ids, attention_mask=mask, with_heads=False)
+        logits = model.head(out.hidden, mask)[batch["real"]].float()
+        wrong = (ids != batch["original"])[batch["real"]]
+        of_model = F.binary_cross_entropy_with_logits(logits, wrong.float())
+        count = int(batch["real"].sum())
+        total = (self.config.weight * of_model + of_generator) * count
+        auxiliary = [one.auxiliary_loss for one in (guessed, out) if one.auxiliary_loss is not None]
+        return Loss(total + sum(auxiliary) * count if training and auxiliary else total, count)
+
+    def _replaced(self, generator: Any, hidden: Tensor, batch: Batch) -> Tensor:
+        """The ids with a token that the generator draws in each hidden place."""
+        features = hidden.flatten(0, 1)[batch["predicted"]]
+        chances = generator.head(features).float().softmax(-1).cumsum(-1)
+        drawn = torch.searchsorted(chances, batch["lots"][:, None] * chances[:, -1:]).clamp(max=chances.shape[-1] - 1)
+        ids = batch["original"].clone().flatten()
+        ids[batch["predicted"]] = drawn[:, 0]
+        return ids.view_as(batch["original"])
+
+    def predict(self, model: Any, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
+        """Of each text its `tokens`, and the probability that each was put in place of another (`replaced`)."""
+        rows = [self.prompt(ids) for ids in tokenizer.encode_batch(self.column(examples, "text"))]
+        longest = model.blueprint.last.max_length
+        rows = [row[:longest] or [self.pad] for row in rows]
+        predictions: list[Prediction] = [{}] * len(rows)
+        device = next(model.parameters()).device
+        with torch.inference_mode():
+            for together in by_length([len(row) for row in rows], device.type):
+                ids, real = padded([np.asarray(rows[row], dtype=np.int32) for row in together], self.pad)
+                mask = None if real.all() else torch.from_numpy(real).to(device)
+                logits = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=mask).logits
+                for row, chances in zip(together, logits.float().sigmoid().tolist(), strict=True):
+                    tokens = [tokenizer.token(id_) for id_ in rows[row]]
+                    replaced = chances[: len(tokens)]
+                    predictions[row] = {"text": examples[row]["text"], "tokens": tokens, "replaced": replaced}
+        return predictions
+
+    def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
+        """None: the loss is a sum of two."""
+        return None
+
+
+def _share(generator: nn.Module, model: Any) -> None:
+    """Let the generator look tokens up, and write them, in the model's table; raises UsageError where widths differ."""
+    own: Any = generator.stack("encoder").embedding.tokens  # type: ignore[operator]
+    table = model.stack("encoder").embedding.tokens.weight
+    if own.weight.shape != table.shape:
+        raise UsageError(
+            f"replaced_token: the generator's token table is {own.weight.shape[1]} wide and the model's "
+            f"{table.shape[1]}; say d_embedding: {table.shape[1]} in the generator's embedding, or shared: false"
+        )
+    before = own.weight
+    for module in generator.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is before:
+                setattr(module, name, table)

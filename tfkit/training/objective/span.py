@@ -1,0 +1,154 @@
+"""Find the answer to a question in a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.core.errors import DataError
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.functional.loss import cross_entropy
+from tfkit.training.baseline import Ids
+from tfkit.training.objective.base import Batch, Example, Item, Prediction, padded
+from tfkit.training.objective.reading import Reading
+
+Places = list[tuple[int, int]]  # the characters that each token stands for
+
+
+@register("objective", "span")
+class Span(Reading):
+    """Loss = -log p(begin | question, context) - log p(end | question, context) (Devlin et al. 2018: SQuAD).
+
+    The answer is a piece of the context, the first that reads so. A long context is read in windows that overlap by
+    half.
+    """
+
+    fields: ClassVar = ("question", "context", "answer")
+    heads: ClassVar = ("span",)
+    reference: ClassVar = "answer"
+    metrics: ClassVar = ("exact_match",)
+    of_tokens: ClassVar = True
+
+    class Config(Reading.Config):
+        """Options of span."""
+
+        longest_answer: PositiveInt = Field(30, description="tokens of the longest answer that is looked for")
+
+    config: Config
+
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        """Items `text` (question and context), and which tokens are of the context (`inside`) and of the `answer`.
+
+        Examples whose answer does not stand in the context are left out, and windows without it.
+        """
+        answers = self.column(examples, "answer")
+        items: list[Item] = []
+        found: set[int] = set()
+        for number, item, places, _ in self._windows(examples, tokenizer, max_length):
+            begin = examples[number]["context"].find(answers[number])
+            span = covering(places, begin, begin + len(answers[number])) if begin >= 0 and answers[number] else None
+            if span is not None:
+                first = int(np.flatnonzero(item["inside"])[0])
+                marks = np.zeros_like(item["inside"])
+                marks[first + span[0] : first + span[1] + 1] = 1
+                items.append(item | {"answer": marks})
+                found.add(number)
+        why = "the answer does not stand in the context"
+        self.left_out(len(examples) - len(found), len(examples), why)
+        return self.usable(items, len(examples), why)
+
+    def _windows(
+        self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None
+    ) -> Iterator[tuple[int, Item, Places, int]]:
+        """The example that each window is of, the window, the characters its tokens stand for, and their number."""
+        self.bind(tokenizer)
+        questions = self.encode(examples, "question", tokenizer)
+        contexts = tokenizer.encode_with_places(self.column(examples, "context"))
+        for number, (question, (ids, places)) in enumerate(zip(questions, contexts, strict=True)):
+            if not ids:
+                continue
+            extra = self.around + any(role in self.special for role in ("separator", "end"))
+            room = len(ids) if longest is None else longest - extra - len(question)
+            if room < 2:
+                raise DataError(
+                    f"span: a question of {len(question)} tokens leaves no room for its context in {longest} tokens"
+                )
+            for start in range(0, max(1, len(ids) - room // 2), max(1, room // 2)) if room < len(ids) else (0,):
+                piece = np.asarray(ids[start : start + room], dtype=np.int32)
+                item = self.one_or_two(question, piece, None)
+                inside = np.zeros(len(item["text"]), dtype=np.int32)
+                first = len(inside) - len(piece) - ("end" in self.special)
+                inside[first : first + len(piece)] = 1
+                # the question's tokens are looked at by all, where the model has such a rule
+                marked = np.asarray(item["types"] == 0, dtype=np.int32)
+                yield number, item | {"inside": inside, "marked": marked}, places[start : start + room], len(piece)
+
+    def targets(self, items: Sequence[Item], width: int) -> Mapping[str, Ids]:
+        """`labels` [rows 2], the places of begin and end, and `inside` [rows width], where they may be."""
+        answers = [np.flatnonzero(item["answer"]) for item in items]
+        labels = np.asarray([(answer[0], answer[-1]) for answer in answers], dtype=np.int64)
+        return {"labels": labels, "inside": padded([item["inside"] for item in items], 0)[0].astype(np.bool_)}
+
+    def nats(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
+        """Cross-entropy of `logits` [rows time 2] over the places of the context."""
+        allowed = logits.masked_fill(~batch["inside"][:, :, None], -torch.inf)
+        both = allowed.transpose(1, 2).flatten(0, 1)  # begin and end of each row
+        return cross_entropy(both, batch["labels"].flatten()), len(both)
+
+    def predict(self, model: Any, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
+        """Of each question the `answer` and where it stands in the context: `begin` and `end`, in characters.
+
+        The `probability` is that of the piece among all of its window; an empty context has the empty answer.
+        """
+        windows = list(self._windows(examples, tokenizer, model.blueprint.last.max_length))
+        said = self.all_said(model, [item for _, item, _, _ in windows])
+        best: list[tuple[float, int, int, float]] = [(-np.inf, 0, 0, 0.0)] * len(examples)
+        for (number, item, places, _), logits in zip(windows, said, strict=True):
+            score, begin, end, chance = best_span(logits[torch.from_numpy(item["inside"]).bool()], self._longest)
+            if score > best[number][0]:
+                best[number] = score, places[begin][0], places[end][1], chance
+        predictions = []
+        for example, (_, begin, end, chance) in zip(examples, best, strict=True):
+            answer = example["context"][begin:end]
+            begin += len(answer) - len(answer.lstrip())  # a token may begin with the space before its word
+            answer = answer.strip()
+            texts = {"question": example["question"], "context": example["context"]}
+            place = {"begin": begin, "end": begin + len(answer)}
+            predictions.append({**texts, "answer": answer, **place, "probability": chance})
+        return predictions
+
+    @property
+    def _longest(self) -> int:
+        return self.config.longest_answer
+
+    def answer(self, prediction: Prediction) -> str:
+        """The answer."""
+        return str(prediction["answer"])
+
+
+def covering(places: Places, begin: int, end: int) -> tuple[int, int] | None:
+    """The first and the last token that stand for the characters begin..end; None where some of them have none."""
+    touching = [token for token, (first, last) in enumerate(places) if first < end and last > begin]
+    if not touching or places[touching[0]][0] > begin or places[touching[-1]][1] < end:
+        return None
+    return touching[0], touching[-1]
+
+
+def best_span(logits: Tensor, longest: int) -> tuple[float, int, int, float]:
+    """Score, begin, end and probability of the likeliest piece of `logits` [time 2], of at most `longest` tokens."""
+    begins, ends = logits.double().unbind(dim=1)
+    scores = begins[:, None] + ends[None, :]
+    allowed = torch.ones_like(scores, dtype=torch.bool).triu() & torch.ones_like(scores, dtype=torch.bool).tril(
+        longest - 1
+    )
+    place = int(scores.masked_fill(~allowed, -torch.inf).argmax())
+    begin, end = divmod(place, len(logits))
+    chance = float(begins.softmax(0)[begin] * ends.softmax(0)[end])
+    return float(scores[begin, end]), begin, end, chance

@@ -1,0 +1,77 @@
+"""Write the spans that sentinels stand for."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.tokenizer.special import SENTINEL
+from tfkit.training.baseline import Ids
+from tfkit.training.objective.base import wrapped
+from tfkit.training.objective.rewriting import Rewriting, parted
+
+
+@register("objective", "span_corruption")
+class SpanCorruption(Rewriting):
+    """Loss = -log p(<0> span <1> span ... | text with <0>, <1>, ... for the spans) (Raffel et al. 2019: 1910.10683).
+
+    The sentinels are the tokens <extra_id_0>, ... of the vocabulary; a text has at most as many spans less one.
+    """
+
+    class Config(Rewriting.Config):
+        """Options of span_corruption."""
+
+        probability: float = Field(0.15, gt=0, lt=1, description="share of the tokens that are hidden")
+        mean_span: float = Field(3.0, ge=1, description="mean length of a hidden span, in tokens")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.probability, self.mean_span = config.probability, config.mean_span
+        self.sentinels: tuple[int, ...] = ()
+
+    capabilities: ClassVar = frozenset()
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """Take the facts of the tokenizer; raises DataError where it has no two sentinels."""
+        super().bind(tokenizer)
+        found: list[int] = []
+        while (name := SENTINEL.format(len(found))) in tokenizer:
+            found.append(tokenizer.id(name))
+        if len(found) < 2:
+            raise DataError(
+                "span_corruption hides spans behind the tokens <extra_id_0>, <extra_id_1>, ..., and the tokenizer has "
+                f"{len(found)} of them; say data.tokenizer.special_tokens: {{sentinels: 100}}"
+            )
+        self.sentinels = tuple(found)
+
+    def _sizes(self, length: int) -> tuple[int, int]:
+        """How many of `length` tokens are hidden, in how many spans; a shown token stands before each span."""
+        hidden = min(max(round(length * self.probability), 1), length - 1)
+        spans = max(round(hidden / self.mean_span), 1)
+        return hidden, min(spans, hidden, length - hidden, len(self.sentinels) - 1)
+
+    def places(self, length: int) -> tuple[int, int]:
+        """Both sides are as long for every choice of the spans."""
+        if length < 2:
+            return length + 2, length + 2
+        hidden, spans = self._sizes(length)
+        return length - hidden + spans + 1, hidden + spans + 2
+
+    def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
+        """Shown and hidden spans in turn, a shown one first; the target ends in a sentinel of its own."""
+        hidden, spans = self._sizes(len(text))
+        sizes = np.stack((parted(len(text) - hidden, spans, rng), parted(hidden, spans, rng)), axis=1).flatten()
+        pieces = np.split(text, np.cumsum(sizes)[:-1])
+        source, target = [], []
+        for number, (shown, lost) in enumerate(zip(pieces[::2], pieces[1::2], strict=True)):
+            sentinel = np.asarray([self.sentinels[number]], dtype=np.int32)
+            source += [shown, sentinel]
+            target += [sentinel, lost]
+        last = np.asarray([self.sentinels[spans]], dtype=np.int32)
+        start, end = self.special["start"], self.special["end"]
+        return wrapped(np.concatenate(source), end=end), wrapped(np.concatenate([*target, last]), start, end)

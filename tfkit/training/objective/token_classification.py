@@ -1,0 +1,186 @@
+"""Say the tag of each word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.core.errors import DataError
+from tfkit.core.options import Dropout as Share
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.functional.loss import cross_entropy
+from tfkit.training.baseline import Baseline, Ids, unigram_baseline
+from tfkit.training.objective.base import Batch, Example, Item, Prediction, logger, wrapped
+from tfkit.training.objective.labels import check_classes, named, ordered, unknown
+from tfkit.training.objective.reading import Reading, first_of, head_of
+
+NO_ENTITY = "O"
+
+
+@register("objective", "token_classification")
+class TokenClassification(Reading):
+    """Loss = -sum log p(tag | text) over the words, each read at its first token (Devlin et al. 2018: 1810.04805)."""
+
+    fields: ClassVar = ("text", "tags")
+    heads: ClassVar = ("token_classifier",)
+    tokenized: ClassVar = ("text",)
+    labelled: ClassVar = True
+    reference: ClassVar = "tags"
+    metrics: ClassVar = ("accuracy", "macro_f1")
+    of_tokens: ClassVar = True
+    sample_texts: ClassVar = {
+        "text": ("the cat sees a small dog", "a dog", "the child"),
+        "tags": ("X N V X X N", "X N", "X N"),
+    }
+
+    class Config(Reading.Config):
+        """Options of token_classification."""
+
+        label_smoothing: Share = Field(0.0, description="share of the target spread over all tags, in training only")
+
+    config: Config
+
+    def learn(self, examples: Sequence[Example]) -> None:
+        """The different tags, by name."""
+        self.labels = self.labels or ordered(tag for example in examples for tag in words_of(example.get("tags", "")))
+
+    def attach(self, model: Any) -> None:
+        """Check that the head has a class for each tag."""
+        check_classes(head_of(model, self.config.head), self.labels)
+
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        """Items `text`, `firsts` (which tokens begin a word) and `tags`; a long text becomes several items.
+
+        A word whose tag the training corpus does not have is left out of the loss; metrics count it.
+        """
+        tags = self.column(examples, "tags")
+        self.learn(examples)
+        items: list[Item] = []
+        for example, item, words in self._pieces(examples, tokenizer, max_length):
+            numbers = self._numbers(tags[example], examples[example]["text"], f"example {example + 1}")[words]
+            known = numbers >= 0
+            if known.any():
+                firsts = np.flatnonzero(item["firsts"])[known]
+                marks = np.zeros_like(item["firsts"])
+                marks[firsts] = 1
+                items.append(item | {"firsts": marks, "tags": numbers[known]})
+        self._tell_unknown(tags)
+        return self.usable(items, len(examples), "the texts are empty, or have no tag of the training corpus")
+
+    def _tell_unknown(self, tags: Sequence[str]) -> None:
+        """Say that words are left out of the loss, since the training corpus does not have their tag."""
+        every = [tag for line in tags for tag in words_of(line)]
+        number = sum(tag not in self.labels for tag in every)
+        if number:
+            of = f"{number:,} of {len(every):,}"
+            logger.warning("%s: %s tags left out: %s", self.part_name, of, unknown(every, self.labels))
+
+    def _numbers(self, tags: str, text: str, place: str) -> Ids:
+        words = words_of(text)
+        if len(words) != len(words_of(tags)):
+            raise DataError(f"{place}: {len(words_of(tags))} tags for {len(words)} words")
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        return np.asarray([numbers.get(tag, -1) for tag in words_of(tags)], dtype=np.int32)
+
+    def _pieces(
+        self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None
+    ) -> Iterator[tuple[int, Item, Ids]]:
+        """The example that each piece is of, the piece, and the words that begin in it; a word is never parted."""
+        self.bind(tokenizer)
+        start, end = self.special.get("start"), self.special.get("end")
+        room = None if longest is None else self.room(longest)
+        texts = [" ".join(words_of(text)) for text in self.column(examples, "text")]
+        for number, (text, (ids, places)) in enumerate(zip(texts, tokenizer.encode_with_places(texts), strict=True)):
+            words, firsts = first_tokens(text, places)
+            for begin, stop in cuts(len(ids), firsts, room):
+                row = wrapped(np.asarray(ids[begin:stop], dtype=np.int32), start, end)
+                inside = (firsts >= begin) & (firsts < stop)
+                marks = np.zeros(len(row), dtype=np.int32)
+                marks[firsts[inside] - begin + (start is not None)] = 1
+                yield number, {"text": row, "firsts": marks, "marked": first_of(len(row))}, words[inside]
+
+    def targets(self, items: Sequence[Item], width: int) -> Mapping[str, Ids]:
+        """`labels` [words], and their places `predicted` [words] in the flattened rows."""
+        places = [np.flatnonzero(item["firsts"]) + row * width for row, item in enumerate(items)]
+        labels = np.concatenate([item["tags"] for item in items]).astype(np.int64)
+        return {"labels": labels, "predicted": np.concatenate(places).astype(np.int64)}
+
+    def nats(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
+        """Cross-entropy of `logits` [rows time classes] at the first token of each word."""
+        smoothing = self.config.label_smoothing if training else 0.0
+        of_words = logits.flatten(0, 1).index_select(0, batch["predicted"])
+        return cross_entropy(of_words, batch["labels"], smoothing), len(of_words)
+
+    def predict(self, model: Any, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
+        """Of each text its `words`, their `tags` and the `probabilities` of those.
+
+        A word that no token stands for has the tag O where there is one, else the first, with probability 0.
+        """
+        texts = [words_of(text) for text in self.column(examples, "text")]
+        pieces = [
+            piece for piece in self._pieces(examples, tokenizer, model.blueprint.last.max_length) if len(piece[2])
+        ]
+        logits = self.all_said(model, [item for _, item, _ in pieces])
+        tags: list[list[str]] = [[self._otherwise] * len(words) for words in texts]
+        chances: list[list[float]] = [[0.0] * len(words) for words in texts]
+        for (example, item, words), said in zip(pieces, logits, strict=True):
+            best = said[torch.from_numpy(item["firsts"]).bool()].softmax(-1).max(dim=-1)
+            names = named(self.labels, said.shape[-1])
+            for word, tag, chance in zip(words.tolist(), best.indices.tolist(), best.values.tolist(), strict=True):
+                tags[example][word], chances[example][word] = names[tag], chance
+        return [
+            {"text": " ".join(words), "words": words, "tags": own, "probabilities": probabilities}
+            for words, own, probabilities in zip(texts, tags, chances, strict=True)
+        ]
+
+    @property
+    def _otherwise(self) -> str:
+        return NO_ENTITY if NO_ENTITY in self.labels or not self.labels else self.labels[0]
+
+    def answer(self, prediction: Prediction) -> str:
+        """The tags with a space between them."""
+        return " ".join(prediction["tags"])
+
+    def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
+        """Each tag as often as in the training texts, whatever the word."""
+        train, valid = (np.concatenate([item["tags"] for item in items]) for items in (train_items, valid_items))
+        found = unigram_baseline(train, valid, max(1, len(self.labels)))
+        return None if found is None else Baseline("most frequent tag", found.loss, found.accuracy)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, or its tags: only spaces, tabs and line ends part them, as corpora with tags have it."""
+    return [word for word in text.replace("\t", " ").replace("\n", " ").split(" ") if word]
+
+
+def first_tokens(text: str, places: Sequence[tuple[int, int]]) -> tuple[Ids, Ids]:
+    """The words of `text` (one space between them) that have a token, and of each the first token that reaches it."""
+    starts = np.cumsum([0] + [len(word) + 1 for word in text.split(" ")])
+    words: list[int] = []
+    firsts: list[int] = []
+    for token, (begin, stop) in enumerate(places):
+        # a token may begin with the space before its word; one that is nothing but a space belongs to no word
+        last = begin + len(text[begin:stop].rstrip(" ")) - 1
+        word = int(np.searchsorted(starts, last, side="right")) - 1
+        if last >= begin and (not words or word > words[-1]):
+            words.append(word)
+            firsts.append(token)
+    return np.asarray(words, dtype=np.int64), np.asarray(firsts, dtype=np.int64)
+
+
+def cuts(length: int, firsts: Ids, room: int | None) -> Iterator[tuple[int, int]]:
+    """Where to cut `length` tokens into pieces of at most `room`: before a word, unless a word alone is too long."""
+    begin = 0
+    while begin < length:
+        stop = length if room is None else min(length, begin + room)
+        if stop < length:
+            before = firsts[(firsts > begin) & (firsts <= stop)]
+            stop = int(before[-1]) if len(before) else stop
+        yield begin, stop
+        begin = stop

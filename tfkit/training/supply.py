@@ -1,0 +1,122 @@
+"""Loading a run's recipe with the code that it needs, or saying what is missing and how to give it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from tfkit.core.errors import RunError, TfkitWarning, UsageError
+from tfkit.core.registry import REGISTRY, source_file
+from tfkit.recipe.imports import hash_of, imported, importer_of, is_file
+from tfkit.recipe.load import Recipe, load_saved
+from tfkit.training.folder import ENVIRONMENT, RESOLVED, RunFolder, read_json
+from tfkit.training.needs import NEEDS, Need, installed_version
+
+
+def run_folder(recipe: str | Path) -> RunFolder | None:
+    """The run that a resolved.yaml belongs to; None for any other recipe."""
+    path = Path(recipe)
+    folder = RunFolder(path.parent)
+    return folder if path.name == RESOLVED and path.is_file() and folder.holds_run else None
+
+
+def saved_recipe(
+    folder: RunFolder,
+    trust: bool = False,
+    imports: Sequence[str | Path] = (),
+    sets: Sequence[str] = (),
+    variants: Sequence[str] = (),
+) -> Recipe:
+    """The recipe of a run, its parts' code imported as far as the user allows it.
+
+    Raises RunError with all that is missing, each with the way to give it; warns of code that has changed.
+    """
+    problems: list[str] = []
+    names = [name for each in imports if (name := _import(each, f"--import {each}: ", problems)) is not None]
+    needs = needs_of(folder)
+    for need in needs:
+        names += _supply(need, folder, trust, problems)
+    if problems:
+        raise RunError("\n".join(problems))
+    for message in changes(needs):
+        warnings.warn(f"{folder}: {message}", TfkitWarning, stacklevel=3)
+    settled = [need.name for need in needs if need.door == "import"]
+    return load_saved(folder / RESOLVED, trust, sets, variants, list(dict.fromkeys(names)), settled)
+
+
+def needs_of(folder: RunFolder) -> list[Need]:
+    """The code that a run was made with, as its environment.json says; raises RunError where that cannot be read."""
+    file = folder / ENVIRONMENT
+    known = read_json(file) if file.is_file() else {}
+    try:
+        return TypeAdapter(list[Need]).validate_python(known.get(NEEDS, []))
+    except (ValidationError, AttributeError):
+        raise RunError(f"{file}: what it says of `{NEEDS}` cannot be read") from None
+
+
+def changes(needs: Sequence[Need]) -> Iterator[str]:
+    """What is no longer as it was when the run was made, in a sentence each."""
+    for need in needs:
+        version = installed_version(need.distribution) if need.distribution is not None and need.used else None
+        if version is not None and version != need.version:
+            yield f"was made with {need.distribution} {need.version}, and {version} is installed"
+        elif need.sha256 is not None:
+            yield from (
+                f"{file} has changed since this run was made, so that its parts may compute something else"
+                for file, sha256 in _sources(need)
+                if sha256 != need.sha256
+            )
+
+
+def _sources(need: Need) -> Iterator[tuple[str, str]]:
+    """The files that the parts of a need come from now, each once, with their sha256."""
+    found: dict[str, str] = {}
+    for slot, names in need.used.items():
+        for name in names:
+            done = importer_of(slot, name)
+            file = source_file(REGISTRY.get(slot, name)) if done is None else done.name
+            sha256 = None if done is None else done.sha256
+            if file is not None and (sha256 is not None or Path(file).is_file()):
+                found[file] = sha256 or hash_of(Path(file))
+    yield from found.items()
+
+
+def _supply(need: Need, folder: RunFolder, trust: bool, problems: list[str]) -> list[str]:
+    """Import what a need lacks, where the user trusts it; gives what --import takes for the code it is in now."""
+    if not need.missing:
+        pairs = [(slot, name) for slot, names in need.used.items() for name in names]
+        return list(dict.fromkeys(done.name for pair in pairs if (done := importer_of(*pair)) is not None))
+    place = need.place(folder.path)
+    if need.door != "import" or not trust or place is None:
+        problems.append(f"{folder}: this run needs {_sentence(need, place)}")
+        return []
+    name = _import(place, f"{folder}: ", problems)
+    if name is not None and need.missing:
+        problems.append(f"{place}: registers no {', '.join(need.missing)}, which the run {folder} needs")
+    return [name] if name is not None else []
+
+
+def _import(name: str | Path, place: str, problems: list[str]) -> str | None:
+    try:
+        return imported(name).name
+    except UsageError as error:
+        problems.append(f"{place}{error}")
+        return None
+
+
+def _sentence(need: Need, place: str | None) -> str:
+    """What a run needs, and how to give it."""
+    parts = ", ".join(need.missing)
+    package = f"{need.distribution} {need.version}" if need.distribution is not None else "an installed package"
+    if need.door == "plugin":
+        broken = "".join(f"; {problem}" for problem in REGISTRY.problems)
+        return f"the plugin {need.name} of {package} ({parts}): install it" + broken
+    if need.door == "python":
+        return f"{parts}, which {need.name} registered: import it again first, or give --import with a file that does"
+    if place is None:
+        return f"the parts in {need.name} ({parts}), which is gone: give --import with the place where it is now"
+    where = place if is_file(need.name) else f"the module {place}"
+    return f"the parts in {where} ({parts}): give --import {place} or --trust"
