@@ -194,3 +194,8 @@ def test_a_scaling_that_gives_no_frequencies_is_refused(scaling, theta, head_dim
     assert said(recipe({"attention": attention}, position=position)) == [
         f"<mapping>: model.position.scaling: gives no finite frequency for each of {head_dim // 2} pairs of channels"
     ]
+
+
+def test_the_norm_of_an_embedding_of_vectors_fits_its_width():
+    model = recipe({})["model"] | {"embedding": {"type": "features", "norm": {"type": "rms_norm", "group_size": 3}}}
+    assert any("model.embedding.norm.group_size" in text for text in said({"tfkit": 1, "model": model}))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.embedding.base import Embedding
+from tfkit.core.component import Problem
 from tfkit.core.context import Inputs, Placement
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Dropout as DropoutRate
-from tfkit.core.options import Norm, Scale, Width, scale_factor
+from tfkit.core.options import Norm, Scale, Width, check_norm, scale_factor
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.dropout import Dropout
@@ -33,6 +36,9 @@ class Features(Embedding):
 
         def reads(self, shape: Shape) -> int:
             return self.d_input or shape.d_model
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            yield from check_norm("norm", self.norm, shape.d_model)
 
     config: Config
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +12,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.mixer.base import Mixer
+from tfkit.core.component import Problem
 from tfkit.core.context import Context
-from tfkit.core.options import Norm, PositiveInt
+from tfkit.core.options import Norm, PositiveInt, check_norm
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.convolve import Columns, causal_convolution
@@ -38,6 +40,10 @@ class Mamba(Mixer):
         norm: Norm | None = Field(None, description="norm of dt's input, B and C (Jamba); none: as they are")
         bias: bool = Field(False, description="biases of the projections in and out")
         conv_bias: bool = Field(True, description="a bias of the convolution")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            for size in {self.rank or math.ceil(shape.d_model / 16), self.d_state}:
+                yield from check_norm("norm", self.norm, size)
 
     capabilities = frozenset({"causal", "cache", "padding"})
     residual_outputs = ("output",)
