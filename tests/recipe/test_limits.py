@@ -183,7 +183,6 @@ def test_a_cross_attention_with_a_gate_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("scaling", "theta", "head_dim"),
     [
-        ({"type": "ntk", "alpha": 1e308}, 1e4, 8),
         ({"type": "yarn", "factor": 2.0, "original_length": 16}, 1.0, 8),
         ({"type": "longrope", "short": [1.0], "long": [1.0], "original_length": 16}, 1e4, 8),
     ],
@@ -199,3 +198,18 @@ def test_a_scaling_that_gives_no_frequencies_is_refused(scaling, theta, head_dim
 def test_the_norm_of_an_embedding_of_vectors_fits_its_width():
     model = recipe({})["model"] | {"embedding": {"type": "features", "norm": {"type": "rms_norm", "group_size": 3}}}
     assert any("model.embedding.norm.group_size" in text for text in said({"tfkit": 1, "model": model}))
+
+
+# -------------------------------------------------------------------------------------------------- what a call takes
+
+
+def test_a_head_cannot_look_for_a_token_among_vectors():
+    head = {"type": "pooled", "pool": "last", "until": 8}
+    assert said(recipe(type="encoder", embedding={"type": "features", "d_input": 4}, head=head)) == [
+        "<mapping>: model.head.until: looks for a token, and the encoder reads vectors"
+    ]
+
+
+def test_a_number_is_one_that_float32_holds():
+    attention = {"type": "multi_head", "num_heads": 2, "clip": 1e39}
+    assert "at most" in said(recipe({"attention": attention}))[0]

@@ -143,6 +143,7 @@ class Slot:
                 raise _located(("type",) * (name is not None), PydanticCustomError("part_type", message), value)
             return self._config(name, options, loc=("type",))
         got = "none" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+        got = got if len(got) <= 60 else f"{got[:57]}..."
         raise ValueError(f"expected the name of {_a(self.slot)}, or a mapping with its type, got {got}")
 
     def _config(self, name: str, options: dict[str, Any], loc: tuple[str, ...]) -> Config:

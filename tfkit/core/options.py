@@ -15,8 +15,10 @@ from tfkit.core.shape import Shape
 Width = Annotated[int, Field(ge=1, le=2**28)]
 PositiveInt = Annotated[int, Field(ge=1, le=2**31)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=2**31)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
+# float32 holds these, and the product of any two
+Number = Annotated[float, Field(ge=-1e18, le=1e18)]
+PositiveFloat = Annotated[float, Field(gt=0, le=1e18)]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=1e18)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 # `labels`: as many as the training corpus has labels, known once it is read (as `vocab_size: tokenizer` is)
 Classes = PositiveInt | Literal["labels"]
@@ -28,7 +30,7 @@ def class_count(classes: int | str) -> int:
 
 
 # R19: no arithmetic, only the two roots that papers use.
-Scale = float | Literal["sqrt_d_model", "1/sqrt_d_model"] | None
+Scale = Number | Literal["sqrt_d_model", "1/sqrt_d_model"] | None
 
 
 def scale_factor(scale: float | str | None, d_model: int) -> float:

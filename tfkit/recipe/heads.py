@@ -62,9 +62,17 @@ class HeadResolver:
             return None
         keys = self.stacks[plan.side]
         config = Preparer(self.faults, stack_norm(keys)).config(node, "head", plan.shape(plan.num_layers))
-        if getattr(config, "tied", False) and not _has_table(plan, given(keys, "embedding")):
-            self.faults.add(mapping(node).get("tied", node), f"tied to a token table, and the {plan.side} has none")
+        self._check_table(config, plan, node)
         return config
+
+    def _check_table(self, config: Config | None, plan: StackPlan, node: Node) -> None:
+        """A head that is tied to a token table, or looks for a token, reads ids."""
+        if _has_table(plan, given(self.stacks[plan.side], "embedding")):
+            return
+        if getattr(config, "tied", False):
+            self.faults.add(mapping(node).get("tied", node), f"tied to a token table, and the {plan.side} has none")
+        if getattr(config, "until", None) is not None:
+            self.faults.add(mapping(node).get("until", node), f"looks for a token, and the {plan.side} reads vectors")
 
     def shared_embedding(self) -> bool:
         """Whether both sides look tokens up in one table; two sizes of it contradict that."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from tfkit.components.activation.base import Activation
 from tfkit.core import component
+from tfkit.core.options import Number
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 
@@ -17,7 +18,7 @@ class PReLU(Activation):
     """max(0, x) + weight * min(0, x), the weight learned (He et al. 2015, arXiv 1502.01852)."""
 
     class Config(component.Config):
-        init: float = Field(0.25, description="the slope for negative x that learning starts from")
+        init: Number = Field(0.25, description="the slope for negative x that learning starts from")
         per_channel: bool = Field(False, description="a slope for each channel; false: one for all")
 
     def __init__(self, config: Config, shape: Shape) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tfkit.components.activation.base import Activation
 from tfkit.core import component
+from tfkit.core.options import Number
 from tfkit.core.registry import register
 
 
@@ -16,8 +17,8 @@ class RReLU(Activation):
     """max(0, x) + a * min(0, x), a ~ U(lower, upper) in training, else the mean (Xu et al. 2015, arXiv 1505.00853)."""
 
     class Config(component.Config):
-        lower: float = Field(1 / 8, description="least slope for negative x")
-        upper: float = Field(1 / 3, description="greatest slope for negative x")
+        lower: Number = Field(1 / 8, description="least slope for negative x")
+        upper: Number = Field(1 / 3, description="greatest slope for negative x")
 
         @model_validator(mode="after")
         def _ordered(self) -> RReLU.Config:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tfkit.components.feedforward.base import FeedForward, inner_norm
 from tfkit.core.component import Problem
 from tfkit.core.context import Context
-from tfkit.core.options import Activation, Bias, Norm, PositiveFloat, Width, check_bias, check_norm, has_bias
+from tfkit.core.options import Activation, Bias, Norm, Number, PositiveFloat, Width, check_bias, check_norm, has_bias
 from tfkit.core.options import Dropout as DropoutRate
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
@@ -34,7 +34,7 @@ class GatedLinearUnit(FeedForward):
         limit: PositiveFloat | None = Field(
             None, description="gate is kept under it and up within -limit to limit (GPT-OSS: 7); none: as they are"
         )
-        up_offset: float = Field(0.0, description="added to up (GPT-OSS: 1)")
+        up_offset: Number = Field(0.0, description="added to up (GPT-OSS: 1)")
         inner_norm: Norm | None = Field(
             None, description="norm of the inner values, before down; none: no norm (BitNet)"
         )

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.norm.base import GroupedConfig, Norm, grouped, wide
-from tfkit.core.options import PositiveFloat
+from tfkit.core.options import Number, PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 
@@ -21,7 +21,7 @@ class LayerNorm(Norm):
         eps: PositiveFloat = Field(1e-5, description="added to the variance")
         bias: bool = Field(True, description="a learned bias")
         affine: bool = Field(True, description="a learned weight, and the bias; false: neither")
-        weight_offset: float = Field(0.0, description="what the weight counts from: 1 makes a weight of 0 neutral")
+        weight_offset: Number = Field(0.0, description="what the weight counts from: 1 makes a weight of 0 neutral")
 
     config: Config
 

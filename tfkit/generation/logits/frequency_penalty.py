@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
+from tfkit.core.options import Number
 from tfkit.core.registry import register
 from tfkit.generation.logits.base import LogitsRule, counts, written
 
@@ -16,7 +17,7 @@ class FrequencyPenalty(LogitsRule):
     class Config(LogitsRule.Config):
         """Options of frequency_penalty."""
 
-        penalty: float = Field(description="taken off for each time that the token was written")
+        penalty: Number = Field(description="taken off for each time that the token was written")
         prompt: bool = Field(False, description="the tokens of the prompt count too")
 
     config: Config

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
+from tfkit.core.options import Number
 from tfkit.core.registry import register
 from tfkit.generation.logits.base import LogitsRule, counts, written
 
@@ -16,7 +17,7 @@ class PresencePenalty(LogitsRule):
     class Config(LogitsRule.Config):
         """Options of presence_penalty."""
 
-        penalty: float = Field(description="taken off once, however often the token was written")
+        penalty: Number = Field(description="taken off once, however often the token was written")
         prompt: bool = Field(False, description="the tokens of the prompt count too")
 
     config: Config
