@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tfkit.core.component import Config, Problem, Slot
 from tfkit.core.shape import Shape
@@ -15,10 +15,17 @@ from tfkit.core.shape import Shape
 Width = Annotated[int, Field(ge=1, le=2**28)]
 PositiveInt = Annotated[int, Field(ge=1, le=2**31)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=2**31)]
-# float32 holds these, and the product of any two
-Number = Annotated[float, Field(ge=-1e18, le=1e18)]
-PositiveFloat = Annotated[float, Field(gt=0, le=1e18)]
-NonNegativeFloat = Annotated[float, Field(ge=0, le=1e18)]
+
+
+def _in_float32(value: float) -> float:
+    if abs(value) > 1e18:
+        raise ValueError(f"expected a number whose square float32 holds, up to 1e18, got {value:g}")
+    return value
+
+
+Number = Annotated[float, AfterValidator(_in_float32)]
+PositiveFloat = Annotated[float, Field(gt=0), AfterValidator(_in_float32)]
+NonNegativeFloat = Annotated[float, Field(ge=0), AfterValidator(_in_float32)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 # `labels`: as many as the training corpus has labels, known once it is read (as `vocab_size: tokenizer` is)
 Classes = PositiveInt | Literal["labels"]
