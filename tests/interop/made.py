@@ -65,14 +65,14 @@ def theirs_of(folder: Path, loader: str = "AutoModelForCausalLM", **options: Any
     return getattr(transformers, loader).from_pretrained(folder, **options).eval()
 
 
-def with_tokenizer(folder: Path, template: str = "<s> $A", **settings: Any) -> Path:
-    """A tokenizer of whole words; what its template adds stands around every text."""
+def with_tokenizer(folder: Path, template: str = "<s> $A", pair: str | None = None, **settings: Any) -> Path:
+    """A tokenizer of whole words; what its template adds stands around every text, and `pair` around two."""
     backend = tokenizers.Tokenizer(models.WordLevel({word: id_ for id_, word in enumerate(WORDS)}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.add_special_tokens(WORDS[:5])
     if template:
         marks = [(word, id_) for id_, word in enumerate(WORDS[:5])]
-        backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
+        backend.post_processor = processors.TemplateProcessing(single=template, pair=pair, special_tokens=marks)
     backend.save(str(folder / "tokenizer.json"))
     written = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES, **settings}
     (folder / "tokenizer_config.json").write_text(json.dumps(written))

@@ -45,7 +45,7 @@ class Row:
     call: Mapping[str, Any] = field(default_factory=dict)  # what theirs needs with every call to be right
     behind: bool = False  # their last hidden states are behind a projection that is part of our head
     stretches: bool = False  # theirs turns all rows by the length of the longest, ours each by its own
-    logits: str = "logits"  # what the output of theirs calls what our head gives
+    logits: str = "logits"  # what the output of theirs calls what our head gives; several names: stacked
     marks: bool = False  # takes a global_attention_mask
     heads: Mapping[str, str] = field(default_factory=dict)  # and what it calls what our `heads` give, by their names
     pooled: str = "right"  # where padding leaves theirs right for whole texts: they read a place, whatever stands there
@@ -154,6 +154,12 @@ def far(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-6))
 
 
+def said(theirs: Any, names: str) -> Tensor:
+    """What of their output our head gives; of several names, one behind another along a last axis."""
+    parts = [getattr(theirs, name) for name in names.split()]
+    return parts[0] if len(parts) == 1 else torch.stack(parts, dim=-1)
+
+
 @torch.no_grad()
 def outputs(pair: Pair, **call: Any) -> dict[str, tuple[Tensor, Tensor]]:
     """Logits and last hidden states, ours and theirs, of one call in their argument names."""
@@ -166,5 +172,5 @@ def outputs(pair: Pair, **call: Any) -> dict[str, tuple[Tensor, Tensor]]:
     last = hidden[-1] if last is None else last
     found = {} if pair.row.behind else {"hidden": (ours.hidden, last)}
     if ours.logits is not None:
-        found["logits"] = (ours.logits, getattr(theirs, pair.row.logits))
+        found["logits"] = (ours.logits, said(theirs, pair.row.logits))
     return found | {name: (ours.heads[name], getattr(theirs, said)) for name, said in pair.row.heads.items()}

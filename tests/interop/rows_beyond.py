@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .parity import Row
-from .rows_encoders import LABELS, POOLER, TINY
+from .rows_encoders import LABELS, POOLER, SPAN, TINY
 
 # so long that the windows are computed in tiles
 SETTINGS = {
@@ -23,4 +23,10 @@ def row(model: str, **more: object) -> Row:
     return Row("longformer", "LongformerConfig", f"Longformer{model}", settings, **SHARED, **more)
 
 
-ROWS = (row("ForMaskedLM"), row("ForSequenceClassification"), row("Model", heads=POOLER))
+ROWS = (
+    row("ForMaskedLM"),
+    row("ForSequenceClassification"),
+    row("ForTokenClassification"),
+    row("ForQuestionAnswering", logits=SPAN),
+    row("Model", heads=POOLER),
+)

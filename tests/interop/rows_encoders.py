@@ -22,6 +22,7 @@ POOLER = {"pooler": "pooler_output"}
 PAIRS = {"next_sentence": "seq_relationship_logits"}
 ORDER = {"sentence_order": "sop_logits"}
 LABELS = {"num_labels": 5}
+SPAN = "start_logits end_logits"
 XLM = {"emb_dim": 32, "n_layers": 3, "n_heads": 4}
 END = 50
 CLIP = {"eos_token_id": END, "projection_dim": 20}
@@ -42,12 +43,17 @@ def encoder(family: str, name: str, model: str, settings: Mapping[str, Any] | No
     return Row(family, f"{name}Config", f"{name}{model}", {**TINY, **(settings or {})}, kind="encoder", **more)
 
 
-def all_heads(family: str, name: str, settings: Mapping[str, Any] | None = None, **more: Any) -> tuple[Row, ...]:
-    """A family with its three heads."""
+def all_heads(
+    family: str, name: str, settings: Mapping[str, Any] | None = None, answers: bool = True, **more: Any
+) -> tuple[Row, ...]:
+    """A family with all its heads; not all of them have one that `answers` questions."""
     pooler = more.pop("heads", POOLER)
+    span = (encoder(family, name, "ForQuestionAnswering", settings, logits=SPAN, **more),)
     return (
         encoder(family, name, "ForMaskedLM", settings, **more),
         encoder(family, name, "ForSequenceClassification", {**(settings or {}), **LABELS}, **more),
+        encoder(family, name, "ForTokenClassification", {**(settings or {}), **LABELS}, **more),
+        *(span if answers else ()),
         encoder(family, name, "Model", settings, heads=pooler, **more),
     )
 
@@ -75,8 +81,8 @@ ROWS = (
     *all_heads("rembert", "RemBert", {"input_embedding_size": 12, "output_embedding_size": 20}),
     *all_heads("mpnet", "MPNet", segments=False, length=40),
     *all_heads("jina_embeddings_v3", "JinaEmbeddingsV3", {"type_vocab_size": 2}),
-    *all_heads("gte", "Gte", {"type_vocab_size": 2}, heads={}),
-    *all_heads("nomic_bert", "NomicBert", {"head_dim": 6}, heads={}),
+    *all_heads("gte", "Gte", {"type_vocab_size": 2}, answers=False, heads={}),
+    *all_heads("nomic_bert", "NomicBert", {"head_dim": 6}, answers=False, heads={}),
     encoder("modernbert", "ModernBert", "ForMaskedLM", MODERN, segments=False),
     encoder("modernbert", "ModernBert", "Model", {**MODERN, "norm_bias": True}, segments=False),
     encoder("eurobert", "EuroBert", "ForMaskedLM", {"num_key_value_heads": 2, "head_dim": 6}, segments=False),
@@ -106,7 +112,7 @@ ROWS = (
         pooled="both",
     ),
     encoder("siglip_text", "SiglipText", "Model", {"projection_size": 20}, segments=False, heads=POOLER, pooled="left"),
-    *all_heads("esm", "Esm", ESM, segments=False),
+    *all_heads("esm", "Esm", ESM, answers=False, segments=False),
     encoder("esm", "Esm", "ForMaskedLM", {**ESM, **ROTARY}, segments=False, label="esm-2", kept=("inv_freq",)),
     encoder("bert_generation", "BertGeneration", "Encoder", segments=False),
     replace(

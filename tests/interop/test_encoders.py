@@ -15,7 +15,6 @@ from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.theirs import as_theirs
 
-from .counts_encoders import COUNTS
 from .parity import Row, described, families, ids, randomise
 from .rows_encoders import ROWS
 
@@ -75,12 +74,6 @@ def test_minilm_gives_what_was_computed_elsewhere(minilm: tfkit.Run) -> None:
         wanted = torch.tensor(item["embedding_first8"])
         torch.testing.assert_close(hidden[0, :8], torch.tensor(item["last_hidden_first8_of_CLS"]), atol=1e-4, rtol=0)
         torch.testing.assert_close((vector / vector.norm())[:8], wanted, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_a_recipe_has_the_parameters_of_its_paper(name: str) -> None:
-    model = tfkit.build(tfkit.load_recipe(name), device="meta")
-    assert sum(parameter.numel() for parameter in model.parameters()) == COUNTS[name][0]
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ class TestMaskedLm:
         first, second = (fill[0]["token"] for fill in two["fills"])
         assert two["filled"] == f"the {first} sat {second}"
         if kind == "word":  # the mask stands for the space before its word too
-            ids = objective._with_masks("the <mask> sat", "<mask>", words).tolist()
+            ids = objective._with_masks(1, "the <mask> sat", "<mask>", words).tolist()
             plain = words.encode("the cat sat")
             assert ids[1:-1] == [plain[0], words.special_ids["mask"], plain[2]]
         with pytest.raises(UsageError, match="write <mask> where a word is missing, got 'nothing'"):

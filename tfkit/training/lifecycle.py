@@ -10,7 +10,7 @@ import yaml
 
 from tfkit.core.errors import TfkitError
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.rules import bound_rules
+from tfkit.generation.writer import check_settings
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training.checkpoint import Checkpoints, read_progress
 from tfkit.training.environment import environment
@@ -92,7 +92,7 @@ def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
 def _begun(folder: RunFolder, recipe: Recipe, reporter: Reporter) -> Trainer:
     """A new run; the folder is written to only when everything is known to work."""
     task = prepare(recipe, reporter)
-    bound_rules(recipe.generate.logits, recipe.generate.stop, task.tokenizer)  # raises here, not when all is trained
+    check_settings(task.model, task.tokenizer, recipe.generate)  # raises here, not when all is trained
     known = _environment(folder, task) | {"recipe": recipe.name} | _baseline(task)
     beside = _beside(known, reporter)
     trainer = Trainer(task, folder, reporter, beside)

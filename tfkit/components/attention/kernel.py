@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from einops import rearrange
 from pydantic import Field
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from tfkit.core.shape import Shape
 from tfkit.functional.kernel import Sums, kernel_attention, read
 
 PROJECTIONS = ("query", "key", "value", "output")
+PIECE = 2048  # tokens whose features are in memory at once, where no gradient needs them all
 SPLIT = "batch time (head dim) -> batch head time dim"
 
 
@@ -72,18 +74,38 @@ class KernelAttention(Attention):
         temperature = context.position.temperature()
         if temperature is not None:
             query = query * temperature[:, None, :, None]
+        source = x if context.source is None else context.source
+        if past is None and not self.causal and max(x.shape[1], source.shape[1]) > PIECE and _is_plain():
+            return self._merged(self._in_pieces(query, source, context.mask.real))
         query = self.log_features(query)
         if past is not None and context.source is not None and past.values is not None:
             out = read(query, past)  # a memory is summed once
         else:
-            source = x if context.source is None else context.source
             key = self.log_features(self._split(self.key(source)))
             value = self._split(self.value(source))
             real = context.mask.real
             real = None if real is None else real[:, -source.shape[1] :]  # that of the past is in its sums
             out = kernel_attention(query, key, value, real, self.causal, past)
+        return self._merged(out)
+
+    def _in_pieces(self, query: Tensor, source: Tensor, real: Tensor | None) -> Tensor:
+        """The same of a long text, never all of its features at once: its keys become sums, which its queries read."""
+        sums, nobody = Sums(), self.log_features(query[:, :, :0])
+        for start in range(0, source.shape[1], PIECE):
+            piece = slice(start, start + PIECE)
+            key = self.log_features(self._split(self.key(source[:, piece])))
+            value = self._split(self.value(source[:, piece]))
+            kernel_attention(nobody, key, value, None if real is None else real[:, piece], False, sums)
+        return torch.cat([read(self.log_features(part), sums) for part in torch.split(query, PIECE, dim=2)], dim=2)
+
+    def _merged(self, out: Tensor) -> Tensor:
         merged: Tensor = self.output(rearrange(out, "batch head time dim -> batch time (head dim)"))
         return merged
 
     def _split(self, x: Tensor) -> Tensor:
         return rearrange(x, SPLIT, head=self.config.num_heads)
+
+
+def _is_plain() -> bool:
+    """Whether nothing but the result is wanted: no graph, and no gradient."""
+    return not torch.is_grad_enabled() and not torch.compiler.is_compiling()

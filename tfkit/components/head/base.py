@@ -75,7 +75,7 @@ class TokenHead(Head):
         logits.
         """
         features = self.features(hidden)
-        if self.plain:
+        if self.plain and torch.is_grad_enabled():
             return linear_cross_entropy(features, self.output.weight, self.output.bias, targets, smoothing)
         return cross_entropy(self.finish(self.output(features)), targets, smoothing)
 

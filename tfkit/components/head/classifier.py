@@ -31,6 +31,9 @@ class Classifier(Head):
             None, description="after a dense layer before the output (BERT: tanh); none: neither"
         )
         bias: bool = Field(True, description="biases of dense and output")
+        independent: bool = Field(
+            False, description="each class has a probability of its own (sigmoid), for texts of several; not to train"
+        )
 
     config: Config
 

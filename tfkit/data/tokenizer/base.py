@@ -66,6 +66,13 @@ class Tokenizer:
             raise DataError(f"{self._first_unknown(texts)}: {error}") from error
         return [(list(one.ids), list(one.offsets)) for one in encoded]
 
+    def unknown(self, text: str) -> list[str]:
+        """The pieces of a text that become the unknown token, each once; nothing where the vocabulary knows all."""
+        ((ids, places),) = self.encode_with_places([text])
+        role = self.special_ids.get("unknown")
+        pieces = [text[begin:end].strip() for id_, (begin, end) in zip(ids, places, strict=True) if id_ == role]
+        return list(dict.fromkeys(pieces))
+
     def _first_unknown(self, texts: Sequence[str]) -> str:
         """What to say of a text that a vocabulary without an unknown token cannot write."""
         for text in texts:

@@ -30,7 +30,7 @@ def to_ours(
     family: type[Family], theirs: Mapping[str, Tensor], wanted: Mapping[str, torch.Size], blueprint: Blueprint
 ) -> Brought:
     """Our tensors of the `wanted` names and shapes; raises DataError listing what does not correspond."""
-    names = _names(family, theirs)
+    names = names_of(family, theirs)
     brought = Brought()
     used: set[str] = set()
     for rule in family.rules_of(blueprint):
@@ -67,7 +67,8 @@ def to_theirs(family: type[Family], ours: Mapping[str, Tensor], blueprint: Bluep
             written = rule.to_theirs(tensors, {**family.sizes, **sizes_of(blueprint, names[0])})
             their_names = rule.in_theirs(binding, len(written))
             made |= {
-                f"{family.prefix_of(name)}{name}": tensor for name, tensor in zip(their_names, written, strict=True)
+                f"{family.prefix_of(name, blueprint)}{name}": tensor
+                for name, tensor in zip(their_names, written, strict=True)
             }
             used.update(names)
     missed = sorted(set(ours) - used)
@@ -96,7 +97,7 @@ def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
     return {"head": heads, "group": groups, "dim": dim}
 
 
-def _names(family: type[Family], theirs: Iterable[str]) -> dict[str, str]:
+def names_of(family: type[Family], theirs: Iterable[str]) -> dict[str, str]:
     """Their names as the rules spell them, each with that in the file."""
     found = {}
     for name in theirs:

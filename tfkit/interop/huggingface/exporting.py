@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_theirs
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.folder import check_free, whole_folder
 from tfkit.interop.huggingface.importing import THEIRS, own_tensors
-from tfkit.interop.huggingface.own import MODELING, SOURCES, head_classes, own_config, write_sources
+from tfkit.interop.huggingface.own import BESIDE, MODELING, SOURCES, head_classes, own_config, write_sources
 from tfkit.interop.huggingface.special import GENERATION, THEIR_IDS, TOKENIZER_CONFIG, TOKENS_MAP, read_optional
 from tfkit.interop.huggingface.theirs import Theirs, as_theirs
 from tfkit.interop.huggingface.tokenizer_files import CHAT, write_tokenizer
@@ -49,7 +50,7 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
     with whole_folder(goal, WRITTEN) as folder:
         if theirs is not None:
             save_tensors(folder / SINGLE, _their_tensors(run.blueprint, theirs.family, tensors), {"format": "pt"})
-            config = theirs.config | _labels(kept, theirs)
+            config = theirs.config | _labels(run, kept, theirs)
         else:
             save_tensors(
                 folder / SINGLE, {f"model.{name}": tensor for name, tensor in tensors.items()}, {"format": "pt"}
@@ -63,12 +64,14 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
             write_json(folder / GENERATION, read_optional(kept / GENERATION) or known)
         if has_tokenizer(run):
             write_tokenizer(run, kept, folder)
-    return Exported(goal, theirs, auto_class(run.blueprint))
+    return Exported(goal, theirs, auto_class(run.blueprint, theirs is not None))
 
 
 def _their_tensors(blueprint: Blueprint, family: type[Family], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Their weights, and the constants that their files hold beside them."""
-    constants = {f"{family.prefix_of(name)}{name}": value for name, value in family.constants(blueprint).items()}
+    constants = {
+        f"{family.prefix_of(name, blueprint)}{name}": value for name, value in family.constants(blueprint).items()
+    }
     return to_theirs(family, ours, blueprint) | {name: torch.tensor(value) for name, value in constants.items()}
 
 
@@ -77,10 +80,13 @@ def has_tokenizer(run: Run) -> bool:
     return (run.folder / TOKENIZER).is_file()
 
 
-def auto_class(blueprint: Blueprint) -> str:
-    """Their class that loads such a model with its head."""
+def auto_class(blueprint: Blueprint, is_theirs: bool) -> str:
+    """Their class that loads such a model with its head, or without one where we bring no class for it."""
     classes = head_classes(blueprint)
-    return "AutoModel" if classes is None else classes[0]
+    if classes is not None:
+        return classes[0]
+    name = "" if blueprint.head is None else blueprint.head.part.part_name
+    return BESIDE.get(name, "AutoModel") if is_theirs else "AutoModel"
 
 
 def _said(run: Run) -> tuple[str, ...]:
@@ -95,10 +101,12 @@ def _kept(run: Run) -> Path:
     return run.folder / (THEIRS if _said(run) else "nothing")
 
 
-def _labels(kept: Path, theirs: Theirs) -> dict[str, Any]:
+def _labels(run: Run, kept: Path, theirs: Theirs) -> dict[str, Any]:
+    """What the classes are called: as the files said that were imported, else as the run does."""
     before = read_optional(kept / CONFIG)
-    same = before.get("architectures") == [theirs.head_class]
-    return {key: before[key] for key in LABELS if key in before} if same else {}
+    if before.get("architectures") == [theirs.head_class]:
+        return {key: before[key] for key in LABELS if key in before}
+    return named_classes(run.labels) if run.labels and LABELS[0] in theirs.config else {}
 
 
 def _facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> dict[str, Any]:

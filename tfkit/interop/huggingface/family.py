@@ -80,9 +80,10 @@ class Family(Component):
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
-        """The rules about a model: those of all, and those of its head."""
+        """The rules about a model: those of its head, which come first, and those of all."""
         head = "none" if blueprint.head is None else blueprint.head.part.part_name
-        return (*cls.rules, *cls.head_rules.get(head, ()))
+        head = "classifier" if head == "regression" else head  # a number of a text is a single class of it
+        return (*cls.head_rules.get(head, ()), *cls.rules)
 
     @classmethod
     def constants(cls, blueprint: Blueprint) -> Mapping[str, float]:
@@ -90,9 +91,9 @@ class Family(Component):
         return {}
 
     @classmethod
-    def prefix_of(cls, name: str) -> str:
-        """What stands before a name of the rules in their files."""
-        return "" if name.startswith(cls.unprefixed) else cls.prefix
+    def prefix_of(cls, name: str, blueprint: Blueprint) -> str:
+        """What stands before a name of the rules in their files of a model: nothing where it has no head."""
+        return "" if blueprint.head is None or name.startswith(cls.unprefixed) else cls.prefix
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:

@@ -15,7 +15,8 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, TfkitError
 from tfkit.core.registry import is_shipped
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.interop.huggingface.convert import to_ours
+from tfkit.interop.huggingface.classes import class_names
+from tfkit.interop.huggingface.convert import names_of, to_ours
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, folder_of, open_checkpoint, read_config
 from tfkit.interop.huggingface.folder import check_free, whole_folder
@@ -30,12 +31,25 @@ from tfkit.interop.huggingface.special import (
     special_ids,
     token_ids,
 )
+from tfkit.interop.huggingface.tensors import matches
 from tfkit.interop.huggingface.tokenizer import tokenizer_of, unreadable
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.model import blueprint_of
 from tfkit.training.environment import environment
-from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, OURS, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, write_json
+from tfkit.training.folder import (
+    CHECKPOINTS,
+    ENVIRONMENT,
+    OURS,
+    RECIPE,
+    RESOLVED,
+    TOKENIZER,
+    WEIGHTS,
+    RunFolder,
+    write_json,
+)
+from tfkit.training.labels import save_labels
 from tfkit.training.needs import NEEDS, parts_in, recorded
 from tfkit.training.weights import Weights
 
@@ -92,6 +106,7 @@ def import_model(
     check_free(target, (ENVIRONMENT, RESOLVED), force, "run of tfkit")
     tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
     model = read.family.recipe(read.config)
+    absent = without_weights(read, model, _described(read, model))
     text = _text(read, model, tokenizer, target)
     with whole_folder(target, (*OURS, CHECKPOINTS, THEIRS)) as folder:
         (folder / RECIPE).write_text(text, encoding="utf-8", newline="\n")
@@ -99,10 +114,12 @@ def import_model(
         unread, parameters = _weights(read, recipe.blueprint(), folder / WEIGHTS, DTYPES[dtype])
         (folder / RESOLVED).write_text(_resolved(recipe, target), encoding="utf-8", newline="\n")
         write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype))
+        save_labels(RunFolder(folder), class_names(read.config, recipe.blueprint()))
         _keep(read, folder)
         if tokenizer is not None:
             tokenizer.save(folder / TOKENIZER)
     made = Imported(target, read.family.part_name, read.family.head_class(read.config), parameters, dtype, tokenizer)
+    made.notes += [f"without {name}, which the files have no weights of" for name in absent]
     made.notes += _notes(read, recipe.blueprint(), tokenizer, unread)
     return made
 
@@ -121,6 +138,34 @@ def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, tied
 
 
+def without_weights(read: Source, model: dict[str, Any], blueprint: Blueprint) -> list[str]:
+    """Leave the `heads` out of `model` that the files have no tensor of; gives their names.
+
+    A config.json does not say whether there is a head beside the point of its files, such as a pooler.
+    """
+    heads = model.get("heads", {})
+    if not heads:
+        return []
+    with open_checkpoint(read.folder) as checkpoint:
+        names = names_of(read.family, checkpoint)
+    rules = [rule for rule in read.family.rules_of(blueprint) if any(matches(rule.their_names, name) for name in names)]
+    there = [name for rule in rules for name in rule.our_names]
+    absent = [head for head in heads if not any(name.startswith(f"heads.{head}.") for name in there)]
+    for head in absent:
+        del heads[head]
+    if not heads:
+        del model["heads"]
+    return absent
+
+
+def _described(read: Source, model: Mapping[str, Any]) -> Blueprint:
+    """The architecture that the config says; raises DataError where it cannot be."""
+    try:
+        return blueprint_of(model)
+    except TfkitError as error:
+        raise DataError(f"{read.folder / CONFIG}: describes a model that cannot be built here:\n{error}") from None
+
+
 def _is_path(source: str) -> bool:
     return Path(source).is_dir()
 
@@ -131,10 +176,7 @@ def _last(source: str) -> str:
 
 def _text(read: Source, model: dict[str, Any], tokenizer: Tokenizer | None, target: Path) -> str:
     """The recipe, with what to type in its header."""
-    try:
-        short = shortened(model)
-    except TfkitError as error:
-        raise DataError(f"{read.folder / CONFIG}: describes a model that cannot be built here:\n{error}") from None
+    short = shortened(model)
     ids = special_ids(read.config, read.generation, _vocab_size(model))
     size = 0 if tokenizer is None else tokenizer.vocab_size
     sections = {"generate": generate_section(read.config, read.generation, size)} if _writes(model) else {}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.core.errors import DataError, UsageError
+from tfkit.interop.huggingface.classes import OF_TEXTS
 from tfkit.interop.huggingface.files import CONFIG, folder_of, read_config
 from tfkit.models import Model
 from tfkit.run import Run
@@ -85,10 +86,11 @@ def verify(
         with _layers(ours) as hidden:
             reply = ours(**call)
     _compare_layers(verdict, hidden, reply.hidden, out)
-    logits = getattr(out, "logits", None)
+    logits = _their_logits(out)
     if logits is None or reply.logits is None:
         verdict.notes.append("one of the two has no head, so that hidden states alone are compared")
     else:
+        logits = logits.squeeze(-1) if logits.shape == (*reply.logits.shape, 1) else logits  # a number of a text
         _compare(verdict, "logits", reply.logits, logits)
         if reply.logits.shape == logits.shape:
             same = reply.logits.argmax(dim=-1) == logits.argmax(dim=-1)
@@ -122,6 +124,14 @@ def _theirs(folder: Path, trust: bool) -> nn.Module:
     model.config.use_cache = False  # the whole text at once, as ours does
     made: nn.Module = model.eval()
     return made
+
+
+def _their_logits(out: Any) -> Tensor | None:
+    """What their head says; of the beginning and the end of an answer as one tensor, as ours has it."""
+    if getattr(out, "start_logits", None) is not None:
+        return torch.stack((out.start_logits, out.end_logits), dim=-1)
+    logits: Tensor | None = getattr(out, "logits", None)
+    return logits
 
 
 def _reply(theirs: nn.Module, call: dict[str, Tensor], folder: Path) -> Any:
@@ -169,10 +179,21 @@ def _call(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor], 
     call = {"input_ids": rows}
     if paired:
         call["decoder_input_ids"] = _random(blueprint.last.vocab_size, _room(run), 1)[: rows.shape[0]]
+        if blueprint.head is not None and blueprint.head.part.part_name in OF_TEXTS:
+            call |= _ended(rows, call["decoder_input_ids"], dict(blueprint.special_ids).get("end"))
     if any("global_attention_mask" in plan.needs for plan in blueprint.stacks()):
         call["global_attention_mask"] = (torch.arange(rows.shape[1]) == 0).long().expand(rows.shape)
         notes.append("the first token sees all and is seen by all")
     return call, said, notes
+
+
+def _ended(rows: Tensor, again: Tensor, end: int | None) -> dict[str, Tensor]:
+    """Texts that end, whose last place in the decoder stands for them with theirs; nothing where no token ends them."""
+    if end is None or rows.shape != again.shape:
+        return {}
+    other = end - 1 if end else end + 1
+    ended = rows.where(rows != end, other).index_fill(1, torch.tensor([rows.shape[1] - 1]), end)
+    return {"input_ids": ended}
 
 
 def _room(run: Run) -> int:
@@ -221,14 +242,19 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
 
 
 def _compare_layers(verdict: Verdict, ours: Sequence[Tensor], last: Tensor, out: Any) -> None:
-    """Hidden states layer by layer, where they give as many; the last is behind the final norm."""
-    theirs = getattr(out, "decoder_hidden_states", None) or getattr(out, "hidden_states", None) or ()
+    """Hidden states layer by layer, where they give as many, and what is behind the final norm."""
+    states = getattr(out, "decoder_hidden_states", None) or getattr(out, "hidden_states", None) or ()
+    theirs: tuple[Tensor, ...] = tuple(states)
+    final: Tensor | None = getattr(out, "last_hidden_state", None)
     if len(theirs) == len(ours):
-        names = ["embedding", *(f"layer {number}" for number in range(len(ours) - 2)), "hidden"]
-        for place, mine, other in zip(names, [*ours[:-1], last], theirs, strict=True):
-            _compare(verdict, place, mine, other)
-    elif getattr(out, "last_hidden_state", None) is not None:
-        _compare(verdict, "hidden", last, out.last_hidden_state)
+        # the last of the states is mostly the final one; some families (CLIP) give it apart, behind the norm
+        apart = [] if final is None or torch.equal(theirs[-1], final) else [final]
+        mine = [*ours, last] if apart else [*ours[:-1], last]
+        names = ["embedding", *(f"layer {number}" for number in range(len(mine) - 2)), "hidden"]
+        for place, one, other in zip(names, mine, [*theirs, *apart], strict=True):
+            _compare(verdict, place, one, other)
+    elif final is not None:
+        _compare(verdict, "hidden", last, final)
     else:
         verdict.notes.append("their hidden states are not one a layer, so that they are not compared")
 

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from tfkit.core.errors import UsageError
 from tfkit.core.options import Dropout as Share
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
@@ -43,7 +44,10 @@ class Classification(Reading):
 
     def attach(self, model: Any) -> None:
         """Check that the head has a class for each label."""
-        check_classes(head_of(model, self.config.head), self.labels)
+        head = head_of(model, self.config.head)
+        check_classes(head, self.labels)
+        if getattr(head.config, "independent", False):
+            raise UsageError("the head's classes are independent, for texts of several; classification trains others")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
         """Items `text` and `label`; a text is cut to what the model can read.
@@ -77,9 +81,10 @@ class Classification(Reading):
     def predict(self, model: Any, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
         """Of each text the `label`, its `probability`, and the probability of all `labels`, the likeliest first."""
         items = self.read_texts(examples, tokenizer, model.blueprint.last.max_length)
+        independent = getattr(head_of(model, self.config.head).config, "independent", False)
         predictions = []
         for example, logits in zip(examples, self.all_said(model, items), strict=True):
-            chances = logits.softmax(0).tolist()
+            chances = (logits.sigmoid() if independent else logits.softmax(0)).tolist()
             names = named(self.labels, len(chances))
             labels = dict(sorted(zip(names, chances, strict=True), key=lambda pair: -pair[1]))
             label = next(iter(labels))

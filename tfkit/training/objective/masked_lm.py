@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from tfkit.core.errors import DataError, UsageError
+from tfkit.core.errors import DataError
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.data.by_length import by_length
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.word_starts import continuations
+from tfkit.generation.prompts import PromptError
 from tfkit.training.baseline import Baseline, Ids, unigram_baseline
+from tfkit.training.fills import FILLS, filled
 from tfkit.training.objective.base import (
     Batch,
     Example,
@@ -29,8 +31,6 @@ from tfkit.training.objective.base import (
     token_loss,
     wrapped,
 )
-
-FILLS = 5  # that are named for each mask
 
 
 @register("objective", "masked_lm")
@@ -165,25 +165,28 @@ class MaskedLm(Objective):
         Raises UsageError for a text without the mask token, and one that is too long.
         """
         mask = tokenizer.token(self.special["mask"])
-        rows = [self._with_masks(text, mask, tokenizer) for text in self.column(examples, "text")]
         longest = model.blueprint.last.max_length
-        too_long = [len(row) for row in rows if longest is not None and len(row) > longest]
-        if too_long:
-            raise UsageError(f"a text of {too_long[0]} tokens is longer than the {longest} that this model reads")
+        texts = self.column(examples, "text")
+        rows = [self._with_masks(number, text, mask, tokenizer) for number, text in enumerate(texts, 1)]
+        for number, ids in enumerate(rows, 1):
+            if longest is not None and len(ids) > longest:
+                what = f"of {len(ids)} tokens is longer than the {longest} that this model reads"
+                raise PromptError("text", number, what)
         predictions: list[Prediction] = [{}] * len(rows)
         with torch.inference_mode():
             for together in by_length([len(row) for row in rows], next(model.parameters()).device.type):
                 said = self._fills(model, [rows[row] for row in together], tokenizer)
                 for row, fills in zip(together, said, strict=True):
                     text = examples[row]["text"]
-                    predictions[row] = {"text": text, "fills": fills, "filled": filled(text, mask, fills)}
+                    best = filled(text, mask, [fill[0]["token"] for fill in fills])
+                    predictions[row] = {"text": text, "fills": fills, "filled": best}
         return predictions
 
-    def _with_masks(self, text: str, mask: str, tokenizer: Tokenizer) -> Ids:
-        """The ids of a text in which the mask token stands for what is to be filled in."""
+    def _with_masks(self, number: int, text: str, mask: str, tokenizer: Tokenizer) -> Ids:
+        """The ids of text `number`, in which the mask token stands for what is to be filled in."""
         parts = text.split(mask)
         if len(parts) < 2:
-            raise UsageError(f"write {mask} where a word is missing, got {text[:60]!r}")
+            raise PromptError("text", number, f"has no mask: write {mask} where a word is missing, got {text[:60]!r}")
         # where a space belongs to the word behind it, the mask stands for both; elsewhere spaces are no tokens
         joins = len(tokenizer.encode(" a")) > len(tokenizer.encode("a"))
         parts = [part.removesuffix(" ") for part in parts[:-1]] + parts[-1:]
@@ -221,12 +224,7 @@ class MaskedLm(Objective):
 
 
 def _named(tokenizer: Tokenizer, ids: Sequence[int], chances: Sequence[float]) -> list[dict[str, Any]]:
-    """Tokens as they read in a text, each with its probability."""
+    """Tokens as they read in a text, each with its id and its probability."""
     texts = (tokenizer.decode([id_]).strip() or tokenizer.token(id_) for id_ in ids)
-    return [{"token": text, "probability": chance} for text, chance in zip(texts, chances, strict=True)]
-
-
-def filled(text: str, mask: str, fills: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-    """The text with the likeliest token at each mask."""
-    parts = text.split(mask)
-    return parts[0] + "".join(fill[0]["token"] + part for fill, part in zip(fills, parts[1:], strict=True))
+    named = zip(texts, ids, chances, strict=True)
+    return [{"token": text, "id": id_, "probability": chance} for text, id_, chance in named]

@@ -13,8 +13,9 @@ from torch import Tensor
 from tfkit.core.errors import DataError, UsageError
 from tfkit.data.by_length import by_length
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.tokenizer.frame import Frame
 from tfkit.training.baseline import Ids
-from tfkit.training.objective.base import Batch, Example, Item, Loss, Objective, finished, logger, padded, wrapped
+from tfkit.training.objective.base import Batch, Example, Item, Loss, Objective, finished, logger, padded
 
 
 class Reading(Objective):
@@ -35,6 +36,12 @@ class Reading(Objective):
         head: str | None = Field(None, description="which of the model's `heads` is trained; none: its `head`")
 
     config: Config
+    template: Frame | None = None  # of an imported model's own tokenizer; None: what the roles of tokens say
+
+    @property
+    def frame(self) -> Frame:
+        """The special tokens around a text, and between two."""
+        return Frame.of_roles(self.special) if self.template is None else self.template
 
     def targets(self, items: Sequence[Item], width: int) -> Mapping[str, Ids]:
         """What is to be said of each item, as arrays; rows of the batch are `width` tokens long."""
@@ -96,14 +103,13 @@ class Reading(Objective):
 
         The first token is marked: it may stand for the text.
         """
-        start, end = self.special.get("start"), self.special.get("end")
+        frame = self.frame
         if second is None:
-            text = wrapped(first[: None if room is None else self.room(room)], start, end)
+            text = joined(frame.before, first[: None if room is None else self.room(room)], frame.behind)
             return {"text": text, "marked": first_of(len(text))}
-        between = self.special.get("separator", end)
-        free = None if room is None else self.room(room) - (between is not None)
+        free = None if room is None else self.room(room) - len(frame.between)
         first, second = cut_pair(first, second, free)
-        before, behind = wrapped(first, start, between), wrapped(second, end=end)
+        before, behind = joined(frame.before, first, frame.between), joined(second, frame.behind)
         types = np.repeat(np.asarray([0, 1], dtype=np.int32), [len(before), len(behind)])
         text = np.concatenate((before, behind))
         return {"text": text, "types": types, "marked": first_of(len(text))}
@@ -114,8 +120,7 @@ class Reading(Objective):
         items, cut = [], 0
         for first, second in encoded_pairs(self, examples, tokenizer):
             item = self.one_or_two(first, second, longest)
-            between = any(role in self.special for role in ("separator", "end"))
-            size = len(first) + (0 if second is None else len(second) + between)
+            size = len(first) + (0 if second is None else len(second) + len(self.frame.between))
             cut += len(item["text"]) < size + self.around
             items.append(item if len(item["text"]) else alone(self.pad))
         if cut:
@@ -127,12 +132,11 @@ class Reading(Objective):
     @property
     def around(self) -> int:
         """How many special tokens stand around a text."""
-        return ("start" in self.special) + ("end" in self.special)
+        return len(self.frame.before) + len(self.frame.behind)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A text between start and end."""
-        row = wrapped(np.asarray(ids, dtype=np.int32), self.special.get("start"), self.special.get("end"))
-        return [int(id_) for id_ in row]
+        """A text with the special tokens around it."""
+        return [*self.frame.before, *ids, *self.frame.behind]
 
     def room(self, longest: int) -> int:
         """How many tokens fit in a row of `longest`, beside start and end; raises DataError where none does."""
@@ -150,6 +154,11 @@ def encoded_pairs(
     pairs = iter(objective.encode(seconds, "second", tokenizer)) if seconds else iter(())
     for example, text in zip(examples, objective.encode(examples, "text", tokenizer), strict=True):
         yield text, next(pairs) if "second" in example else None
+
+
+def joined(*pieces: Sequence[int] | Ids) -> Ids:
+    """Pieces of a row, one behind another."""
+    return np.concatenate([np.asarray(piece, dtype=np.int32) for piece in pieces])
 
 
 def alone(id_: int) -> Item:
@@ -196,6 +205,8 @@ def head_of(model: Any, name: str | None) -> Any:
 
 def inputs_of(model: Any, batch: Batch) -> dict[str, Tensor]:
     """The inputs of a call that this model reads, besides ids and mask."""
+    if model.blueprint.encoder is not None and model.blueprint.decoder is not None:
+        return read_again(model, batch)
     plan = model.blueprint.last
     inputs = {}
     if "token_type_ids" in batch and (getattr(plan.embedding, "segments", 0) or 0) > 1:
@@ -203,3 +214,13 @@ def inputs_of(model: Any, batch: Batch) -> dict[str, Tensor]:
     if "global_attention_mask" in plan.needs:
         inputs["global_attention_mask"] = batch["marked"]
     return inputs
+
+
+def read_again(model: Any, batch: Batch) -> dict[str, Tensor]:
+    """A text in the decoder too, behind the start: its states say something of the text (Lewis et al. 2019: BART)."""
+    ids, start = batch["input_ids"], dict(model.blueprint.special_ids).get("start")
+    if start is None:
+        raise UsageError("the decoder begins with model.special_ids.start, which the recipe does not say")
+    again = {"decoder_input_ids": torch.cat((torch.full_like(ids[:, :1], start), ids[:, :-1]), dim=1)}
+    # a place is as real as the token that its state says something of
+    return again | ({"decoder_attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {})

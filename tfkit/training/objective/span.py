@@ -74,7 +74,7 @@ class Span(Reading):
         for number, (question, (ids, places)) in enumerate(zip(questions, contexts, strict=True)):
             if not ids:
                 continue
-            extra = self.around + any(role in self.special for role in ("separator", "end"))
+            extra = self.around + len(self.frame.between)
             room = len(ids) if longest is None else longest - extra - len(question)
             if room < 2:
                 raise DataError(
@@ -84,7 +84,7 @@ class Span(Reading):
                 piece = np.asarray(ids[start : start + room], dtype=np.int32)
                 item = self.one_or_two(question, piece, None)
                 inside = np.zeros(len(item["text"]), dtype=np.int32)
-                first = len(inside) - len(piece) - ("end" in self.special)
+                first = len(inside) - len(piece) - len(self.frame.behind)
                 inside[first : first + len(piece)] = 1
                 # the question's tokens are looked at by all, where the model has such a rule
                 marked = np.asarray(item["types"] == 0, dtype=np.int32)

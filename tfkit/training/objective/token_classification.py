@@ -16,9 +16,9 @@ from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.loss import cross_entropy
 from tfkit.training.baseline import Baseline, Ids, unigram_baseline
-from tfkit.training.objective.base import Batch, Example, Item, Prediction, logger, wrapped
+from tfkit.training.objective.base import Batch, Example, Item, Prediction, logger
 from tfkit.training.objective.labels import check_classes, named, ordered, unknown
-from tfkit.training.objective.reading import Reading, first_of, head_of
+from tfkit.training.objective.reading import Reading, first_of, head_of, joined
 
 NO_ENTITY = "O"
 
@@ -93,16 +93,16 @@ class TokenClassification(Reading):
     ) -> Iterator[tuple[int, Item, Ids]]:
         """The example that each piece is of, the piece, and the words that begin in it; a word is never parted."""
         self.bind(tokenizer)
-        start, end = self.special.get("start"), self.special.get("end")
+        frame = self.frame
         room = None if longest is None else self.room(longest)
         texts = [" ".join(words_of(text)) for text in self.column(examples, "text")]
         for number, (text, (ids, places)) in enumerate(zip(texts, tokenizer.encode_with_places(texts), strict=True)):
             words, firsts = first_tokens(text, places)
             for begin, stop in cuts(len(ids), firsts, room):
-                row = wrapped(np.asarray(ids[begin:stop], dtype=np.int32), start, end)
+                row = joined(frame.before, ids[begin:stop], frame.behind)
                 inside = (firsts >= begin) & (firsts < stop)
                 marks = np.zeros(len(row), dtype=np.int32)
-                marks[firsts[inside] - begin + (start is not None)] = 1
+                marks[firsts[inside] - begin + len(frame.before)] = 1
                 yield number, {"text": row, "firsts": marks, "marked": first_of(len(row))}, words[inside]
 
     def targets(self, items: Sequence[Item], width: int) -> Mapping[str, Ids]:

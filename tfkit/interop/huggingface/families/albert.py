@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.bert import MASKED_LM, Encoder, classes, heads_of, renamed, table_rules
+from tfkit.interop.huggingface.classes import class_count, named_classes
+from tfkit.interop.huggingface.families.bert import MASKED_LM, Encoder, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look, put
 from tfkit.interop.huggingface.tensors import Rule
@@ -80,7 +81,7 @@ class Albert(Encoder):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
         if "sentence_order" in model.get("heads", {}):
-            put(model, "heads.sentence_order.num_classes", classes(config))
+            put(model, "heads.sentence_order.num_classes", class_count(config))
         groups, count = int(config.get("num_hidden_groups", 1)), model["num_layers"]
         if groups > 1:
             numbers = [int(layer / (count / groups)) for layer in range(count)]
@@ -93,7 +94,7 @@ class Albert(Encoder):
         config["num_hidden_groups"] = len(model.get("pattern", [GROUP]))
         order = look(model, "heads.sentence_order.num_classes")
         if order is not None:
-            config["id2label"] = {str(number): f"LABEL_{number}" for number in range(order)}
+            config |= named_classes([f"LABEL_{number}" for number in range(order)])
 
 
 def _first_layers(blueprint: Blueprint) -> list[int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
+from tfkit.interop.huggingface.classes import bring_classes, say_classes
+from tfkit.interop.huggingface.families.bert import renamed
 from tfkit.interop.huggingface.family import Family, Tree, laid
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, Switch, amended
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, Switch, amended, look, put
 from tfkit.interop.huggingface.tensors import Rule
 
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
@@ -61,11 +63,24 @@ TWO_TABLES = (
 )
 
 
-def heads_of(name: str, **head: Any) -> dict[str, Mapping[str, Any]]:
-    """Their two classes of an encoder-decoder: with a head, and without."""
+# the text stands in the decoder again, which reads it behind its start
+OF_TEXTS: Mapping[str, Mapping[str, Any]] = {
+    "ForSequenceClassification": {"head": {"type": "classifier", "pool": "last", "activation": "tanh"}},
+    "ForQuestionAnswering": {"head": {"type": "span"}},
+}
+HEAD_RULES: Mapping[str, tuple[Rule, ...]] = {
+    "classifier": renamed({"classification_head.dense": "head.dense", "classification_head.out_proj": "head.output"}),
+    "token_classifier": renamed({"classifier": "head.output"}),
+    "span": renamed({"qa_outputs": "head.output"}),
+}
+
+
+def heads_of(name: str, says: Iterable[str] = (), **head: Any) -> dict[str, Mapping[str, Any]]:
+    """Their classes of an encoder-decoder: one that writes, one without a head, and those that say things of texts."""
     return {
         f"{name}ForConditionalGeneration": {"head": {"type": "language_model", **head}},
         f"{name}Model": {"head": "none"},
+        **{f"{name}{end}": OF_TEXTS[end] for end in says},
     }
 
 
@@ -75,7 +90,7 @@ class Bart(Family):
 
     model_types = ("bart",)
     base: ClassVar = laid(PLAIN, {"embedding": {"norm": True}, "position": {"offset": 2}})
-    heads: ClassVar = heads_of("Bart", bias="frozen")
+    heads: ClassVar = heads_of("Bart", OF_TEXTS, bias="frozen")
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting("vocab_size", "vocab_size", 50265),
         Setting("max_position_embeddings", "max_length", 1024),
@@ -94,8 +109,9 @@ class Bart(Family):
         Switch("scale_embedding", "embedding.scale", False, on="sqrt_d_model"),
     )
     rules = (*ONE_TABLE, *ENDS, *LAYERS)
+    head_rules: ClassVar = HEAD_RULES
     prefix = "model."
-    unprefixed: ClassVar[tuple[str, ...]] = ("lm_head.", "final_logits_bias")
+    unprefixed: ClassVar[tuple[str, ...]] = ("lm_head.", "final_logits_bias", "classification_head.", "qa_outputs.")
     tied: ClassVar = dict.fromkeys(
         ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
     )
@@ -105,13 +121,17 @@ class Bart(Family):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         _join(model)
-        if model["head"] != "none":
+        bring_classes(model, config)
+        if look(model, "head.type") == "language_model":
             model["head"]["tied"] = bool(config.get("tie_word_embeddings", cls.ties))
+        elif model["head"] != "none":
+            put(model, "head.dropout", config.get("classifier_dropout", 0.0))
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
         config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied", cls.ties))
         config["is_encoder_decoder"] = True
+        say_classes(config, model)
 
 
 @register("family", "plbart")
@@ -119,7 +139,7 @@ class PLBart(Bart):
     """PLBART: a BART that reads and writes programs (Ahmad et al. 2021)."""
 
     model_types = ("plbart",)
-    heads: ClassVar = heads_of("PLBart", bias="frozen")
+    heads: ClassVar = heads_of("PLBart", ["ForSequenceClassification"], bias="frozen")
     settings = amended(
         Bart.settings,
         Setting("vocab_size", "vocab_size", 50005),
@@ -140,7 +160,7 @@ class MVP(Bart):
     """MVP: a BART that learned many tasks at once (Tang et al. 2022); prompts of its own cannot be brought in."""
 
     model_types = ("mvp",)
-    heads: ClassVar = heads_of("Mvp", bias="frozen")
+    heads: ClassVar = heads_of("Mvp", OF_TEXTS, bias="frozen")
     settings = amended(Bart.settings, Setting("vocab_size", "vocab_size", 50267))
     fixed = (Fixed("use_prompt", (False,)),)
 
@@ -151,7 +171,7 @@ class MBart(Bart):
 
     model_types = ("mbart",)
     base: ClassVar = laid(Bart.base, PRE_NORM)
-    heads: ClassVar = heads_of("MBart", bias="frozen")
+    heads: ClassVar = heads_of("MBart", OF_TEXTS, bias="frozen")
 
 
 @register("family", "blenderbot")

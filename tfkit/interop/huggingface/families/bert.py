@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.interop.huggingface.classes import OF_TEXTS, bring_classes, say_classes
 from tfkit.interop.huggingface.family import Family, Tree, laid
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look, put
 from tfkit.interop.huggingface.tensors import Rule
@@ -20,13 +22,15 @@ POOLER: Tree = {"head": "none", "heads": {"pooler": {"type": "pooled", "activati
 NEXT_SENTENCE: Tree = {"heads": {"next_sentence": {**CLASSIFIER, "num_classes": 2}}}
 
 
-def heads_of(name: str) -> dict[str, Mapping[str, Any]]:
-    """Their classes of an encoder: one that fills in masked tokens, one for classes of texts, and without a head."""
-    return {
+def heads_of(name: str, answers: bool = True) -> dict[str, Mapping[str, Any]]:
+    """Their classes of an encoder: for masked tokens, classes of texts and of tokens, without a head, and `answers`."""
+    heads: dict[str, Mapping[str, Any]] = {
         f"{name}ForMaskedLM": {"head": MASKED_LM},
         f"{name}ForSequenceClassification": {"head": CLASSIFIER},
+        f"{name}ForTokenClassification": {"head": {"type": "token_classifier"}},
         f"{name}Model": POOLER,
     }
+    return heads | ({f"{name}ForQuestionAnswering": {"head": {"type": "span"}}} if answers else {})
 
 
 def table_rules(norm: str = "LayerNorm") -> tuple[Rule, ...]:
@@ -68,6 +72,8 @@ MASKED_LM_RULES = (
 )
 POOLER_RULES = renamed({"pooler.dense": "heads.pooler.dense"})
 CLASSIFIER_RULES = renamed({"pooler.dense": "head.dense", "classifier": "head.output"})
+# the outputs for tokens have the same names everywhere, and never a prefix
+OF_TOKENS = {"token_classifier": "classifier.", "span": "qa_outputs."}
 
 
 class Encoder(Family):
@@ -109,23 +115,29 @@ class Encoder(Family):
     head_activation: ClassVar[str | None] = None  # of a masked_lm; None: that of the feed-forward
 
     @classmethod
+    def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
+        """The rules about a model; those of an output for each token come first."""
+        head = "none" if blueprint.head is None else blueprint.head.part.part_name
+        output = OF_TOKENS.get(head)
+        rules = super().rules_of(blueprint)
+        return rules if output is None else (*renamed({output.rstrip("."): "head.output"}), *rules)
+
+    @classmethod
+    def prefix_of(cls, name: str, blueprint: Blueprint) -> str:
+        return "" if name.startswith(tuple(OF_TOKENS.values())) else super().prefix_of(name, blueprint)
+
+    @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        bring_classes(model, config)
         if look(model, "head.type") == "masked_lm":
             put(model, "head.activation", cls.head_activation or look(model, "layer.feedforward.activation"))
-        if look(model, "head.type") == "classifier":
-            put(model, "head.num_classes", classes(config))
+        if look(model, "head.type") in (*OF_TEXTS, "token_classifier"):
             rates = (config.get(key) for key in ("classifier_dropout", "classifier_dropout_prob"))
             put(model, "head.dropout", next((rate for rate in rates if rate is not None), model["layer"]["dropout"]))
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
-        if look(model, "head.type") == "classifier":
-            config["id2label"] = {str(number): f"LABEL_{number}" for number in range(model["head"]["num_classes"])}
-
-
-def classes(config: Mapping[str, Any]) -> int:
-    """How many classes a classifier of theirs has."""
-    return len(config.get("id2label") or ()) or int(config.get("num_labels", 2))
+        say_classes(config, model)
 
 
 @register("family", "bert")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.interop.huggingface.families.bert import classes
+from tfkit.interop.huggingface.classes import OF_TEXTS, bring_classes, say_classes
 from tfkit.interop.huggingface.family import Family, Tree
 from tfkit.interop.huggingface.settings import look, put
 from tfkit.interop.huggingface.tensors import Rule
@@ -58,12 +58,12 @@ class ClassicDecoder(Family):
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
         rules = super().rules_of(blueprint)
-        classifies = blueprint.head is not None and blueprint.head.part.part_name == "classifier"
+        classifies = blueprint.head is not None and blueprint.head.part.part_name in OF_TEXTS
         return (Rule(cls.score, "head.output.weight"), *rules) if classifies else rules
 
     @classmethod
-    def prefix_of(cls, name: str) -> str:
-        return "" if name == cls.score else super().prefix_of(name)
+    def prefix_of(cls, name: str, blueprint: Blueprint) -> str:
+        return "" if name == cls.score else super().prefix_of(name, blueprint)
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
@@ -71,11 +71,9 @@ class ClassicDecoder(Family):
             put(model, INNER, 4 * model["d_model"])
         if look(model, "head.type") == "language_model":
             model["head"]["tied"] = bool(config.get("tie_word_embeddings", cls.ties))
-        elif look(model, "head.type") == "classifier":
-            model["head"]["num_classes"] = classes(config)
+        bring_classes(model, config)
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
         config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied", cls.ties))
-        if look(model, "head.type") == "classifier":
-            config["id2label"] = {str(number): f"LABEL_{number}" for number in range(model["head"]["num_classes"])}
+        say_classes(config, model)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
+from tfkit.interop.huggingface.classes import OF_TEXTS
 from tfkit.interop.huggingface.families.bert import CLASSIFIER, MASKED_LM, Encoder, renamed, table_rules
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look, put
@@ -33,6 +34,8 @@ class DistilBert(Encoder):
     heads: ClassVar = {
         "DistilBertForMaskedLM": {"head": MASKED_LM},
         "DistilBertForSequenceClassification": {"head": {**CLASSIFIER, "activation": "relu"}},
+        "DistilBertForTokenClassification": {"head": {"type": "token_classifier"}},
+        "DistilBertForQuestionAnswering": {"head": {"type": "span"}},
         "DistilBertModel": {"head": "none"},
     }
     settings = (
@@ -65,5 +68,7 @@ class DistilBert(Encoder):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
-        if look(model, "head.type") == "classifier":
+        if look(model, "head.type") in OF_TEXTS:
             put(model, "head.dropout", config.get("seq_classif_dropout", 0.2))
+        elif look(model, "head.type") == "span":
+            put(model, "head.dropout", config.get("qa_dropout", 0.1))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
+from tfkit.interop.huggingface.classes import OF_TEXTS
 from tfkit.interop.huggingface.families.bert import (
     CLASSIFIER,
     MASKED_LM,
@@ -48,6 +49,8 @@ class Electra(Narrow):
         "ElectraForPreTraining": {"head": {"type": "discriminator"}},
         "ElectraForMaskedLM": {"head": MASKED_LM},
         "ElectraForSequenceClassification": {"head": {**CLASSIFIER, "activation": "gelu"}},
+        "ElectraForTokenClassification": {"head": {"type": "token_classifier"}},
+        "ElectraForQuestionAnswering": {"head": {"type": "span"}},
         "ElectraModel": {"head": "none"},
     }
     settings = amended(
@@ -92,6 +95,8 @@ class RoFormer(Narrow):
     heads: ClassVar = {
         "RoFormerForMaskedLM": {"head": MASKED_LM},
         "RoFormerForSequenceClassification": {"head": CLASSIFIER},
+        "RoFormerForTokenClassification": {"head": {"type": "token_classifier"}},
+        "RoFormerForQuestionAnswering": {"head": {"type": "span"}},
         "RoFormerModel": {"head": "none"},
     }
     settings = amended(
@@ -112,7 +117,7 @@ class RoFormer(Narrow):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
-        if look(model, "head.type") == "classifier":
+        if look(model, "head.type") in OF_TEXTS:
             put(model, "head.activation", look(model, "layer.feedforward.activation"))
 
 

@@ -22,7 +22,7 @@ class Esm(Offset):
 
     model_types = ("esm",)
     base: ClassVar = laid(Offset.base, PRE_NORM)
-    heads: ClassVar = heads_of("Esm")
+    heads: ClassVar = heads_of("Esm", answers=False)
     settings = amended(
         (row for row in Offset.settings if row.theirs != "hidden_act"),
         Setting("vocab_size", "vocab_size", 33),

@@ -82,7 +82,7 @@ class Gte(Turning):
 
     model_types = ("gte",)
     base: ClassVar = laid(Turning.base, {"layer": {"feedforward": {"type": "glu", "bias": ["down"]}}})
-    heads: ClassVar = {**heads_of("Gte"), "GteModel": {"head": "none"}}
+    heads: ClassVar = {**heads_of("Gte", answers=False), "GteModel": {"head": "none"}}
     settings = amended(
         Encoder.settings,
         Setting("vocab_size", "vocab_size", 250048),
@@ -125,7 +125,7 @@ class NomicBert(Turning):
     base: ClassVar = laid(
         Turning.base, {"layer": {"attention": {"bias": False}, "feedforward": {"type": "glu", "bias": False}}}
     )
-    heads: ClassVar = {**heads_of("NomicBert"), "NomicBertModel": {"head": "none"}}
+    heads: ClassVar = {**heads_of("NomicBert", answers=False), "NomicBertModel": {"head": "none"}}
     settings = amended(
         Encoder.settings,
         Setting("vocab_size", "vocab_size", 30528),

@@ -21,7 +21,7 @@ from tfkit.interop.huggingface.families.sparse import (
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.layer_types import SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended
+from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", False)
@@ -145,3 +145,12 @@ class MiniMaxM2(Sparse):
     fixed = (NO_JITTER,)
     rules = (*ENDS, *NORMS, *ATTENTION, *BY_NUMBER, *selection_rules("block_sparse_moe", "mlp", "mlp.gate"))
     rope = Rope(theta=5000000.0)
+
+    @classmethod
+    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+        position, turned = super().position(config, name), config.get("rotary_dim")
+        said = (look(config, f"{at}partial_rotary_factor") for at in ("", "rope_parameters.", "rope_scaling."))
+        if turned is not None and not any(said):  # the published files say how many channels of a head turn
+            heads = config["num_attention_heads"]
+            position["fraction"] = turned / (config.get("head_dim") or config["hidden_size"] // heads)
+        return position

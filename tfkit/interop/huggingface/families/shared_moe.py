@@ -22,7 +22,7 @@ from tfkit.interop.huggingface.families.sparse import (
 )
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Fixed, amended
+from tfkit.interop.huggingface.settings import Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 
@@ -112,9 +112,12 @@ class AriaText(Sparse):
     model_types = ("aria_text",)
     base = laid(BASE, {"layer": {"feedforward": {"router": {"over": "chosen"}}}})
     heads = heads_of("AriaText")
-    settings = (*SHELL, *expert_settings("moe_num_experts", "moe_topk", "intermediate_size"))
+    settings = (
+        *SHELL,
+        *expert_settings("moe_num_experts", "moe_topk", "intermediate_size"),
+        Setting("moe_num_shared_experts", "layer.feedforward.num_shared", 2),
+    )
     fixed = (Fixed("mlp_bias", (False,)),)
-    shared_key = "moe_num_shared_experts"
     rules = (
         *(*ENDS, *NORMS, *ATTENTION, *shared_rules()),
         Rule(f"{THEIRS}.mlp.router.weight", f"{FEEDFORWARD}.router.projection.weight"),

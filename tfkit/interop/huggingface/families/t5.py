@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
+from tfkit.interop.huggingface.classes import bring_classes, say_classes
+from tfkit.interop.huggingface.families.bart import HEAD_RULES, OF_TEXTS
 from tfkit.interop.huggingface.family import Family, Tree, laid
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look, put
 from tfkit.interop.huggingface.tensors import Names, Rule
@@ -70,6 +73,8 @@ class T5(Family):
         "T5ForConditionalGeneration": {"head": {"type": "language_model"}},
         "T5Model": {"head": "none"},
         "T5EncoderModel": {"type": "encoder", "head": "none"},
+        "T5ForTokenClassification": {"type": "encoder", "head": {"type": "token_classifier"}},
+        **{f"T5{end}": over for end, over in OF_TEXTS.items()},
     }
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting("vocab_size", "vocab_size", 32128),
@@ -85,6 +90,8 @@ class T5(Family):
         Setting("dropout_rate", DROPPED, 0.1),
     )
     rules = (*ENDS, *LAYERS, Rule(BIAS.replace("{layer}", "0"), "{side}.position.0.table.weight"))
+    head_rules: ClassVar = HEAD_RULES
+    prefix = "transformer."  # of some of their classes
     tied: ClassVar = dict.fromkeys(
         ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
     )
@@ -92,13 +99,22 @@ class T5(Family):
     projection: ClassVar[str] = "relu"  # feed_forward_proj, where it is not said
 
     @classmethod
+    def prefix_of(cls, name: str, blueprint: Blueprint) -> str:
+        head = None if blueprint.head is None else blueprint.head.part.part_name
+        wrapped = head in ("classifier", "regression", "token_classifier")
+        return cls.prefix if wrapped and not name.startswith(("classification_head.", "classifier.")) else ""
+
+    @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         _say_feedforward(model, config, config.get("feed_forward_proj") or cls.projection)
         attention = model["layer"]["attention"]
         if attention["head_dim"] * attention["num_heads"] == model["d_model"]:
             del attention["head_dim"]
-        if model["head"] != "none":
+        bring_classes(model, config)
+        if look(model, "head.type") == "language_model":
             model["head"] |= cls.output(config)
+        elif model["head"] != "none":
+            put(model, "head.dropout", config.get("classifier_dropout", 0.0))
         if model["type"] == "encoder":
             model["num_layers"] = model.pop("encoder")["num_layers"]
             del model["embedding"]["shared"]
@@ -126,6 +142,7 @@ class T5(Family):
         if config["d_kv"] is None:
             config["d_kv"] = config["d_model"] // config["num_heads"]
         cls.say_output(config, model["head"] or {})
+        say_classes(config, model)
 
     @classmethod
     def say_output(cls, config: Tree, head: Mapping[str, Any]) -> None:

@@ -18,6 +18,12 @@ HEADS = {
     "masked_lm": ("AutoModelForMaskedLM", "TfkitForMaskedLM"),
     "classifier": ("AutoModelForSequenceClassification", "TfkitForSequenceClassification"),
 }
+# and of heads that we bring no class for, so that only a model of theirs is loaded with it
+BESIDE = {
+    "regression": "AutoModelForSequenceClassification",
+    "token_classifier": "AutoModelForTokenClassification",
+    "span": "AutoModelForQuestionAnswering",
+}
 PAIR = ("AutoModelForSeq2SeqLM", "TfkitForSeq2SeqLM")
 
 
