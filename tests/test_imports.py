@@ -24,6 +24,7 @@ CATALOGUES = [f"components/{slot}" for slot in SLOTS] + [
         "training/metric",
         "generation/logits",
         "generation/stop",
+        "generation/strategy",
     )
 ]
 

@@ -38,6 +38,7 @@ BASES = {
     "metric": "tfkit.training.metric.perplexity.Perplexity",
     "logits": "tfkit.generation.logits.min_length.MinLength",
     "stop": "tfkit.generation.stop.length.Length",
+    "strategy": "tfkit.generation.strategy.greedy.Greedy",
 }
 
 
@@ -85,6 +86,7 @@ train:
   metrics: [my_metric]
 generate:
   max_new_tokens: 9
+  strategy: my_strategy
   logits: {type: my_logits, tokens: 2}
   stop: {type: my_stop, tokens: 4}
 """
@@ -216,6 +218,10 @@ def test_a_run_says_what_it_needs_and_takes_it(tmp_path: Path) -> None:
     expected = tfkit.load_run(run, trust=True).generate("The ")
     forget()
     assert tfkit.load_run(run, imports=[file]).generate("The ") == expected
+    forget()
+    with pytest.raises(RunError, match=message):
+        tfkit.evaluate(run, "valid")
+    assert tfkit.evaluate(run, "valid", imports=[file])["loss"] > 0
     assert tfkit.load_run(run).generate("The ") == expected  # imported by now
 
 

@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from tfkit.cli.main import main
 from tfkit.core.registry import CATALOGUES, REGISTRY
 
+from .interop.proofs import REFERENCES, between, text
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"<!-- (?P<what>\w+)(: (?P<value>[^ ]+))? -->\n```\w+\n(?P<text>.*?)```", re.DOTALL)
@@ -107,7 +109,25 @@ def test_every_part_is_listed(slot):
     assert sorted(listed) == REGISTRY.names(slot)
 
 
-def test_every_family_is_listed():
-    (text,) = re.findall(r"<!-- families -->\n(.*?)\n\n", README, re.DOTALL)
+def test_the_table_of_families_is_what_recipes_maps_and_proofs_say():
+    _, table, behind = between(README)
+    assert behind, "README has no table of families between its two marks"
+    assert table == text(), "write it anew with: python -m tests.interop.proofs"
+
+
+def test_every_family_is_in_the_table():
+    _, table, _ = between(README)
     types = {name for family in REGISTRY.load("family").values() for name in family.model_types}
-    assert re.findall(r"`([^`]+)`", text) == sorted(types)
+    assert set(re.findall(r"\[`([^`]+)`\]", table)) == types
+
+
+def test_what_the_table_links_to_is_there():
+    _, table, _ = between(README)
+    links = re.findall(r"\]\(([^)]+)\)", table)
+    assert links and [link for link in links if not (ROOT / link).is_file()] == []
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_reference_is_a_test_of_that_recipe_or_of_its_part(name):
+    tested = (ROOT / REFERENCES[name].file).read_text(encoding="utf-8")
+    assert f'"{name}"' in tested or f'"{name.split("-")[0]}"' in tested

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 import tfkit
 from tfkit.models import build_model
 
 ROOT = Path(__file__).parents[1] / "recipes"
 RECIPES = sorted(ROOT.glob("*/*.yaml"))
+MODELS = sorted((ROOT / "models").glob("*.yaml"))
 TASKS = sorted((ROOT / "tasks").glob("*.yaml"))
 # so small that a test can train it, and still the recipe's own architecture and data
 SHORT = {"train.steps": 2, "train.samples": 1, "train.evaluate_every": 2, "train.checkpoint_every": 2}
@@ -42,6 +45,23 @@ def test_a_recipe_resolves_and_its_resolved_text_is_equal(path, tmp_path):
     parameters = sum(p.numel() for p in build_model(blueprint, device="meta").parameters())
     said = re.search(r"([\d,]{7,}) parameters", path.read_text(encoding="utf-8"))
     assert said is None or int(said[1].replace(",", "")) == parameters
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_a_model_is_whole_and_short_and_a_line_for_each_setting(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 30
+    assert set(yaml.safe_load(text)) == {"tfkit", "model"}, "nothing is taken from elsewhere"
+    assert re.search(r"^# New in it\b.*: ", text, re.MULTILINE) and re.search(r"[\d,]{7,} parameters", text)
+    assert not any(node.flow_style for node in blocks(yaml.compose(text)))
+
+
+def blocks(node: yaml.Node) -> Iterator[yaml.Node]:
+    """The mappings that a reader goes down: the recipe, its `model`, and the `layer` in that."""
+    yield node
+    for key, value in node.value:
+        if key.value in ("model", "layer"):
+            yield from blocks(value)
 
 
 def test_a_shipped_name_is_unique():

@@ -316,8 +316,8 @@ def test_generation_keeps_the_order_and_takes_one_text_too(trained: Run) -> None
 
 def test_translations_are_bounded_by_the_source(tmp_path: Path) -> None:
     run = silent(recipe(train__steps=1, generate__max_new_tokens=50, generate__length_ratio=1.5), tmp_path / "run")
-    assert [run._limit(length, None) for length in (2, 20, 200)] == [13, 40, 50]
-    assert run._limit(2, 7) == 7
+    assert [run.writer().limit(length) for length in (2, 20, 200)] == [13, 40, 50]
+    assert run.writer(7).limit(2) == 7
 
 
 def test_a_language_model_continues(writer: Run) -> None:

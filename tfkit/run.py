@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -15,17 +15,19 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.rules import Rules, bound_rules
+from tfkit.data.tokenizer.frame import Frame
+from tfkit.generation.prompts import Ids, Prompts, prompt_ids
 from tfkit.generation.stepper import most_positions
-from tfkit.generation.texts import write_all
 from tfkit.generation.vectors import Pooling, text_vectors
+from tfkit.generation.weights import Quantize, decoding
+from tfkit.generation.writer import Wishes, Writer, Written, check_wishes, make_writer
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.recipe.parts import Parts, parts_of
 from tfkit.recipe.sections import Data
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.device import choose_device
 from tfkit.training.feed import VALID, Feed
+from tfkit.training.fills import fillings
 from tfkit.training.folder import (
     CHECKPOINTS,
     ENVIRONMENT,
@@ -39,7 +41,8 @@ from tfkit.training.folder import (
 )
 from tfkit.training.labels import read_labels
 from tfkit.training.lifecycle import is_finished, mark_finished, train_in
-from tfkit.training.objective import Objective, Prediction
+from tfkit.training.objective import MaskedLm, Objective, Prediction
+from tfkit.training.objective.reading import Reading
 from tfkit.training.progress import Reporter
 from tfkit.training.samples import Sample, cut, print_samples
 from tfkit.training.scoring import chosen_metrics
@@ -103,41 +106,95 @@ class Run:
         for name in REGISTRY.names("objective"):
             kind: Any = REGISTRY.get("objective", name)
             if head is not None and kind.predicts and head.part.part_name in kind.heads and name in PREDICTORS:
-                return self._bound(kind.Config().build())
+                return self._bound(self._reads_as_imported(kind.Config().build()))
         has = "has no head" if head is None else f"has a head '{head.part.part_name}'"
         raise UsageError(f"{self.folder}: predicts nothing: this model {has}; tfkit generate, or embed, may serve")
+
+    def _reads_as_imported(self, objective: Objective) -> Objective:
+        """An objective that frames a text as the tokenizer's own template does."""
+        if isinstance(objective, Reading):
+            objective.template = Frame.of_template(self.tokenizer)
+        return objective
 
     def _bound(self, objective: Objective) -> Objective:
         objective.labels = self.labels
         objective.bind(self.tokenizer)
         return objective
 
-    def generate(
-        self,
-        prompts: str | Sequence[str],
-        max_new_tokens: int | None = None,
-        batch_size: int = 64,
-        logits: Parts | None = None,
-        stop: Parts | None = None,
-    ) -> list[str]:
-        """Translations of the prompts, or what comes behind them; one text each, in their order.
+    def generate(self, prompts: Prompts, max_new_tokens: int | None = None, **wishes: Unpack[Wishes]) -> list[str]:
+        """Translations of the prompts, or what comes behind them; one text each, the best, in their order.
 
-        `max_new_tokens`, the logits rules and the stop rules (names, mappings with a type, or Configs) are by default
-        what the recipe's `generate:` says. Raises UsageError for a prompt the model cannot read, and for a model that
-        does not write; RecipeError for a rule that is wrong.
+        A prompt is a text, or a list of ids. `max_new_tokens`, `strategy`, `logits`, `stop` and `seed` are by
+        default what the recipe's `generate:` says; `batch_size` prompts (64) are written together. A masked language
+        model fills the masks of a text instead. Raises UsageError for a prompt that the model cannot read, and for a
+        model that does not write; RecipeError for a part that is wrong.
         """
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        rules = self._rules(logits, stop)
-        if not texts:
-            return []
-        if self.blueprint.decoder is None:
+        return [found[0].text for found in self._found(prompts, max_new_tokens, wishes, scored=False)]
+
+    def candidates(
+        self, prompts: Prompts, max_new_tokens: int | None = None, **wishes: Unpack[Wishes]
+    ) -> list[list[Written]]:
+        """All that a strategy finds for each prompt, the best first: texts with ids, log-probability and score.
+
+        Of a masked language model the likeliest ways to fill the masks of each text.
+        """
+        return self._found(prompts, max_new_tokens, wishes, scored=True)
+
+    def stream(
+        self, prompt: str | Ids, max_new_tokens: int | None = None, **wishes: Unpack[Wishes]
+    ) -> Generator[str, None, None]:
+        """What `generate` gives for one prompt, in pieces while it is written; joined they are the same text.
+
+        Raises UsageError at once for what cannot be written, and for a strategy that knows its text only at the end.
+        Closing the iterator ends the search.
+        """
+        writer = self.writer(max_new_tokens, **wishes)
+        read = prompt_ids(prompt, self.read)
+        if len(read) != 1:
+            raise UsageError(f"a stream is of one prompt, got {len(read)}")
+        return writer.stream(read[0])
+
+    def writer(self, max_new_tokens: int | None = None, **wishes: Unpack[Wishes]) -> Writer:
+        """What writes, with its strategy and rules made; raises as `generate` does."""
+        if not self.writes:
             raise UsageError(f"{self.folder} holds an encoder, which reads texts but writes none")
-        read = self.read(texts)
-        limits = [self._limit(len(ids), max_new_tokens) for ids in read]
-        pair = self.model.blueprint.encoder is not None
-        begun = [[self._start]] * len(read) if pair else read
-        written = write_all(self.model, begun, limits, rules, sources=read if pair else None, batch_size=batch_size)
-        return [rules.text(prompt, new) for prompt, new in zip(begun, written, strict=True)]
+        start = self._start if self.blueprint.encoder is not None else None
+        writer = make_writer(self.model, self.tokenizer, self.recipe.generate, start, max_new_tokens, wishes)
+        writer.strategy.bind(self.tokenizer, self._other)
+        return writer
+
+    def _other(self, path: str) -> tuple[Model, Tokenizer]:
+        """What a strategy asks for of another run, which is read once."""
+        if path not in self._others:
+            self._others[path] = load_run(path, device=str(self.device))
+        return self._others[path].model, self._others[path].tokenizer
+
+    @cached_property
+    def _others(self) -> dict[str, Run]:
+        return {}
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model has a decoder; a model without one may still fill masks."""
+        return self.blueprint.decoder is not None
+
+    def _found(self, prompts: Prompts, max_new_tokens: int | None, wishes: Wishes, scored: bool) -> list[list[Written]]:
+        if self.writes:
+            return self.writer(max_new_tokens, **wishes).write(prompt_ids(prompts, self.read), scored)
+        return self._filled(prompts, {"max_new_tokens": max_new_tokens, **wishes})
+
+    def _filled(self, texts: Any, wishes: Mapping[str, Any]) -> list[list[Written]]:
+        """The ways to fill the masks of each text; raises UsageError for an encoder that fills none."""
+        if not isinstance(self.predictor, MaskedLm):
+            raise UsageError(
+                f"{self.folder} holds an encoder, which reads texts but writes none; tfkit predict or embed may serve"
+            )
+        check_wishes({name: wish for name, wish in wishes.items() if name != "max_new_tokens"})
+        asked = ", ".join(name for name, wish in wishes.items() if wish is not None)
+        if asked:
+            raise UsageError(f"{self.folder} fills masks, and {asked} is for models that write")
+        mask = self.tokenizer.token(self.predictor.special["mask"])
+        return [fillings(one["text"], mask, one["fills"]) for one in self.predict(texts)]
 
     def predict(self, texts: str | Mapping[str, str] | Sequence[str | Mapping[str, str]]) -> list[Prediction]:
         """What the model says of each text: its label, the tags of its words, the answer in it, fills for its masks.
@@ -208,30 +265,27 @@ class Run:
             raise RunError(f"{self.folder / RESOLVED}: says no model.special_ids.start, which the decoder begins with")
         return found
 
-    def _rules(self, logits: Parts | None, stop: Parts | None) -> Rules:
-        """The rules that are given, else those of the recipe."""
-        settings = self.recipe.generate
-        return bound_rules(
-            settings.logits if logits is None else parts_of("logits", logits),
-            settings.stop if stop is None else parts_of("stop", stop),
-            self.tokenizer,
-        )
-
-    def _limit(self, length: int, most: int | None) -> int:
-        settings = self.recipe.generate
-        if most is not None:
-            return most
-        if settings.length_ratio is None or self.model.blueprint.encoder is None:
-            return settings.max_new_tokens
-        return min(settings.max_new_tokens, int(settings.length_ratio * length) + 10)
-
-    def evaluate(self, split: str | None = None, limit: int | None = None) -> dict[str, float]:
+    def evaluate(
+        self, split: str | None = None, limit: int | None = None, quantize: Quantize | None = None
+    ) -> dict[str, float]:
         """Loss and metrics on a split (test, else valid) or its first `limit` examples; also in evaluation.json.
 
-        The metrics are those of `train.metrics`; by default those of the objective, such as accuracy or BLEU.
+        The metrics are those of `train.metrics`; by default those of the objective, such as accuracy or BLEU. With
+        `quantize="int8"` they are those of weights in int8, and no file is written.
         """
         split = split or ("valid" if self._data.test is None else "test")
         examples = self._examples(split)[:limit]
+        if quantize is not None:
+            with decoding(self.model, quantize):
+                return self._scores(examples)
+        scores = self._scores(examples)
+        file = self.folder / EVALUATION
+        before = read_json(file) if file.exists() else {}
+        write_json(file, {**before, split: {"examples": len(examples), **scores}})
+        return scores
+
+    def _scores(self, examples: Sequence[Mapping[str, str]]) -> dict[str, float]:
+        """Loss and metrics of examples."""
         nats, targets = total_loss(self.model, self._feed(examples))
         loss = nats / targets
         scores = {"loss": loss}
@@ -243,9 +297,6 @@ class Run:
             else:
                 texts = texts or self._outputs(examples, metric.part_name)
                 scores[metric.part_name] = metric.score(*texts)
-        file = self.folder / EVALUATION
-        before = read_json(file) if file.exists() else {}
-        write_json(file, {**before, split: {"examples": len(examples), **scores}})
         return scores
 
     def _characters(self, examples: Sequence[Mapping[str, str]], metric: str) -> int:
@@ -390,6 +441,12 @@ def _next(run: Run, prompt: str = "...") -> str:
     return "next: " + "\n      ".join(lines)
 
 
-def evaluate(run: Run | str | Path, split: str | None = None, limit: int | None = None) -> dict[str, float]:
-    """`Run.evaluate`, of a run or the folder of one."""
-    return (run if isinstance(run, Run) else load_run(run)).evaluate(split, limit)
+def evaluate(
+    run: Run | str | Path,
+    split: str | None = None,
+    limit: int | None = None,
+    trust: bool = False,
+    imports: Sequence[str | Path] = (),
+) -> dict[str, float]:
+    """`Run.evaluate`, of a run or the folder of one, which `trust` and `imports` open as load_run does."""
+    return (run if isinstance(run, Run) else load_run(run, trust, imports=imports)).evaluate(split, limit)

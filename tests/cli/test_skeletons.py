@@ -19,6 +19,7 @@ from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.imports import import_parts
 
 QUICK = ["feedforward", "metric", "stop"]
+SEARCHING = ("tfkit.generation.search", "tfkit.generation.strategy.rows")  # what every strategy is made of
 
 
 @pytest.fixture
@@ -62,7 +63,8 @@ def test_it_shows_what_to_change_and_needs_little(slot: str) -> None:
     assert "class Config(" in text and "description=" in text
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("tfkit."):
-            assert node.module.endswith(".base") or node.module.split(".")[1] in ("core", "functional")
+            module = str(node.module)
+            assert module.endswith(".base") or module in SEARCHING or module.split(".")[1] in ("core", "functional")
 
 
 def write(slots: Sequence[str]) -> None:
@@ -88,7 +90,7 @@ def test_all_the_tests_it_writes_pass(here: Path) -> None:
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize("slot", ["schedule", "logits", "stop", "metric"])
+@pytest.mark.parametrize("slot", ["schedule", "logits", "stop", "strategy", "metric"])
 def test_it_keeps_its_contracts(here: Path, slot: str) -> None:
     write([slot])
     import_parts(f"my_{slot}.py")

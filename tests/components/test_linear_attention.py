@@ -222,3 +222,21 @@ def test_longformer_is_refused_where_the_future_is_hidden_or_a_memory_attended_t
         load_recipe(recipe("longformer", mask="causal"))
     with pytest.raises(RecipeError, match="'longformer' does not declare 'cross_attention'"):
         load_recipe(recipe("longformer", memory={"d_model": 4}))
+
+
+@pytest.mark.parametrize("name", ["linear", "performer"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_long_text_in_pieces_is_the_same(name: str, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gradients the features of 4 tokens are made at a time; a whole piece may be padding."""
+    part, x, sizes = part_of(name), states(11), []
+    real = torch.ones(ROWS, 11, dtype=torch.bool)
+    real[0, 7:], real[1, :5] = False, False
+    context = context_of(11, real=real if padded else None)
+    whole = part(x, context)
+    features = part.log_features
+    monkeypatch.setattr(part, "log_features", lambda y: (sizes.append(y.shape[2]), features(y))[1])
+    monkeypatch.setattr("tfkit.components.attention.kernel.PIECE", 4)
+    with torch.no_grad():
+        pieces = part(x, context)
+    assert max(sizes) == 4, "the features of more tokens were made at once"
+    torch.testing.assert_close(pieces, whole.detach(), rtol=1e-9, atol=1e-12)

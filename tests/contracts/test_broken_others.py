@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,12 +15,16 @@ from torch import Tensor, nn
 
 from tfkit.contracts.check import CHECKS, MODEL
 from tfkit.core.component import Component
+from tfkit.core.errors import UsageError
 from tfkit.core.options import PositiveInt, RecipePath
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.corpus.text import Text
 from tfkit.data.tokenizer import Character, Tokenizer
 from tfkit.generation.logits import LogitsRule
+from tfkit.generation.rules import Rules
+from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stop import Row, StopRule
+from tfkit.generation.strategy import Greedy, Sample, Strategy
 from tfkit.models import Model
 from tfkit.training.metric import ExactMatch, LossMetric, Metric, Perplexity, TextMetric
 from tfkit.training.objective import Batch, CausalLm, Item, Loss, Seq2Seq
@@ -383,6 +388,93 @@ class Adds(StopRule):
         return f"{text}."
 
 
+# --- strategies
+
+Found = list[list[Candidate]]
+
+
+class OnePrompt(Greedy):
+    """Forgets all prompts but the first."""
+
+    def search(self, search: Search) -> Found:
+        return super().search(search)[:1]
+
+
+class WorstFirst(Strategy):
+    def search(self, search: Search) -> Found:
+        return [[Candidate((), -1.0, -1.0), Candidate((), -0.5, -0.5)] for _ in search.prompts]
+
+
+class Boundless(Greedy):
+    """Writes more than there is room for."""
+
+    def search(self, search: Search) -> Found:
+        return super().search(replace(search, room=[limit + 1 for limit in search.room]))
+
+
+class Lawless(Greedy):
+    """Knows no rules."""
+
+    def search(self, search: Search) -> Found:
+        return super().search(replace(search, rules=Rules()))
+
+
+class GoesOn(Greedy):
+    """Knows no stop rules."""
+
+    def search(self, search: Search) -> Found:
+        return super().search(replace(search, rules=replace(search.rules, stop=())))
+
+
+class Lucky(Sample):
+    """Draws from random numbers that anybody may use."""
+
+    def search(self, search: Search) -> Found:
+        return super().search(replace(search, streams=[random.Random(random.random()) for _ in search.prompts]))
+
+
+class OneStream(Sample):
+    """Draws the numbers of all prompts from one stream."""
+
+    def search(self, search: Search) -> Found:
+        return super().search(replace(search, streams=[search.streams[0]] * len(search.prompts)))
+
+
+class Remembers(Greedy):
+    """Writes less where nothing is remembered."""
+
+    def search(self, search: Search) -> Found:
+        return super().search(search if search.use_cache else replace(search, room=[1] * len(search.room)))
+
+
+class Trains(Greedy):
+    def search(self, search: Search) -> Found:
+        next(search.model.parameters()).mul_(1.01)
+        return super().search(search)
+
+
+class LeavesTraining(Greedy):
+    def search(self, search: Search) -> Found:
+        search.model.train()
+        return super().search(search)
+
+
+class SaysTwice(Greedy):
+    """Tells each token twice."""
+
+    def search(self, search: Search) -> Found:
+        found = super().search(search)
+        for row, candidates in enumerate(found):
+            for token in candidates[0].ids:
+                search.tell(row, token)
+        return found
+
+
+class RefusesAll(Greedy):
+    def check(self, search: Search) -> None:
+        raise UsageError("not today")
+
+
 BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("ids", "tokenizer", Beyond, "which are no ids of a vocabulary of"),
     ("round_trip", "tokenizer", LosesTheEnd, "'the cat sees a small house' comes back as 'the cat sees a small hous'"),
@@ -422,6 +514,18 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("rows", "logits", Averages, "row 0 alone has other logits than in a batch"),
     ("done", "stop", SecondCall, "is done, or not, by what came before"),
     ("cut", "stop", Adds, "it leaves 't.'"),
+    ("candidates", "strategy", OnePrompt, "of 3 prompts it gives the candidates of 1"),
+    ("candidates", "strategy", WorstFirst, r"the candidates' scores \[-1.0, -0.5\] do not fall"),
+    ("candidates", "strategy", Boundless, "it writes 5 tokens where there is room for 4"),
+    ("candidates", "strategy", RefusesAll, "it refuses a decoder and an encoder-decoder: not today; not today"),
+    ("ruled", "strategy", Lawless, "which a logits rule forbids"),
+    ("ruled", "strategy", GoesOn, "tokens where a stop rule ends a text at 2"),
+    ("seeded", "strategy", Lucky, "searching twice with one seed it finds two different texts"),
+    ("beside", "strategy", OneStream, "prompt . alone has other texts than beside 2 others"),
+    ("stateless", "strategy", Remembers, "without a decode state it finds other texts"),
+    ("untouched", "strategy", Trains, "it changes the model's weights: "),
+    ("untouched", "strategy", LeavesTraining, "it leaves the model in training mode"),
+    ("told", "strategy", SaysTwice, "of prompt 0 it tells"),
 ]
 
 

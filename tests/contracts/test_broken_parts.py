@@ -130,6 +130,30 @@ class Stuck(MultiHead):
         return StuckState()
 
 
+class KeepsAllState(KeyValueState):
+    def rewind(self, length: int) -> None:
+        pass
+
+
+class TakesNothingBack(MultiHead):
+    """Tokens that are taken back stay."""
+
+    def new_state(self) -> KeyValueState:
+        return KeepsAllState()
+
+
+class HoardingState(KeyValueState):
+    def keep_last(self, count: int) -> None:
+        super().keep_last(count + 2)
+
+
+class Hoards(MultiHead):
+    """Keys that a window has left behind are handed out with the others."""
+
+    def new_state(self) -> KeyValueState:
+        return HoardingState()
+
+
 class Doubling(MLP):
     """Options that change each time they are read."""
 
@@ -408,6 +432,8 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("packing", "feedforward", RunningMean, "of segment 2 of a packed row"),
     ("packing", "attention", MixesSegments, "of segment 2 of a packed row"),
     ("cache", "feedforward", RunningMean, "decoded in steps of"),
+    ("cache", "attention", TakesNothingBack, "after tokens were taken back|it raises"),
+    ("cache", "attention", Hoards, "behind a window|it raises"),
     ("reorder", "attention", Stuck, r"after the rows became \[2, 0, 0, 1\]|it raises"),
     ("encoder_runs_once", "model", Forgetful, "the encoder ran 4 times"),
     ("rotation", "attention", Unturned, "declares 'rotation', but a rotary position changes nothing"),

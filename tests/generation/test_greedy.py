@@ -8,13 +8,13 @@ import torch
 from tfkit.components.mixer import Mixer
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
-from tfkit.generation.greedy import greedy
 from tfkit.generation.rules import Rules
 from tfkit.generation.stepper import Stepper, evaluating, most_positions
 from tfkit.generation.stop import EndToken
-from tfkit.generation.texts import write_all
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
+
+from .searching import best
 
 LAYER = {
     "norm": "layer_norm",
@@ -70,8 +70,8 @@ def alone(net: Model, prompt: list[int], count: int, end: int | None, source: li
 def test_prompts_of_unlike_length_are_continued_as_each_alone(position: str) -> None:
     net = model("decoder", position)
     expected = [alone(net, prompt, 9, 0) for prompt in PROMPTS]
-    assert greedy(net, PROMPTS, 9, ending(0)) == expected
-    assert greedy(net, PROMPTS, 9, ending(0), use_cache=False) == expected
+    assert best(net, PROMPTS, 9, ending(0)) == expected
+    assert best(net, PROMPTS, 9, ending(0), use_cache=False) == expected
 
 
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "t5_bias"])
@@ -79,8 +79,8 @@ def test_sources_of_unlike_length_are_translated_as_each_alone(position: str) ->
     net = model("encoder_decoder", position)
     start = [[1]] * len(SOURCES)
     expected = [alone(net, [1], 9, 0, source) for source in SOURCES]
-    assert greedy(net, start, 9, ending(0), sources=SOURCES) == expected
-    assert greedy(net, start, 9, ending(0), sources=SOURCES, use_cache=False) == expected
+    assert best(net, start, 9, ending(0), sources=SOURCES) == expected
+    assert best(net, start, 9, ending(0), sources=SOURCES, use_cache=False) == expected
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
@@ -102,12 +102,12 @@ def test_cached_logits_equal_full_ones(kind: str) -> None:
 
 def test_finished_rows_leave_the_batch_and_change_nothing() -> None:
     net = model("decoder", "rotary")
-    first = greedy(net, PROMPTS, 12)
+    first = best(net, PROMPTS, 12)
     end = first[0][3]  # some rows stop early, others late
     cut = [row[: row.index(end)] if end in row else row for row in first]
     assert len({len(row) for row in cut}) > 1
-    assert greedy(net, PROMPTS, 12, ending(end)) == cut
-    assert greedy(net, PROMPTS, [1, 12, 0, 5], ending(end)) == [
+    assert best(net, PROMPTS, 12, ending(end)) == cut
+    assert best(net, PROMPTS, [1, 12, 0, 5], ending(end)) == [
         row[:n] for row, n in zip(cut, [1, 12, 0, 5], strict=True)
     ]
 
@@ -115,14 +115,14 @@ def test_finished_rows_leave_the_batch_and_change_nothing() -> None:
 def test_batches_do_not_matter_and_order_is_kept() -> None:
     net = model("encoder_decoder", "sinusoidal")
     start = [[1]] * len(SOURCES)
-    together = greedy(net, start, 7, ending(0), sources=SOURCES)
+    together = best(net, start, 7, ending(0), sources=SOURCES)
     for size in (1, 2, 3, 64):
-        assert write_all(net, start, [7] * len(start), ending(0), SOURCES, batch_size=size) == together
+        assert best(net, start, 7, ending(0), sources=SOURCES, batch_size=size) == together
 
 
 def test_mode_and_gradients_are_as_before() -> None:
     net = model("decoder", "learned").train()
-    greedy(net, PROMPTS, 2)
+    best(net, PROMPTS, 2)
     assert net.training
     net(input_ids=torch.tensor(PROMPTS[:1])).logits.sum().backward()
 
@@ -131,7 +131,7 @@ def test_learned_positions_end_the_text() -> None:
     net = model("decoder", "learned")
     assert most_positions(net, "decoder") == 24
     assert most_positions(model("decoder", "rotary"), "decoder") is None
-    out = greedy(net, [[1] * 20, [2]], 50)
+    out = best(net, [[1] * 20, [2]], 50)
     assert [len(row) for row in out] == [5, 24]
     assert out[0] == alone(net, [1] * 20, 5, None)
 
@@ -150,19 +150,19 @@ def test_what_cannot_be_read_is_refused_before_computing(prompts: list[list[int]
     net = model("decoder", "learned")
     net.register_forward_pre_hook(lambda *_: pytest.fail("computed"))
     with pytest.raises(UsageError, match=message):
-        greedy(net, prompts, 3)
+        best(net, prompts, 3)
 
 
 def test_wrong_calls_are_refused() -> None:
     net = model("encoder_decoder", "learned")
     with pytest.raises(UsageError, match="needs sources"):
-        greedy(net, [[1]], 3)
+        best(net, [[1]], 3)
     with pytest.raises(UsageError, match="2 prompts and 1 sources"):
-        greedy(net, [[1], [1]], 3, sources=[[2]])
+        best(net, [[1], [1]], 3, sources=[[2]])
     with pytest.raises(UsageError, match="source 1 has 30 tokens"):
-        greedy(net, [[1]], 3, sources=[[2] * 30])
+        best(net, [[1]], 3, sources=[[2] * 30])
     with pytest.raises(UsageError, match="max_new_tokens"):
-        greedy(net, [[1]], [3, 4], sources=[[2]])
+        best(net, [[1]], [3, 4], sources=[[2]])
 
 
 def test_only_the_last_logits_are_made() -> None:
@@ -170,7 +170,7 @@ def test_only_the_last_logits_are_made() -> None:
     seen = []
     assert net.head is not None
     net.head.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
-    greedy(net, PROMPTS, 3)
+    best(net, PROMPTS, 3)
     assert seen == [1, 1, 1]
 
 
@@ -197,5 +197,5 @@ def test_a_part_that_cannot_leave_padding_out_is_never_given_any() -> None:
     net = model("decoder", "learned", layer=layer)
     prompts = [*PROMPTS, [7, 8]]
     with pytest.raises(UsageError, match="mixer 'looks' cannot leave padding out"):
-        greedy(net, prompts, 4)
-    assert write_all(net, prompts, [4] * 5) == [greedy(net, [prompt], 4)[0] for prompt in prompts]
+        Stepper(net, prompts).logits()
+    assert best(net, prompts, 4) == [best(net, [prompt], 4)[0] for prompt in prompts]

@@ -89,6 +89,15 @@ def naive_hidden(hidden: Callable[[int, int], bool]) -> Naive:
     return rule
 
 
+def naive_forced(*first: int) -> Naive:
+    def rule(logits: list[float], ids: list[int], written: list[int]) -> list[float]:
+        if len(written) >= len(first):
+            return logits
+        return [0.0 if token == first[len(written)] else -math.inf for token in range(len(logits))]
+
+    return rule
+
+
 CASES: list[tuple[str, dict[str, Any], Naive]] = [
     ("repetition_penalty", {"penalty": 1.7}, naive_repetition(1.7, True)),
     ("repetition_penalty", {"penalty": 0.5, "prompt": False}, naive_repetition(0.5, False)),
@@ -100,14 +109,16 @@ CASES: list[tuple[str, dict[str, Any], Naive]] = [
     *[("no_repeat_ngram", {"size": size, "prompt": False}, naive_ngrams(size, False)) for size in (1, 2, 3)],
     ("banned", {"tokens": ["a", 7, "</s>"]}, naive_hidden(lambda token, _: token in (4, 7, 2))),
     ("banned", {"tokens": "b"}, naive_hidden(lambda token, _: token == 5)),
-    ("forced", {"tokens": ["h", 3]}, naive_hidden(lambda token, new: new < 2 and token != (11, 3)[new])),
+    ("forced", {"tokens": ["h", 3]}, naive_forced(11, 3)),
     ("min_length", {"tokens": 2}, naive_hidden(lambda token, new: new < 2 and token == 2)),
     ("min_length", {"tokens": 4, "ends": ["a", "b"]}, naive_hidden(lambda token, new: new < 4 and token in (4, 5))),
 ]
 
 
 def test_every_rule_is_tested() -> None:
-    assert {name for name, _, _ in CASES} == set(REGISTRY.names("logits"))
+    sampling = {name for name in REGISTRY.names("logits") if REGISTRY.get("logits", name).of_sampling}  # type: ignore[attr-defined]
+    elsewhere = sampling | {"choices", "regex"}  # test_sampling_rules.py, test_constraints.py
+    assert {name for name, _, _ in CASES} == set(REGISTRY.names("logits")) - elsewhere
 
 
 @pytest.mark.parametrize(("name", "options", "naive"), CASES)

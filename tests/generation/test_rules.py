@@ -14,12 +14,13 @@ from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.options import PositiveInt
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.greedy import greedy
 from tfkit.generation.logits import LogitsRule
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.stop import Row, StopRule
 from tfkit.models import Model, build_model
 from tfkit.run import Run
+
+from .searching import best
 
 PROMPTS = [[4, 5, 6], [7], [8, 9, 10, 11, 4, 5], [6, 6]]
 RECIPE: dict[str, Any] = {
@@ -98,13 +99,13 @@ def test_rows_of_unlike_length_are_written_as_each_alone(
 ) -> None:
     rules = searched(tokenizer, logits, stop)
     expected = [alone(net, rules, prompt, 12) for prompt in PROMPTS]
-    assert greedy(net, PROMPTS, 12, rules, use_cache=use_cache) == expected
-    assert expected != greedy(net, PROMPTS, 12)  # and the rules make a difference
+    assert best(net, PROMPTS, 12, rules, use_cache=use_cache) == expected
+    assert expected != best(net, PROMPTS, 12)  # and the rules make a difference
 
 
 def test_a_row_that_is_left_no_token_ends(net: Model, tokenizer: Tokenizer) -> None:
     rules = searched(tokenizer, [{"type": "no_repeat_ngram", "size": 1}], [])
-    out = greedy(net, PROMPTS, 30, rules)
+    out = best(net, PROMPTS, 30, rules)
     for prompt, new in zip(PROMPTS, out, strict=True):
         assert sorted([*set(prompt), *new]) == list(range(12))
 
@@ -129,7 +130,7 @@ def test_a_rule_of_ones_own(net: Model, tokenizer: Tokenizer) -> None:
         def done(self, row: Row) -> bool:
             return sum(row.ids) >= self.config.most
 
-    out = greedy(net, PROMPTS, 50, searched(tokenizer, ["only_even"], [{"type": "sum", "most": 20}]))
+    out = best(net, PROMPTS, 50, searched(tokenizer, ["only_even"], [{"type": "sum", "most": 20}]))
     assert all(token % 2 == 0 for row in out for token in row)
     assert all(sum(row) >= 20 > sum(row[:-1]) for row in out)
 
@@ -141,13 +142,13 @@ def test_a_rule_that_gives_no_logits_is_named(net: Model, tokenizer: Tokenizer) 
             return logits[:, 0]
 
     with pytest.raises(UsageError, match=r"the logits rule 'broken' gave \[4\], expected logits \[4, 12\]"):
-        greedy(net, PROMPTS, 3, searched(tokenizer, ["broken"], []))
+        best(net, PROMPTS, 3, searched(tokenizer, ["broken"], []))
 
 
 def test_time_ends_all_rows(net: Model, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(100))
-    monkeypatch.setattr("tfkit.generation.greedy.time.monotonic", lambda: next(clock))
-    out = greedy(net, PROMPTS, 30, searched(tokenizer, [], [{"type": "time", "seconds": 4}]))
+    clock = iter(range(100))  # the search begins at 0
+    monkeypatch.setattr("tfkit.generation.search.time.monotonic", lambda: next(clock))
+    out = best(net, PROMPTS, 30, searched(tokenizer, [], [{"type": "time", "seconds": 4}]))
     assert [len(row) for row in out] == [4] * 4
 
 

@@ -78,3 +78,45 @@ def attention(
         click.echo(json.dumps(data, indent=2))
     else:
         render(data, Console())
+
+
+@command.command("decoding")
+@click.option("--models", type=Several(click.STRING), default="small,gpt2,pair", show_default=True, help="Which sizes.")
+@click.option("--batches", type=Several(Whole()), default="1,8", show_default=True, help="Texts written together.")
+@click.option("--beams", type=Several(Whole()), default="1", show_default=True, help="1 is greedy search.")
+@click.option("--new", type=Whole(), default=128, show_default=True, help="Tokens written behind 32.")
+@click.option("--rounds", type=Whole(), default=10, show_default=True, help="Times that each is measured.")
+@click.option(
+    "--against",
+    type=Several(click.STRING),
+    help="Libraries to compare with: transformers, transformers-static, x-transformers, litgpt.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the same as data, with exact figures.")
+def decoding(
+    models: list[str],
+    batches: list[int],
+    beams: list[int],
+    new: int,
+    rounds: int,
+    against: list[str] | None,
+    as_json: bool,
+) -> None:
+    """Measure how fast models write: small (a GPT of 10M parameters), gpt2 (124M), pair (an encoder-decoder)."""
+    from rich.console import Console
+
+    from tfkit.reports.bench_decoding import SIZES, Work, as_data, chosen, measure, render
+    from tfkit.reports.bench_peers import PEERS
+
+    sizes = [SIZES[name] for name in chosen(models, list(SIZES), "model")]
+    peers = chosen(against or [], list(PEERS), "library")
+    works = [Work(size, batch, count, new) for size in sizes for batch in batches for count in beams]
+    found = []
+    with Console(stderr=True).status("measuring") as status:
+        for timed in measure(works, peers, rounds):
+            status.update(f"measured {timed.way} with {timed.work.size.name}, {timed.work.batch} at once")
+            found.append(timed)
+    rows = as_data(found)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        render(rows, Console())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from tfkit.cli.options import Reading, Whole, reads_run
@@ -11,9 +13,16 @@ from tfkit.cli.options import Reading, Whole, reads_run
 @click.argument("run")
 @click.option("--split", help="The data to measure on: test, valid or train.  [default: test, else valid]")
 @click.option("--limit", type=Whole(), help="Measure on the first N examples only.", metavar="N")
+@click.option(
+    "--quantize",
+    type=click.Choice(["int8"]),
+    help="Compute with weights in int8, to see what that costs; evaluation.json stays as it is.",
+)
 @click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ...")
 @reads_run
-def command(run: str, split: str | None, limit: int | None, device: str, reading: Reading) -> None:
+def command(
+    run: str, split: str | None, limit: int | None, quantize: Literal["int8"] | None, device: str, reading: Reading
+) -> None:
     """Print the metrics of RUN (a run's folder), one a line, and write them to its evaluation.json."""
-    for name, value in reading.run(run, device).evaluate(split=split, limit=limit).items():
+    for name, value in reading.run(run, device).evaluate(split, limit, quantize).items():
         click.echo(f"{name}: {value:.6g}")

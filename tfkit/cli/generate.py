@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfkit.cli.options import Reading, Whole, sets_run
+from tfkit.cli.answers import Answers, Form
+from tfkit.cli.options import Reading, sets_run
 from tfkit.cli.texts import batches, lines
+from tfkit.cli.wishes import Shorthands, takes_wishes
+from tfkit.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfkit.run import Run
 
 TOGETHER = 32  # lines of standard input that are read before they are answered
 
@@ -15,20 +22,67 @@ TOGETHER = 32  # lines of standard input that are read before they are answered
 @click.command("generate")
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option("--max-new-tokens", type=Whole(), help="Stop after so many tokens.  [default: the recipe's]", metavar="N")
+@click.option("--stream", is_flag=True, help="Print each output while it is written.")
+@click.option("--jsonl", is_flag=True, help="Print every candidate as a JSON object a line, with its probability.")
+@takes_wishes
 @click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ...")
 @sets_run
-def command(run: str, texts: tuple[str, ...], max_new_tokens: int | None, device: str, reading: Reading) -> None:
-    """Let RUN (a run's folder) write: a continuation, or the other text of an encoder-decoder.
+def command(
+    run: str, texts: tuple[str, ...], stream: bool, jsonl: bool, shorthands: Shorthands, device: str, reading: Reading
+) -> None:
+    """Let RUN (a run's folder) write: a continuation, the other text of an encoder-decoder, or fills for masks.
 
     Prints one output for each TEXT. Without TEXT, reads standard input line by line and prints one line for each; line
-    breaks within an output then become spaces.
+    breaks within an output then become spaces. On a terminal it asks for texts instead, and streams its answers: Ctrl-C
+    ends an answer, Ctrl-D leaves.
     """
+    form = _form(stream, jsonl, shorthands)
     loaded = reading.run(run, device)
+    asked = _asked(loaded, shorthands, reading.sets)
     if texts:
-        for output in loaded.generate(list(texts), max_new_tokens=max_new_tokens):
-            click.echo(output)
-        return
-    for prompts in batches(lines(sys.stdin.buffer), 1 if sys.stdin.isatty() else TOGETHER):
-        for output in loaded.generate(prompts, max_new_tokens=max_new_tokens):
-            click.echo(" ".join(output.splitlines()))
+        Answers(loaded, asked, form).give(texts)
+    elif on_terminal():
+        from tfkit.cli.conversation import converse
+
+        converse(Answers(loaded, asked, form).alone)
+    else:
+        _answer_lines(Answers(loaded, asked, form, lines=True), shorthands.batch_size or TOGETHER)
+
+
+def on_terminal() -> bool:
+    """Whether somebody types, and reads what is printed."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _form(stream: bool, jsonl: bool, shorthands: Shorthands) -> Form:
+    """How outputs are printed; raises UsageError for options that exclude each other."""
+    others = ["--jsonl"] * jsonl + shorthands.given("n_best", "batch_size")
+    if stream and others:
+        raise UsageError(f"--stream prints one text while it is written; leave {' and '.join(others)} out")
+    if stream or jsonl:
+        return "stream" if stream else "jsonl"
+    return "best" if shorthands.n_best is None else "all"
+
+
+def _asked(run: Run, shorthands: Shorthands, sets: tuple[str, ...]) -> dict[str, Any]:
+    """What the run is asked for; raises UsageError, RecipeError for what it cannot do, before anything is read."""
+    given = shorthands.given()
+    if not run.writes:
+        if given:
+            raise UsageError(f"{', '.join(given)}: {run.folder} holds an encoder; that is for models that write")
+        return {}
+    asked: dict[str, Any] = {
+        **shorthands.wishes(run.recipe.generate, sets),
+        "max_new_tokens": shorthands.max_new_tokens,
+    }
+    run.writer(**asked).check()
+    return asked
+
+
+def _answer_lines(answers: Answers, together: int) -> None:
+    """Answer standard input, so many lines at a time; one by one where somebody types or reads along."""
+    one_by_one = sys.stdin.isatty() or answers.form == "stream"
+    before = 0
+    for prompts in batches(lines(sys.stdin.buffer), 1 if one_by_one else together):
+        answers.give(prompts, before)
+        before += len(prompts)

@@ -109,6 +109,7 @@ USES: dict[str, Use] = {
     "metric": Use("train.metrics", PAIRS, "translate-numbers", beside=()),
     "logits": Use("generate.logits", PAIRS, "translate-numbers", beside=()),
     "stop": Use("generate.stop", PAIRS, "translate-numbers", beside=("end_token",)),
+    "strategy": Use("generate.strategy", PAIRS, "translate-numbers"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -26,6 +27,9 @@ class Sublayer(Component, nn.Module):
     residual_outputs: ClassVar[tuple[str, ...]] = ()
     # linear layers whose initial weights a layout's `init_gain` scales, by name (DeepNorm: all but query and key)
     gained: ClassVar[tuple[str, ...]] = ()
+    # linear layers that read the same input, by name; decoding may make one product of them (generation/weights.py)
+    together: ClassVar[tuple[str, ...]] = ()
+    joined: Callable[[Tensor], tuple[Tensor, ...]] | None = None  # that product, while it is in use
 
     def __init__(self, config: component.Config, shape: Shape) -> None:
         super().__init__()
@@ -36,6 +40,17 @@ class Sublayer(Component, nn.Module):
         """[batch time d_model] -> [batch time d_model]."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """What the linear layers named in `together` make of x, in their order."""
+        if self.joined is not None:
+            return self.joined(x)
+        return tuple([getattr(self, name)(x) for name in self.together])
+
     def new_state(self) -> Any | None:
-        """An empty decode state of this sublayer, or None when it needs none to decode one token at a time."""
+        """An empty decode state of this sublayer, or None when it needs none to decode one token at a time.
+
+        It has `reorder(rows)` and `bytes()`. It may have `rewind(length)`, without which tokens cannot be taken back,
+        with `earliest()` where that goes so far only; `reserve(length)`; and `keep_last(count)`, which tells it before
+        anything is read that `context.mask` and `context.position` will tell of the last `count` tokens only.
+        """
         return None

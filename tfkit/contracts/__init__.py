@@ -14,7 +14,7 @@
 | dropout | it belongs to training |
 | compile | one graph, any sizes |
 | refusals | what it does not declare is refused |
-| tokenizer, corpus, objective, optimizer, schedule, metric, generation | the parts outside the model |
+| tokenizer, corpus, objective, optimizer, schedule, metric, generation, strategy | the parts outside the model |
 
 `verify` holds parts to all of them and says in words what failed: `tfkit parts --verify my_parts.py`. A check is a
 function of a `Case` that raises `Broken`; it is entered with `@contract` and runs when those it needs have held.
@@ -26,7 +26,7 @@ from importlib import import_module
 FILES = (
     "built", "shapes", "gradients", "visibility", "padding", "cache", "positions", "memory", "saving", "dropout",
     "refusals", "compile",
-    "tokenizer", "corpus", "objective", "optimizer", "schedule", "metric", "generation",
+    "tokenizer", "corpus", "objective", "optimizer", "schedule", "metric", "generation", "strategy",
 )  # fmt: skip
 for _file in FILES:
     import_module(f"tfkit.contracts.{_file}")

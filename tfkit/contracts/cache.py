@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.calls import PAD, SOURCE, model, padded, run, tokens, tokenwise
-from tfkit.contracts.cases import Case
+from tfkit.contracts.cases import Case, loads
 from tfkit.contracts.check import contract, expect, expect_equal
+from tfkit.core.errors import UsageError
+
+WINDOW = 3  # keys that a token sees where a state is to forget the others
 
 
 def decodes(case: Case) -> bool:
@@ -53,7 +56,7 @@ def stepwise(
 )
 @torch.no_grad()
 def check_cache(case: Case) -> None:
-    """In steps of several sizes, without padding and with padding on the left."""
+    """In steps of several sizes, without padding and with padding on the left; what is forgotten, and taken back."""
     ids = tokens(3, 7)
     more = memory_of(case, 3)
     full = tokenwise(run(case, ids, **more))
@@ -64,6 +67,43 @@ def check_cache(case: Case) -> None:
             expect_equal(steps[name], value, f"{name} decoded in steps of {sizes}, and at once")
     if case.declares("padding"):
         _left_padded(case)
+    if not case.opens:
+        _rewound(case)
+    if case.slot in ("attention", "position"):
+        _forgotten(case)
+
+
+def _rewound(case: Case) -> None:
+    """Tokens are taken back and others read; a state that cannot do so says it, and goes on."""
+    ids, other, more = tokens(2, 7), tokens(2, 4, seed=70), memory_of(case, 2)
+    state = model(case).new_state()
+    run(case, ids[:, :4], state=state, **more)
+    run(case, ids[:, 4:5], state=state, **more)
+    text, start = torch.cat((ids[:, :3], other), dim=1), 3
+    try:
+        state.rewind(start)
+    except UsageError:
+        text, start = ids, 5
+    full = tokenwise(run(case, text, **more))
+    found = tokenwise(run(case, text[:, start:], state=state, **more))
+    for name, value in full.items():
+        how = "tokens were taken back" if start == 3 else "a state refused to take tokens back"
+        expect_equal(found[name], value[:, start:], f"{name} after {how}, and at once")
+
+
+def _forgotten(case: Case) -> None:
+    """A window lets a state forget: in steps, behind a long prompt, and with padding on the left."""
+    masked = case.with_layer(mask={"type": "window", "size": WINDOW})
+    if not loads(masked):
+        return
+    ids, more = tokens(2, 11), memory_of(case, 2)
+    full = tokenwise(run(masked, ids, **more))
+    for sizes in ([1, 1, 5, 1, 3], [8, 1, 1, 1]):
+        steps = stepwise(masked, ids, sizes, **more)
+        for name, value in full.items():
+            expect_equal(steps[name], value, f"{name} behind a window decoded in steps of {sizes}, and at once")
+    if case.declares("padding"):
+        _left_padded(masked)
 
 
 def memory_of(case: Case, rows: int) -> dict[str, Any]:

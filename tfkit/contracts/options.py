@@ -24,11 +24,13 @@ SIZES: dict[str, Any] = {
     "alpha": 1.5,
     "before": 2,
     "beta": 0.5,
+    "choices": ["the cat", "a"],
     "d_embedding": 8,
     "d_ff": 24,
     "d_output": 6,
     "dilation": 2,
     "ends": 4,
+    "epsilon": 0.02,
     "factor": 2.0,
     "final": 0.001,
     "fraction": 0.5,
@@ -36,6 +38,7 @@ SIZES: dict[str, Any] = {
     "head_dim": 8,
     "kv_rank": 12,
     "inner_norm": "rms_norm",
+    "k": 5,
     "label_smoothing": 0.1,
     "length": 4,
     "limit": 0.5,
@@ -46,8 +49,10 @@ SIZES: dict[str, Any] = {
     "max_val": 2.0,
     "min_val": -2.0,
     "minimum_count": 1,
+    "n_best": 2,
     "negative_slope": 0.2,
     "num_active": 2,
+    "num_beams": 3,
     "num_buckets": 8,
     "num_classes": 3,
     "num_experts": 4,
@@ -55,6 +60,8 @@ SIZES: dict[str, Any] = {
     "num_kv_heads": 2,
     "num_shared": 2,
     "offset": 2,
+    "p": 0.8,
+    "pattern": "[a-z ]*",
     "peak": 0.01,
     "penalty": 1.3,
     "qk_norm": "rms_norm",
@@ -69,6 +76,7 @@ SIZES: dict[str, Any] = {
     "size": 3,
     "softcap": 5.0,
     "strings": ["the"],
+    "temperature": 0.7,
     "theta": 100.0,
     "threshold": 0.1,
     "tokens": 4,
@@ -86,7 +94,7 @@ SIZES: dict[str, Any] = {
 PARTS = {"feedforward": "mlp", "activation": "gelu", "norm": "layer_norm", "attention": "multi_head"}
 # Slots whose options are not asked about a shape.
 SHAPELESS = frozenset(
-    "init model tokenizer corpus objective optimizer schedule metric logits stop".split()  # noqa: SIM905
+    "init model tokenizer corpus objective optimizer schedule metric logits stop strategy".split()  # noqa: SIM905
 )
 
 D_MODEL = 16

@@ -48,12 +48,16 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Span:
-    """Which places of the sequence ask, and which are looked at: queries past..past+queries of keys 0..keys."""
+    """Which places of the sequence ask, and which are looked at: queries past..past+queries of keys first..keys.
+
+    `first` is above 0 where a decode state has forgotten the keys that no query can see any more.
+    """
 
     queries: int
     keys: int
     past: int
     device: torch.device
+    first: int = 0
 
     def query(self) -> Tensor:
         """Places of the queries, [1 query 1]."""
@@ -61,7 +65,7 @@ class Span:
 
     def key(self) -> Tensor:
         """Places of the keys, [1 1 key]."""
-        return torch.arange(self.keys, device=self.device)[None, None, :]
+        return torch.arange(self.first, self.keys, device=self.device)[None, None, :]
 
 
 @dataclass(frozen=True)
@@ -73,18 +77,28 @@ class Reach:
     aligned: int | None = None
 
 
+def looks_back(rules: Sequence[Rule]) -> int | None:
+    """How many keys before itself a query sees at most; None where there is no end, or something opens more."""
+    if any(rule.opens for rule in rules):
+        return None
+    ends = [end[0] for end in [rule.reach() for rule in rules] if end is not None]
+    before = min(ends, default=ALL)
+    return None if before >= ALL else before
+
+
 @dataclass
 class Visibility:
     """Who may look at whom: rules over places in the sequence, made a tensor only when a kernel asks, and kept.
 
-    visible = padding and segments and (all limits, or any opening).
+    visible = padding and segments and (all limits, or any opening). `real` and `segments` tell of all places from 0 on,
+    whatever the span begins with.
     """
 
     rules: Sequence[Rule]
     span: Span
     inputs: Inputs = field(default_factory=Inputs)
-    real: Tensor | None = None  # [batch key], True = a real token
-    segments: tuple[Tensor, Tensor] | None = None  # of queries [batch query] and of keys [batch key]; equal = together
+    real: Tensor | None = None  # [batch place], True = a real token
+    segments: tuple[Tensor, Tensor] | None = None  # of queries [batch query], of all [batch place]; equal = together
     kept: dict[Any, Any] = field(default_factory=dict, init=False)  # what kernels made of it, once for all layers
     _dense: Tensor | None = field(default=None, init=False)
     _seen: tuple[Tensor | None, Tensor | None] | None = field(default=None, init=False)
@@ -101,7 +115,14 @@ class Visibility:
         if self.real is not None or self.segments is not None:
             return False
         last_only = self.span.queries == 1 and self.span.past == self.span.keys - 1
-        return all(last_only and getattr(rule, "triangle", False) for rule in self.rules)
+        return all(last_only and self._shows_past(rule) for rule in self.rules)
+
+    def _shows_past(self, rule: Rule) -> bool:
+        """Whether a rule shows a query all keys before it that there are: a window, once the others are forgotten."""
+        if getattr(rule, "triangle", False):
+            return True
+        end = rule.reach() if getattr(rule, "solid", False) else None
+        return end is not None and end[0] >= self.span.past - self.span.first
 
     def dense(self) -> Tensor | None:
         """True = may look, [batch|1 query|1 key]; None = everything is visible."""
@@ -144,13 +165,13 @@ class Visibility:
         return self.inputs.global_attention_mask.bool()
 
     def starts(self) -> Tensor | None:
-        """The place of the first token of the text that each key belongs to, [batch key]; None = 0 for all."""
+        """The place of the first token of the text that each token belongs to, [batch place]; None = 0 for all."""
         if not any(rule.counts_texts for rule in self.rules):
             return None
         if self.segments is not None:
             of_keys = self.segments[1]
             begins = F.pad(of_keys[:, 1:] != of_keys[:, :-1], (1, 0), value=True)
-            return (begins * self.span.key()[0]).cummax(dim=1).values
+            return (begins * torch.arange(self.span.keys, device=self.span.device)).cummax(dim=1).values
         return None if self.real is None else self.real.int().argmax(dim=1, keepdim=True).expand_as(self.real)
 
     def among(self, query: Tensor, key: Tensor) -> Tensor:
@@ -160,7 +181,7 @@ class Visibility:
         is more than one axis between.
         """
         visible = self._ruled(query, key, openings=query.dim() == 2)
-        facts = [((key >= 0) & (key < self.span.keys))[..., None, :]]
+        facts = [((key >= self.span.first) & (key < self.span.keys))[..., None, :]]
         if self.real is not None:
             facts.append(at(self.real, key)[..., None, :])
         if self.segments is not None:
@@ -173,13 +194,15 @@ class Visibility:
     def _make(self) -> Tensor:
         visible = self._ruled(self.span.query()[:, :, 0], self.span.key()[:, 0])
         together = [] if visible is None else [visible]
+        first = self.span.first
         if self.real is not None:
-            together.append(self.real[:, None, :])
+            together.append(self.real[:, None, first:])
         if self.segments is not None:
-            together.append(self.segments[0][:, :, None] == self.segments[1][:, None, :])
+            together.append(self.segments[0][:, :, None] == self.segments[1][:, None, first:])
         dense = _every(together)
-        # every rule may have been an opening: those open what is open already
-        return torch.ones(1, 1, self.span.keys, dtype=torch.bool, device=self.span.device) if dense is None else dense
+        if dense is None:  # every rule may have been an opening: those open what is open already
+            dense = torch.ones(1, 1, self.span.keys - first, dtype=torch.bool, device=self.span.device)
+        return dense
 
     def _ruled(self, query: Tensor, key: Tensor, openings: bool = True) -> Tensor | None:
         """All limits, or any opening, of places [batch|1 ... query] and [batch|1 ... key]; None = no limit."""
@@ -233,7 +256,7 @@ class Placement:
     def __init__(self, parts: Sequence[Positioned], query: Tensor, key: Tensor) -> None:
         self.parts = parts
         self.query = query  # [batch|1 query], counted from 0 unless the call says otherwise
-        self.key = key  # [batch|1 key]
+        self.key = key  # [batch|1 key], those that a decode state has forgotten left out
         self._rotations: dict[tuple[int, bool], Any] = {}
         self._biases: dict[int, Tensor | None] = {}
 

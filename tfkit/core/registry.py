@@ -45,6 +45,7 @@ CATALOGUES: dict[str, str] = {
     "metric": "tfkit.training.metric",
     "logits": "tfkit.generation.logits",
     "stop": "tfkit.generation.stop",
+    "strategy": "tfkit.generation.strategy",
 }
 # slot -> the same of what is registered like a part but named by no recipe: maps to other libraries' formats
 MAPS: dict[str, str] = {"family": "tfkit.interop.huggingface.families"}

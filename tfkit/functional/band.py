@@ -18,7 +18,7 @@ SMALLEST = 64  # queries in a block: fewer make too many small products
 class Tiles:
     """Blocks of queries, and for each the keys from `before` its first to `after` its last query.
 
-    Query i stands at the place past + i of the sequence; of `keys` keys, key j at the place j.
+    Query i stands at the place past + i of the sequence, key j at the place first + j; `keys` is the last place's end.
     """
 
     block: int
@@ -27,6 +27,7 @@ class Tiles:
     queries: int
     keys: int
     past: int
+    first: int = 0
 
     @property
     def count(self) -> int:
@@ -46,7 +47,7 @@ class Tiles:
     def of_keys(self, x: Tensor) -> Tensor:
         """[batch head key dim] -> [batch tile head width dim], a view; places beyond the sequence are zeros."""
         end = self.past + self.count * self.block + self.after
-        x = F.pad(x, (0, 0, self.before - self.past, end - self.keys))
+        x = F.pad(x, (0, 0, self.before - self.past + self.first, end - self.keys))
         return rearrange(x.unfold(2, self.width, self.block), "batch head tile dim time -> batch tile head time dim")
 
     def joined(self, x: Tensor, batch: int) -> Tensor:
@@ -73,8 +74,8 @@ def tiles_of(mask: Visibility) -> Tiles | None:
     aligned = band.aligned if mask.marked() is None else None
     before, after = (band.before, band.after) if aligned is None else (0, 0)
     block = aligned or max(SMALLEST, (before + after) // 2)
-    tiles = Tiles(min(block, span.queries), before, after, span.queries, span.keys, span.past)
-    return tiles if 4 * tiles.width <= 3 * span.keys else None
+    tiles = Tiles(min(block, span.queries), before, after, span.queries, span.keys, span.past, span.first)
+    return tiles if 4 * tiles.width <= 3 * (span.keys - span.first) else None
 
 
 @dataclass(frozen=True)
@@ -142,12 +143,10 @@ class Band:
 
 def band_of(mask: Visibility, batch: int) -> Band | None:
     """The mask cut into tiles where that is worth it, made once in a forward; None where it is not."""
-    tiles = tiles_of(mask)
-    if tiles is None:
-        return None
     if "band" not in mask.kept:
-        mask.kept["band"] = Band(mask, tiles, batch)
-    band: Band = mask.kept["band"]
+        tiles = tiles_of(mask)
+        mask.kept["band"] = None if tiles is None else Band(mask, tiles, batch)
+    band: Band | None = mask.kept["band"]
     return band
 
 

@@ -60,7 +60,7 @@ def kernel_attention(
     values = F.pad(_exact(value), (0, 1), value=1.0)  # the total is one more value
     before = _before(past, peak)
     if causal:
-        out = _causal(queries, keys, values, before, CHUNK if past is None else key.shape[2])
+        out = _causal(queries, keys, values, before, CHUNK if past is None else min(CHUNK, key.shape[2]))
     else:
         out = queries @ (_sums(keys, values) + before)
     if past is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,9 @@ from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.logits import LogitsRule
 from tfkit.generation.stop import Row, StopRule
+
+UNFINISHED = "\ufffd"  # what a decoder writes for bytes that are no character
+BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # a token of one byte, for what the vocabulary has no piece of
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,19 @@ class Rules:
             text = rule.cut_text(text)
         return text
 
+    def certain(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
+        """What of the text of `ids` will be given out whatever tokens come behind them, so that a stream may show it.
+
+        Half a character is not certain: a byte, or the sign that stands for bytes which are no character yet.
+        """
+        kept = self.cut(ids)
+        while kept and self.tokenizer is not None and _is_byte(self.tokenizer, kept[-1]):
+            kept.pop()
+        text = self._decode(prompt, kept).rstrip(UNFINISHED)
+        for rule in self.stop:
+            text = rule.certain(text)
+        return text
+
     def _decode(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
         """The text of `ids` as it stands behind the prompt: a space between the two belongs to it."""
         if self.tokenizer is None:
@@ -60,11 +77,28 @@ class Rules:
         return whole[len(before) :] if whole.startswith(before) else self.tokenizer.decode(ids)
 
 
+def _is_byte(tokenizer: Tokenizer, id_: int) -> bool:
+    """Whether a token stands for one byte of a character, which a decoder joins with those around it."""
+    return id_ < tokenizer.vocab_size and BYTE.fullmatch(tokenizer.backend.id_to_token(id_) or "") is not None
+
+
 def bound_rules(logits: Sequence[Config], stop: Sequence[Config], tokenizer: Tokenizer) -> Rules:
     """The rules that these options describe; raises UsageError naming the rule that cannot go with the tokenizer."""
+    _check_order([config.part for config in logits])
     return Rules(
         [_bound(config, tokenizer) for config in logits], [_bound(config, tokenizer) for config in stop], tokenizer
     )
+
+
+def _check_order(parts: Sequence[Any]) -> None:
+    """Raise UsageError where a rule could forbid all that a rule of certain texts allows, so that none is completed."""
+    for place, part in enumerate(parts):
+        others = [other for other in parts[:place] if other.of_sampling or other.constrains]
+        if part.constrains and others:
+            what = f"generate.logits: {part.part_name} stands behind {others[0].part_name}, which"
+            if others[0].constrains:
+                raise UsageError(f"{what} allows other texts; there is one rule of that kind")
+            raise UsageError(f"{what} may leave none of the tokens that it allows; list {part.part_name} first")
 
 
 def _bound(config: Config, tokenizer: Tokenizer) -> Any:

@@ -4,103 +4,141 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from tfkit.core.errors import UsageError
+from tfkit.functional.attend import announce
 from tfkit.generation.logits.base import PADDING
+from tfkit.generation.prompts import Ids, PromptError
+from tfkit.generation.reading import Text, encoded, hidden_of, last, read_begun, read_on
 from tfkit.models import DecodeState, Model
-
-Ids = Sequence[int]
 
 
 class Stepper:
-    """Logits of the next token of every row. Prompts of unlike length are padded on the left, sources on the right."""
+    """Logits of the next token of every row. Prompts of unlike length are padded on the left, sources on the right.
+
+    With a decode state equal rows are read once, and so is what all rows begin with; a long prompt is read in pieces.
+    """
 
     def __init__(
-        self, model: Model, prompts: Sequence[Ids], sources: Sequence[Ids] | None = None, use_cache: bool = True
+        self,
+        model: Model,
+        prompts: Sequence[Ids],
+        sources: Sequence[Ids] | None = None,
+        use_cache: bool = True,
+        room: int = 0,
     ) -> None:
         """`prompts` are what the decoder begins with (the start token, where there are two), `sources` what is encoded.
 
-        Raises UsageError for a prompt or a source that is empty, too long, or holds an unknown id.
+        As far as is known `room` tokens will be written at most. Raises UsageError for a prompt or a source that is
+        empty, too long, or holds an unknown id.
         """
         check_ids(model, prompts, sources)
         self.model = model
         self.steps = 0  # tokens written on each row
+        self.room = room
         device = next(model.parameters()).device
-        self.ids, self.real = _padded(prompts, device, left=True)  # [rows time], real None where nothing is padded
+        ids, real = _padded(prompts, device, left=True)
+        self.text = Text(ids, None if real is None else (~real).sum(dim=1, keepdim=True))
         self.state: DecodeState | None = model.new_state() if use_cache and model.caches else None
-        self.source: Tensor | None = None
-        self.source_real: Tensor | None = None
-        if sources is not None:
-            self.source, self.source_real = _padded(sources, device, left=False)
-        self.memory: Tensor | None = None  # [rows source d_model] of the encoder, where no state keeps it
+        if use_cache and self.state is None:
+            announce(f"{last(model).keeps_nothing}; the whole text is read for every token")
+        self._sources = None if sources is None else _padded(sources, device, left=False)
+        self._known = 0  # how long the texts were when they were read last, what was taken back since included
+        self.hidden: Tensor | None = None  # [rows new d_model] of the tokens that were read last
+
+    @property
+    def ids(self) -> Tensor:
+        """Prompts and what was written, [rows time]; what pads them may be any ids."""
+        return self.text.ids
+
+    @property
+    def real(self) -> Tensor | None:
+        """Which of the ids are real, [rows time]; None where nothing is padded."""
+        return self.text.real
 
     @property
     def rows(self) -> int:
         """How many sequences are being written."""
-        return self.ids.shape[0]
+        return self.text.rows
 
     def logits(self) -> Tensor:
         """Logits of the token that comes next, [rows vocab]."""
-        seen = 0 if self.state is None else self.state.length
-        hidden = self._hidden(self.ids[:, seen:], self._positions()[:, seen:])
+        return self.last_logits(1)[:, 0]
+
+    def last_logits(self, count: int) -> Tensor:
+        """Logits of what comes behind each of the last `count` tokens, [rows count vocab], which no state has seen."""
         if self.model.head is None:
             raise UsageError("this model has no head that predicts tokens; give it one, such as head: language_model")
-        out: Tensor = self.model.head(hidden[:, -1:])
-        return out[:, 0]
+        if self._sources is not None:
+            self._encode(*self._sources)
+        self.hidden = hidden_of(self.model, self.text) if self.state is None else self._read(self.state)
+        out: Tensor = self.model.head(self.hidden[:, -count:])
+        return out
 
     def tokens(self) -> Tensor:
         """Each row's prompt and what was written behind it, [rows time], PADDING before them."""
-        return self.ids if self.real is None else self.ids.masked_fill(~self.real, PADDING)
+        real = self.real
+        return self.ids if real is None else self.ids.masked_fill(~real, PADDING)
 
     def written(self) -> Tensor:
         """How many of the last tokens of each row were written, [rows]."""
         return torch.full((self.rows,), self.steps, device=self.ids.device)
 
     def append(self, tokens: Tensor) -> None:
-        """Add one token to each row; `tokens` is [rows]."""
-        self.steps += 1
-        self.ids = torch.cat((self.ids, tokens[:, None]), dim=1)
-        if self.real is not None:
-            self.real = torch.cat((self.real, self.real.new_ones(self.rows, 1)), dim=1)
+        """Add a token to each row, or as many to all; `tokens` is [rows] or [rows count]."""
+        tokens = tokens.view(self.rows, -1)
+        self.steps += tokens.shape[1]
+        self.text = replace(self.text, ids=torch.cat((self.ids, tokens), dim=1))
+
+    def rewind(self, count: int) -> None:
+        """Take back the last `count` tokens that were written on each row; others must follow before there are logits.
+
+        Raises UsageError, with nothing changed, where a state cannot.
+        """
+        if not 0 <= count <= self.steps:
+            raise UsageError(f"of {self.steps} tokens that were written {count} cannot be taken back")
+        length = self.text.length - count
+        if self.state is not None and self.state.length > length:
+            self.state.rewind(length)
+        self.steps -= count
+        self.text = replace(self.text, ids=self.ids[:, :length])
 
     def keep(self, rows: Tensor) -> None:
         """Go on with row `rows[i]` as row i; `rows` is [new_rows]."""
-        for name in ("ids", "real", "source", "source_real", "memory"):
-            value = getattr(self, name)
-            if value is not None:
-                setattr(self, name, value.index_select(0, rows))
+        if rows.tolist() == list(range(self.rows)):
+            return
+        self.text = self.text.chosen(rows)
+        if self._sources is not None:
+            self._sources = tuple(None if part is None else part[rows] for part in self._sources)  # type: ignore[assignment]
         if self.state is not None:
             self.state.reorder(rows)
 
-    def _positions(self) -> Tensor:
-        """Places [rows|1 time], counted from each row's first real token."""
-        if self.real is None:
-            return torch.arange(self.ids.shape[1], device=self.ids.device)[None]
-        return (self.real.long().cumsum(dim=1) - 1).clamp(min=0)
+    def _encode(self, source: Tensor, real: Tensor | None) -> None:
+        """Read the sources, the first time that anything is read."""
+        memory, which = encoded(self.model, source, real)
+        self.text, self._sources = replace(self.text, memory=memory, memory_real=real), None
+        if self.state is not None:
+            self.state.sources = torch.tensor(which, device=source.device)
 
-    def _hidden(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Hidden states [rows new d_model] of the tokens that the state has not seen."""
-        if self.source is None:
-            out = self.model(
-                input_ids=ids, attention_mask=self.real, position_ids=positions, state=self.state, with_heads=False
-            )
-        else:
-            encoded = self.memory is not None if self.state is None else self.state.length > 0
-            out = self.model(
-                input_ids=None if encoded else self.source,
-                attention_mask=self.source_real,
-                encoder_hidden_states=self.memory,
-                decoder_input_ids=ids,
-                decoder_attention_mask=self.real,
-                decoder_position_ids=positions,
-                state=self.state,
-                with_heads=False,
-            )
-            self.memory = out.memory if self.state is None else None
-        hidden: Tensor = out.hidden
+    def _read(self, state: DecodeState) -> Tensor:
+        """Hidden states of the tokens that the state has not seen."""
+        seen, length = state.length, self.text.length
+        known, self._known = self._known, length
+        if seen and not last(self.model).lasts(self.text.lengths(known), self.text.lengths(length)):
+            announce("positions change with the length of the text; wherever they do it is read anew")
+            self.text = replace(self.text, memory=state.memory, memory_real=state.memory_real)
+            self.state, seen = self.model.new_state(), 0
+            self.state.sources = state.sources
+            state = self.state
+        if seen:
+            return read_on(self.model, state, self.text)
+        state.reserve(length + self.room)
+        hidden = read_begun(self.model, state, self.text)
+        self.text = replace(self.text, memory=None, memory_real=None)  # the state has it
         return hidden
 
 
@@ -129,12 +167,12 @@ def _check(rows: Sequence[Ids], name: str, longest: int | None, vocab_size: int 
         raise UsageError(f"there is no {name} to start from")
     for number, row in enumerate(rows, 1):
         if not len(row):
-            raise UsageError(f"{name} {number} is empty, so that there is no token to begin with")
+            raise PromptError(name, number, "is empty, so that there is no token to begin with")
         if longest is not None and len(row) > longest:
-            raise UsageError(f"{name} {number} has {len(row)} tokens; this model reads at most {longest}; shorten it")
+            raise PromptError(name, number, f"has {len(row)} tokens; this model reads at most {longest}; shorten it")
         if min(row) < 0 or (vocab_size is not None and max(row) >= vocab_size):
             wrong = min(row) if min(row) < 0 else max(row)
-            raise UsageError(f"{name} {number} holds the id {wrong}; ids go from 0 to {(vocab_size or 0) - 1}")
+            raise PromptError(name, number, f"holds the id {wrong}; ids go from 0 to {(vocab_size or 0) - 1}")
 
 
 def _padded(rows: Sequence[Ids], device: torch.device, left: bool) -> tuple[Tensor, Tensor | None]:

@@ -2,50 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 
-from tfkit.generation.greedy import greedy
-from tfkit.generation.rules import Rules
-from tfkit.generation.stepper import Ids, check_ids
-from tfkit.models import Model
+from tfkit.generation.search import Candidate, Search
+from tfkit.generation.stepper import evaluating
+from tfkit.generation.strategy import Strategy
+from tfkit.generation.weights import decoding
 
 
-def write_all(
-    model: Model,
-    prompts: Sequence[Ids],
-    limits: Sequence[int],
-    rules: Rules | None = None,
-    sources: Sequence[Ids] | None = None,
-    batch_size: int = 64,
-) -> list[list[int]]:
-    """What the model writes behind each prompt, at most `limits[i]` tokens; `batch_size` rows at a time.
+def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[Candidate]]:
+    """The candidates of each prompt, the best first; `batch_size` prompts at a time.
 
-    Raises UsageError for what the model cannot read, before anything is computed.
+    Raises UsageError for what the strategy cannot do, before anything is computed.
     """
-    check_ids(model, prompts, sources)
-    read = prompts if sources is None else sources
-    order = sorted(range(len(read)), key=lambda index: len(read[index]))
-    written: list[list[int]] = [[] for _ in read]
-    for rows in _batches(model, order, prompts, read, batch_size):
-        out = greedy(
-            model,
-            [prompts[row] for row in rows],
-            [limits[row] for row in rows],
-            rules,
-            sources=None if sources is None else [sources[row] for row in rows],
-        )
-        for row, ids in zip(rows, out, strict=True):
-            written[row] = ids
-    return written
+    strategy.check(search)
+    found: list[list[Candidate]] = [[] for _ in search.prompts]
+    with evaluating(search.model), decoding(search.model, search.quantize):
+        for rows in _batches(search, batch_size):
+            for row, candidates in zip(rows, strategy.search(_begun(search.of(rows))), strict=True):
+                found[row] = candidates
+    return found
 
 
-def _batches(
-    model: Model, order: Sequence[int], prompts: Sequence[Ids], read: Sequence[Ids], batch_size: int
-) -> Iterator[list[int]]:
+def _begun(search: Search) -> Search:
+    """A search whose time counts from now; each batch has its own."""
+    return replace(search, began=time.monotonic())
+
+
+def _batches(search: Search, batch_size: int) -> Iterator[list[int]]:
     """Rows to be written together; of one length where some part cannot leave padding out."""
-    alone = any(plan.without("padding") for plan in model.blueprint.stacks())
-    for _, alike in groupby(order, key=lambda row: (len(read[row]), len(prompts[row])) if alone else None):
+    read = search.prompts if search.sources is None else search.sources
+    order = sorted(range(len(read)), key=lambda index: len(read[index]))
+    alone = any(plan.without("padding") for plan in search.model.blueprint.stacks())
+    for _, alike in groupby(order, key=lambda row: (len(read[row]), len(search.prompts[row])) if alone else None):
         rows = list(alike)
         for start in range(0, len(rows), batch_size):
             yield rows[start : start + batch_size]

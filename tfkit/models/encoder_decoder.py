@@ -50,7 +50,7 @@ class EncoderDecoder(Model):
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise UsageError("give decoder_input_ids: the tokens so far, the start token first")
         special = {"global_attention_mask": global_attention_mask, "prefix_length": prefix_length}
-        check_needed(self.stack("encoder").plan.needs | self.stack("decoder").plan.needs, special)
+        check_needed(self.stack("encoder").needs | self.stack("decoder").needs, special)
         real = as_real(attention_mask, input_ids, "attention_mask")
         source = Call(
             inputs=Inputs(input_ids, token_type_ids, global_attention_mask, prefix_length, real),

@@ -51,14 +51,26 @@ class Layer(nn.Module):
             seen = context.memory if name in self.reads_memory else context
             if seen is None:
                 raise UsageError(f"{name} needs a memory to attend to: give encoder_hidden_states")
-            seen = replace(seen, state=state.get(name))
+            own = state.get(name)
+            seen = seen if own is None and seen.state is None else replace(seen, state=own)
             branches.append(Branch(name, getattr(self, name), seen, self.dropout, norms, self.branch_scale))
         return branches
 
-    def new_state(self) -> LayerState:
-        """Empty decode states."""
+    def new_state(self, keeps: int | None = None) -> LayerState:
+        """Empty decode states; those of the text itself need only the last `keeps` tokens, None = all of them."""
         states = {name: getattr(self, name).new_state() for name in self.names}
+        if keeps is not None:
+            for name in states.keys() - self.reads_memory:
+                if hasattr(states[name], "keep_last"):
+                    states[name].keep_last(keeps)
         return {name: state for name, state in states.items() if state is not None}
+
+    @property
+    def forgets(self) -> bool:
+        """Whether every sublayer that asks who sees whom keeps a state that can forget what nobody sees any more."""
+        parts = [getattr(self, name) for name in self.names if name not in self.reads_memory]
+        states = [part.new_state() for part in parts if "masks" in part.capabilities and "cache" in part.capabilities]
+        return all(state is None or hasattr(state, "keep_last") for state in states)
 
 
 def _norms(plan: LayerPlan) -> dict[str, Config | None]:

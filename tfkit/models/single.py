@@ -45,7 +45,7 @@ class SingleStack(Model):
         """
         check_ids(input_ids, "input_ids")
         stack = self.stack(self.side)
-        check_needed(stack.plan.needs, {"global_attention_mask": global_attention_mask, "prefix_length": prefix_length})
+        check_needed(stack.needs, {"global_attention_mask": global_attention_mask, "prefix_length": prefix_length})
         if prefix_length is not None and segment_ids is not None:
             raise UsageError(
                 "prefix_length counts from the start of a row, which packed texts share; give one or the other"

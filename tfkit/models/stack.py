@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.core.blueprint import StackPlan
-from tfkit.core.context import Collector, Context, Inputs, Placement, Positioned, Rule, Span, Visibility
+from tfkit.core.component import Config
+from tfkit.core.context import Collector, Context, Inputs, Placement, Positioned, Rule, Span, Visibility, looks_back
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
 from tfkit.models.layer import Layer
@@ -41,16 +42,32 @@ class Call:
 
 @dataclass(frozen=True)
 class Kind:
-    """What all equal layers have in common in a call; `twin` is the first distinct layer with the same mask rules.
+    """What all equal layers have in common in a call; `twin` is the first distinct layer that sees the same.
 
-    `position` are weightless parts of the layers' own, made once for all of them; None where there are none, or where
-    each layer has parts `with_weights`.
+    `keeps` is how many keys of the past a decode state needs, None for all. `position` are weightless parts of the
+    layers' own, made once for all of them; None where there are none, or where each layer has parts `with_weights`.
     """
 
     rules: Sequence[Rule]
+    keeps: int | None
     twin: int
     position: Sequence[Positioned] | None = None
     with_weights: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the tokens of a call: where they stand, and those of a decode state's past too."""
+
+    span: Span
+    query: Tensor  # positions [batch|1 query]
+    key: Tensor  # positions [batch|1 place]
+    real: Tensor | None  # [batch place]
+    segments: tuple[Tensor, Tensor] | None  # [batch query] and [batch place]
+
+    def since(self, first: int) -> tuple[Span, Tensor]:
+        """The span and the positions of the keys at places from `first` on."""
+        return (replace(self.span, first=first), self.key[:, first:]) if first else (self.span, self.key)
 
 
 class Stack(nn.Module):
@@ -67,10 +84,14 @@ class Stack(nn.Module):
         self.final_norm = nn.Identity() if plan.final_norm is None else plan.final_norm.build(shape)
         self.final_dropout = Dropout(plan.final_dropout)
         self._stack_parts: list[Positioned] = list(self.position)  # type: ignore[arg-type]
-        self._kinds = [self._kind(plan, index) for index in range(len(plan.layers))]
+        self._kinds: list[Kind] = []
+        for index in range(len(plan.layers)):
+            self._kinds.append(self._kind(plan, index))
         self._order = plan.order
+        self.needs = plan.needs  # inputs of a call that some part reads
         self._without = {name: plan.without(name) for name in ("padding", "packing")}
-        self._moves = any(getattr(part, "moves", False) for part in self.modules())
+        self._moving = [part for part in self.modules() if getattr(part, "moves", False)]
+        self._moves = bool(self._moving)
         self._skips_padding = any(getattr(part, "skips_padding", False) for part in self.position)
 
     def forward(self, call: Call) -> Tensor:
@@ -106,32 +127,41 @@ class Stack(nn.Module):
 
     def _contexts(self, call: Call) -> list[Context]:
         """One context for each distinct layer; equal rules and positions are made once."""
-        span, query, key, real, segments = self._facts(call)
-        memory = _memory(call, span, query)
-        stack_position = Placement(self._stack_parts, query, key)
+        facts = self._facts(call)
+        memory = _memory(call, facts.span, facts.query)
+        placements: dict[int, Placement] = {}
         contexts: list[Context] = []
         for index, kind in enumerate(self._kinds):
+            # what a state has forgotten has no place: it gives the keys from the first that the oldest query may see
+            first = 0 if kind.keeps is None or call.state is None else max(0, facts.span.past - kind.keeps)
+            span, key = facts.since(first)
             if kind.twin == index:
-                mask = Visibility(kind.rules, span, call.inputs, real, segments)
+                mask = Visibility(kind.rules, span, call.inputs, facts.real, facts.segments)
             else:
                 mask = contexts[kind.twin].mask
-            placement = stack_position if kind.position is None else Placement(kind.position, query, key)
+            if first not in placements:
+                placements[first] = Placement(self._stack_parts, facts.query, key)
+            own = kind.position
+            placement = placements[first] if own is None else Placement(own, facts.query, key)
             contexts.append(Context(mask, placement, None, None, memory, call.inputs, call.collector))
         return contexts
 
     def _kind(self, plan: StackPlan, index: int) -> Kind:
-        layer = plan.layers[index]
+        layer, first = plan.layers[index], self.layers[plan.order.index(index)]
         rules = [rule.build(plan.shape(plan=layer)) for rule in layer.mask]
-        twin = next(
-            i for i, other in enumerate(plan.layers) if (other.mask, other.causal) == (layer.mask, layer.causal)
-        )
+        keeps = looks_back(rules) if first.forgets else None
+        twin = next((i for i in range(index) if self._sees(plan, i) == (layer.mask, layer.causal, keeps)), index)
         if layer.position is None:
-            return Kind(rules, twin)
-        first: nn.ModuleList = self.layers[plan.order.index(index)].position  # type: ignore[assignment]
-        with_weights = next(first.parameters(), None) is not None
-        return Kind(rules, twin, None if with_weights else list(first), with_weights)  # type: ignore[arg-type]
+            return Kind(rules, keeps, twin)
+        own: nn.ModuleList = first.position  # type: ignore[assignment]
+        with_weights = next(own.parameters(), None) is not None
+        return Kind(rules, keeps, twin, None if with_weights else list(own), with_weights)  # type: ignore[arg-type]
 
-    def _facts(self, call: Call) -> tuple[Span, Tensor, Tensor, Tensor | None, tuple[Tensor, Tensor] | None]:
+    def _sees(self, plan: StackPlan, index: int) -> tuple[object, bool, int | None]:
+        """What makes distinct layers twins."""
+        return plan.layers[index].mask, plan.layers[index].causal, self._kinds[index].keeps
+
+    def _facts(self, call: Call) -> Facts:
         """Places, positions of queries and keys, padding and segments, those of a decode state's past included."""
         device, count = call.tokens.device, call.tokens.shape[1]
         state = call.state
@@ -145,15 +175,14 @@ class Stack(nn.Module):
             segments = None if call.segments is None else (call.segments, call.segments)
             if self._moves and call.real is not None:
                 positions = positions * call.real  # the places of padding do not make a text longer
-            return Span(count, count, 0, device), positions, positions, call.real, segments
+            return Facts(Span(count, count, 0, device), positions, positions, call.real, segments)
         state.extend(positions, call.real, call.segments)
-        segments = None
-        if state.segments is not None:
-            segments = state.segments[:, past:], state.segments
+        span, real, of_all = Span(count, past + count, past, device), state.real, state.segments
+        segments = None if of_all is None else (of_all[:, past:], of_all)
         keys = positions if state.positions is None else state.positions
-        if self._moves and state.real is not None:
-            positions, keys = positions * state.real[:, past:], keys * state.real
-        return Span(count, past + count, past, device), positions, keys, state.real, segments
+        if self._moves and real is not None:
+            positions, keys = positions * real[:, past:], keys * real
+        return Facts(span, positions, keys, real, segments)
 
     @property
     def caches(self) -> bool:
@@ -164,11 +193,36 @@ class Stack(nn.Module):
     def new_state(self) -> DecodeState:
         """An empty decode state of this stack; raises UsageError where the past would change with the future."""
         if not self.caches:
-            parts = {sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers}
-            without = [part.part_name for part in parts if "cache" not in part.capabilities]
-            why = f"'{sorted(without)[0]}' keeps no past" if without else "its tokens see those behind them"
-            raise UsageError(f"this {self.plan.side} cannot decode from a state: {why}; compute the whole text instead")
-        return DecodeState([layer.new_state() for layer in self.layers])  # type: ignore[operator]
+            raise UsageError(f"{self.keeps_nothing}; compute the whole text instead")
+        layers, plans = [], [self.plan.layers[kind] for kind in self._order]
+        for layer, kind in zip(self.layers, self._order, strict=True):
+            layers.append(layer.new_state(self._kinds[kind].keeps))  # type: ignore[operator]
+        names = [{sublayer.name: _named(sublayer.config) for sublayer in plan.sublayers} for plan in plans]
+        memories = [frozenset(sublayer.name for sublayer in plan.sublayers if sublayer.memory) for plan in plans]
+        return DecodeState(layers, names, memories)
+
+    @property
+    def keeps_nothing(self) -> str:
+        """Why a stack that does not cache does not."""
+        parts = {sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers}
+        without = [part.part_name for part in parts if "cache" not in part.capabilities]
+        why = f"'{sorted(without)[0]}' keeps no past" if without else "its tokens see those behind them"
+        return f"this {self.plan.side} cannot decode from a state: {why}"
+
+    @property
+    def passes_over(self) -> bool:
+        """Whether padding may stand between the tokens of a text too: nobody counts places but to see the past."""
+        sublayers = [sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers]
+        plain = all(getattr(rule, "triangle", False) for kind in self._kinds for rule in kind.rules)
+        return plain and all({"masks", "padding"} <= part.capabilities for part in sublayers)
+
+    def lasts(self, before: Tensor, after: Tensor) -> bool:
+        """Whether what positions said of texts of `before` tokens [rows] still holds when they have `after`."""
+        return all(bool((part.regime(before) == part.regime(after)).all()) for part in self._moving)  # type: ignore[operator]
+
+
+def _named(config: Config) -> str:
+    return f"{config.part.part_slot} '{config.part.part_name}'"
 
 
 def _memory(call: Call, span: Span, query: Tensor) -> Context | None:

@@ -2,57 +2,131 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tfkit.core.errors import UsageError
+from tfkit.functional.growing import Growing
 from tfkit.models.layer import LayerState
 
 
-@dataclass
 class DecodeState:
-    """What decoding keeps between calls: per layer the sublayers' states, and the facts of the tokens seen so far."""
+    """What decoding keeps between calls: per layer the sublayers' states, and the facts of the tokens seen so far.
 
-    layers: list[LayerState]
-    length: int = 0
-    positions: Tensor | None = None  # [rows length]
-    real: Tensor | None = None  # [rows length], None while no call gave padding
-    segments: Tensor | None = None  # [rows length]
-    memory: Tensor | None = None  # [rows source d_model] of the encoder
-    memory_real: Tensor | None = None
+    `names[i]` names the parts of layer i for messages, `memories[i]` are the sublayers of layer i whose state is of the
+    memory: those are the same whatever is written.
+    """
+
+    def __init__(
+        self, layers: list[LayerState], names: Sequence[dict[str, str]] = (), memories: Sequence[frozenset[str]] = ()
+    ) -> None:
+        self.layers = layers
+        self.length = 0
+        self.memory: Tensor | None = None  # [rows source d_model] of the encoder
+        self.memory_real: Tensor | None = None
+        self.sources: Tensor | None = None  # [rows], equal numbers read one source; None: nothing is known of that
+        self._names = names or [{name: name for name in layer} for layer in layers]
+        self._memories = memories or [frozenset()] * len(layers)
+        self._facts: dict[str, Growing] = {}
+
+    @property
+    def positions(self) -> Tensor | None:
+        """Positions of the tokens so far, [rows|1 length]."""
+        return self._fact("positions")
+
+    @property
+    def real(self) -> Tensor | None:
+        """Which tokens so far are real, [rows length]; None while no call gave padding."""
+        return self._fact("real")
+
+    @property
+    def segments(self) -> Tensor | None:
+        """Which text each token so far belongs to, [rows length]."""
+        return self._fact("segments")
+
+    def _fact(self, name: str) -> Tensor | None:
+        return self._facts[name].held()[0] if name in self._facts else None
 
     def extend(self, positions: Tensor, real: Tensor | None, segments: Tensor | None) -> None:
         """Take in the facts of new tokens, each [rows|1 new]."""
         new = positions.shape[1]
-        self.positions = _joined(self.positions, positions)
+        self._add("positions", positions)
         if real is not None and real.shape[1] == self.length + new:
-            self.real = real  # the call gave the mask of everything so far
-        elif real is not None or self.real is not None:
+            self._facts.pop("real", None)  # the call gave the mask of everything so far
+            self._add("real", real)
+        elif real is not None or "real" in self._facts:
             real = torch.ones_like(positions, dtype=torch.bool) if real is None else real
-            past = self.real if self.real is not None else real.new_ones(real.shape[0], self.length)
-            self.real = _joined(past, real)
+            if "real" not in self._facts and self.length:
+                self._add("real", real.new_ones(real.shape[0], self.length))
+            self._add("real", real)
         if segments is not None:
-            self.segments = _joined(self.segments, segments)
+            self._add("segments", segments)
         self.length += new
+
+    def _add(self, name: str, new: Tensor) -> None:
+        held = self._facts.setdefault(name, Growing(axis=1))
+        if held.rows == 1 < new.shape[0]:
+            held.reorder(torch.zeros(new.shape[0], dtype=torch.long, device=new.device))
+        held.append(new.expand(max(held.rows, new.shape[0]), -1))
+
+    def reserve(self, length: int) -> None:
+        """Say that the text will become that long, so that room for it is made at once."""
+        for _, state in self._of_text():
+            if hasattr(state, "reserve"):
+                state.reserve(length)
 
     def reorder(self, rows: Tensor) -> None:
         """Keep row `rows[i]` as row i everywhere: for beams, and to drop finished sequences. `rows` is [new_rows]."""
-        for name in ("positions", "real", "segments", "memory", "memory_real"):
-            value = getattr(self, name)
-            if value is not None and value.shape[0] > 1:
-                setattr(self, name, value.index_select(0, rows))
-        for layer in self.layers:
-            for state in layer.values():
-                state.reorder(rows)
+        for held in self._facts.values():
+            if held.rows > 1:
+                held.reorder(rows)
+        for _, state in self._of_text():
+            state.reorder(rows)
+        sources = None if self.sources is None else self.sources.index_select(0, rows)
+        if sources is None or self.sources is None or not torch.equal(sources, self.sources):
+            self._reorder_memory(rows)
+        self.sources = sources
+
+    def _reorder_memory(self, rows: Tensor) -> None:
+        if self.memory is not None:
+            self.memory = self.memory.index_select(0, rows)
+        if self.memory_real is not None and self.memory_real.shape[0] > 1:
+            self.memory_real = self.memory_real.index_select(0, rows)
+        for layer, memories in zip(self.layers, self._memories, strict=True):
+            for name in memories & layer.keys():
+                layer[name].reorder(rows)
+
+    def check_rewind(self, length: int) -> None:
+        """Raise UsageError where some part cannot forget all but the first `length` tokens."""
+        for name, state in self._of_text():
+            if not hasattr(state, "rewind"):
+                raise UsageError(f"{name} keeps a state that cannot take tokens back")
+            earliest = state.earliest() if hasattr(state, "earliest") else 0
+            if length < earliest:
+                raise UsageError(
+                    f"{name} has forgotten what stood before its mask's reach: of {self.length} tokens, those behind "
+                    f"the first {earliest} can be taken back, not all behind the first {length}"
+                )
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` tokens; raises UsageError, with nothing changed, where a part cannot."""
+        if not 0 <= length <= self.length:
+            raise UsageError(f"a state of {self.length} tokens cannot go back to {length}")
+        self.check_rewind(length)
+        for _, state in self._of_text():
+            state.rewind(length)
+        for held in self._facts.values():
+            held.rewind(length)
+        self.length = length
 
     def bytes(self) -> int:
         """Bytes that the layers' states hold."""
         return sum(state.bytes() for layer in self.layers for state in layer.values())
 
-
-def _joined(past: Tensor | None, new: Tensor) -> Tensor:
-    if past is None:
-        return new
-    rows = max(past.shape[0], new.shape[0])
-    return torch.cat((past.expand(rows, -1), new.expand(rows, -1)), dim=1)
+    def _of_text(self) -> Iterator[tuple[str, Any]]:
+        """The states of what is written, each with the name of its part; not those of the memory."""
+        for layer, names, memories in zip(self.layers, self._names, self._memories, strict=True):
+            yield from ((names[name], state) for name, state in layer.items() if name not in memories)

@@ -28,6 +28,16 @@ def parts_of(slot: str, said: Parts) -> tuple[Config, ...]:
     return tuple(config for config in configs if config is not None)
 
 
+def part_at(slot: str, said: Part, place: str, path: str) -> Config:
+    """The Config of one part that was said at `place`, such as an option of the command line; raises RecipeError."""
+    node, found = from_value(said, Place(place), path)
+    faults = Faults(found)
+    config = None if found else Preparer(faults).config(node, slot)
+    if config is None:
+        raise RecipeError(faults.found)
+    return config
+
+
 def _part(slot: str, part: Any, path: str, faults: Faults) -> Config | None:
     if isinstance(part, Config):
         try:

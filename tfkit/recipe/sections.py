@@ -18,6 +18,7 @@ Schedule = Annotated[Config, Slot("schedule")]
 Metric = Annotated[Config, Slot("metric")]
 LogitsRule = Annotated[Config, Slot("logits")]
 StopRule = Annotated[Config, Slot("stop")]
+Strategy = Annotated[Config, Slot("strategy")]
 
 
 class Section(BaseModel):
@@ -120,6 +121,8 @@ class Generate(Section):
     length_ratio: NonNegativeFloat | None = Field(
         None, description="for translation: at most ratio * source + 10 tokens"
     )
+    strategy: Strategy = Field("greedy", description="how the next token is chosen")  # type: ignore[assignment]
+    seed: NonNegativeInt | None = Field(None, description="makes what is drawn repeatable; none: another each time")
     logits: LogitsRules = Field((), description="rules that change the scores of the next token, in their order")
     stop: StopRules = Field(
         ("end_token",),  # type: ignore[arg-type]

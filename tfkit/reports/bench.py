@@ -25,8 +25,9 @@ from tfkit.reports.table import size
 Layer = dict[str, Any]
 DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear")
 WIDEST = 100  # columns of a table of six lengths
-LEAST, MOST = 3, 20  # calls that are timed
-ENOUGH = 0.3  # seconds of them, after which there are no more than LEAST
+LEAST, MOST = 5, 50  # calls of one length that are timed
+ENOUGH = 0.3  # seconds of them, before which there are more than LEAST
+SETTLED = 1.03  # the second quickest call against the quickest, above which there are more too
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Measured:
-    """One attention at one length; seconds are those of the quickest call, bytes those of all tensors made."""
+    """One attention at one length; seconds are those of the quickest call, bytes the most that tensors held at once."""
 
     attention: str
     length: int
@@ -92,10 +93,12 @@ def chosen(names: Sequence[str] | None, setting: Setting) -> list[str]:
 def measure(names: Sequence[str], lengths: Sequence[int], setting: Setting) -> Iterator[Measured]:
     """Each attention at each length, as it is measured."""
     for name in names:
-        for length in lengths:
-            call = prepared(layers(setting)[name], length, setting)
+        calls = {length: prepared(layers(setting)[name], length, setting) for length in lengths}
+        for call in calls.values():
             call()  # what is made once is made now
-            yield Measured(name, length, _seconds(call, setting.device), _peak(call, setting.device))
+        quickest = _quickest(calls, setting.device)
+        for length, call in calls.items():
+            yield Measured(name, length, quickest[length], _peak(call, setting.device))
 
 
 def prepared(layer: Layer, length: int, setting: Setting) -> Callable[[], None]:
@@ -124,16 +127,35 @@ def prepared(layer: Layer, length: int, setting: Setting) -> Callable[[], None]:
     return call
 
 
+def _quickest(calls: Mapping[int, Callable[[], None]], device: str) -> dict[int, float]:
+    """The seconds of the quickest call of each length: the one that other work on the machine disturbed least.
+
+    The lengths take turns, so that a slow minute of the machine falls on all of them.
+    """
+    found: dict[int, list[float]] = {length: [] for length in calls}
+    while unsettled := [length for length, seconds in found.items() if not _is_settled(seconds)]:
+        for length in unsettled:
+            found[length].append(_seconds(calls[length], device))
+    return {length: min(seconds) for length, seconds in found.items()}
+
+
+def _is_settled(seconds: Sequence[float]) -> bool:
+    """Whether more calls of a length would tell no more."""
+    if len(seconds) < LEAST or len(seconds) >= MOST:
+        return len(seconds) >= MOST
+    first, second = sorted(seconds)[:2]
+    return sum(seconds) >= ENOUGH and second <= SETTLED * first
+
+
 def _seconds(call: Callable[[], None], device: str) -> float:
-    """The quickest of several calls: the one that other work on the machine disturbed least."""
-    found: list[float] = []
-    while len(found) < LEAST or (len(found) < MOST and sum(found) < ENOUGH):
-        _wait(device)
-        start = time.perf_counter()
-        call()
-        _wait(device)
-        found.append(time.perf_counter() - start)
-    return min(found)
+    """The seconds of a call; on one thread those of the processor itself, without the time that other work takes."""
+    alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if alone else time.perf_counter
+    _wait(device)
+    start = clock()
+    call()
+    _wait(device)
+    return clock() - start
 
 
 def _wait(device: str) -> None:

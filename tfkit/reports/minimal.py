@@ -31,6 +31,7 @@ PLACES: dict[str, str] = {
     "metric": "train.metrics[]",
     "logits": "generate.logits[]",
     "stop": "generate.stop[]",
+    "strategy": "generate.strategy",
 }
 # the topology that gives what an objective reads
 TOPOLOGIES = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder": "encoder_decoder"}

@@ -62,4 +62,5 @@ SLOTS: dict[str, Note] = {
         "generate.logits: [{type: no_repeat_ngram, size: 3}]",
     ),
     "stop": Note("says when a text is done; any one of those listed ends it", "generate.stop: [end_token]"),
+    "strategy": Note("how the next token is chosen", "generate.strategy: greedy"),
 }

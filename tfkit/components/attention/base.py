@@ -2,57 +2,59 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from tfkit.components.sublayer import Sublayer
+from tfkit.functional.growing import Growing
 
 
 class KeyValueState:
-    """Keys and values seen so far, in buffers that grow by doubling: [rows heads capacity dim]."""
+    """Keys and values seen so far, [rows heads length dim], or the last of them where a mask hides all others."""
 
     def __init__(self) -> None:
-        self.length = 0
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
+        self._held = Growing(axis=2)
+
+    @property
+    def length(self) -> int:
+        """How many tokens were read, those that are forgotten too."""
+        return self._held.length
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add [rows heads new dim] and give all so far, [rows heads length dim]."""
-        end = self.length + key.shape[2]
-        self._keys = _room(self._keys, key, self.length, end)
-        self._values = _room(self._values, value, self.length, end)
-        self._keys[:, :, self.length : end] = key
-        self._values[:, :, self.length : end] = value
-        self.length = end
-        return self._keys[:, :, :end], self._values[:, :, :end]
+        """Add [rows heads new dim] and give all that the new ones may look at, themselves included.
+
+        Those are the keys and values at the places of `context.mask.span.key()`.
+        """
+        keys, values = self._held.append(key, value)
+        return keys, values
 
     def stored(self) -> tuple[Tensor, Tensor] | None:
         """All so far, or None when nothing was appended yet (cross-attention keeps its memory's once)."""
-        if self._keys is None or self._values is None:
-            return None
-        return self._keys[:, :, : self.length], self._values[:, :, : self.length]
+        held = self._held.held()
+        return (held[0], held[1]) if held else None
+
+    def keep_last(self, count: int) -> None:
+        """Say, before anything is read, that no token looks back at more than the `count` before it."""
+        self._held.keeps = count
+
+    def reserve(self, length: int) -> None:
+        """Say that the text will become that long, so that room for it is made at once."""
+        self._held.reserve(length)
 
     def reorder(self, rows: Tensor) -> None:
         """Keep row `rows[i]` as row i, for beams and finished sequences; `rows` is [new_rows]."""
-        if self._keys is not None and self._values is not None:
-            self._keys = self._keys.index_select(0, rows)
-            self._values = self._values.index_select(0, rows)
+        self._held.reorder(rows)
+
+    def earliest(self) -> int:
+        """The shortest length that `rewind` can go back to: what stands before a window is forgotten."""
+        return self._held.earliest()
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` keys and values; `length` is `earliest()` or more."""
+        self._held.rewind(length)
 
     def bytes(self) -> int:
-        """Bytes of the keys and values held, room to grow not counted."""
-        held = self.stored()
-        return 0 if held is None else sum(part.numel() * part.element_size() for part in held)
-
-
-def _room(buffer: Tensor | None, new: Tensor, used: int, needed: int) -> Tensor:
-    if buffer is not None and buffer.shape[2] >= needed:
-        return buffer
-    rows, heads, _, dim = new.shape
-    capacity = needed if buffer is None else max(needed, 2 * used)
-    larger = torch.empty(rows, heads, capacity, dim, dtype=new.dtype, device=new.device)
-    if buffer is not None:
-        larger[:, :, :used] = buffer[:, :, :used]
-    return larger
+        """Bytes of the keys and values that later tokens may look at; room to grow is not counted."""
+        return self._held.bytes()
 
 
 class Attention(Sublayer):

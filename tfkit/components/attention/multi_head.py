@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
-from einops import rearrange
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -32,9 +31,9 @@ from tfkit.core.options import (
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.attend import Scores, attend, reference
+from tfkit.functional.heads import join_heads, split_heads
 
 PROJECTIONS = ("query", "key", "value", "output")
-SPLIT = "batch time (head dim) -> batch head time dim"
 
 
 @register("attention", "multi_head")
@@ -101,13 +100,14 @@ class MultiHead(Attention):
     inert = frozenset({"key.bias"})  # the same number on every score of a row leaves softmax as it was
     residual_outputs = ("output",)
     gained = ("value", "output")
+    together = ("query", "key", "value")
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)
         heads, kv_heads = config.num_heads, config.num_kv_heads or config.num_heads
         self.head_dim = config.width(shape)
-        value_dim = config.value_dim or self.head_dim
+        self.value_dim = value_dim = config.value_dim or self.head_dim
 
         def linear(name: str, width: int, out: int) -> nn.Linear:
             return nn.Linear(width, out, bias=has_bias(config.bias, name))
@@ -128,35 +128,45 @@ class MultiHead(Attention):
         self.gate = None if config.gate is None else config.gate.build(shape, heads, value_dim)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        query = self._turned(self._split(self.query(x), self.query_norm), self.query_norm, context)
+        query, *new = self._projected(x, context)
+        query = self._turned(self._split(query, self.query_norm), self.query_norm, context)
         temperature = context.position.temperature()
         if temperature is not None:
             query = (query * temperature[:, None, :, None]).to(query.dtype)
-        key, value = self._keys_values(x, context)
+        key, value = self._keys_values(new, context)
         out = self._attended((query, key, value), context, self.config.dropout if self.training else 0.0)
         out = out if self.gate is None else self.gate(out, x)
-        merged: Tensor = self.output(self.output_norm(rearrange(out, "batch head time dim -> batch time (head dim)")))
+        merged: Tensor = self.output(self.output_norm(join_heads(out)))
         return merged
 
     def _attended(self, triple: tuple[Tensor, Tensor, Tensor], context: Context, dropout: float) -> Tensor:
         """What each head gives, [batch head query value_dim], of queries, keys and values."""
         bias = context.position.bias(self.heads)
-        scores = Scores(self.scores.scale, self.scores.softcap, dropout, self.sinks)
+        scores = self.scores
+        if dropout or self.sinks is not None:
+            scores = Scores(scores.scale, scores.softcap, dropout, self.sinks)
         if not context.collector.watches("attention"):
             return attend(*triple, context.mask, scores, bias)
         out, weights = reference(*triple, context.mask, scores, bias)
         context.collector.observe("attention", weights)
         return out
 
-    def _keys_values(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Keys and values of all that this call may attend to: the memory's once, or the past's and the new ones."""
+    def _projected(self, x: Tensor, context: Context) -> tuple[Tensor, ...]:
+        """The queries, and keys and values of what is new: nothing, where a state keeps those of the memory already."""
+        if context.source is None:
+            return self.project(x)
+        if context.state is not None and context.state.stored() is not None:
+            return (self.query(x),)
+        return self.query(x), self.key(context.source), self.value(context.source)
+
+    def _keys_values(self, new: Sequence[Tensor], context: Context) -> tuple[Tensor, Tensor]:
+        """Keys and values of all that this call may attend to: the memory's, or the past's and the new ones."""
         state: KeyValueState | None = context.state
-        stored = None if state is None or context.source is None else state.stored()
+        stored = None if new or state is None else state.stored()
         if stored is not None:
             return stored
-        source = x if context.source is None else context.source
-        key = self._split(self.key(source), self.key_norm)
-        value = self.value_norm(rearrange(self._clipped(self.value(source)), SPLIT, head=self.kv_heads))
+        key = self._split(new[0], self.key_norm)
+        value = self.value_norm(split_heads(self._clipped(new[1]), self.value_dim))
         if state is not None and context.position.moves:
             key, value = state.append(key, value)  # the past will turn otherwise when the text is longer
             return self._turned(key, self.key_norm, context, of_keys=True), value
@@ -169,9 +179,7 @@ class MultiHead(Attention):
     def _split(self, x: Tensor, norm: nn.Module) -> Tensor:
         """Queries or keys [batch time (heads dim)] as heads, normed where `qk_norm_at` says so."""
         at, x = self.config.qk_norm_at, self._clipped(x)
-        x = rearrange(
-            norm(x) if at == "width" else x, "batch time (head dim) -> batch head time dim", dim=self.head_dim
-        )
+        x = split_heads(norm(x) if at == "width" else x, self.head_dim)
         return norm(x) if at == "heads" else x
 
     def _turned(self, x: Tensor, norm: nn.Module, context: Context, of_keys: bool = False) -> Tensor:

@@ -47,6 +47,7 @@ class GatedLinearUnit(FeedForward):
 
     residual_outputs = ("down",)
     gained = PROJECTIONS
+    together = ("gate", "up")
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:
@@ -59,7 +60,7 @@ class GatedLinearUnit(FeedForward):
         self.down = nn.Linear(config.d_ff, shape.d_model, bias=has_bias(config.bias, "down"))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        gate, up = self.gate(x), self.up(x)
+        gate, up = self.project(x)
         if self.config.limit is not None:
             gate, up = gate.clamp(max=self.config.limit), up.clamp(-self.config.limit, self.config.limit)
         inner = self.inner_norm(self.activation(gate) * (up + self.config.up_offset))

@@ -17,6 +17,7 @@ class Mask(Component):
     opens: ClassVar[bool] = False  # an opening rather than a limit
     hides_future: ClassVar[bool] = False  # a limit that leaves only the past and the present
     triangle: ClassVar[bool] = False  # exactly the causal triangle: kernels have a fast path for it
+    solid: ClassVar[bool] = False  # a limit that shows everything within its `reach`
     marks: ClassVar[bool] = False  # opens exactly what `global_attention_mask` marks
     counts_texts: ClassVar[bool] = False  # asks for places counted from the first token of their text
     aligned: int | None = None  # of a limit: nothing is seen across the multiples of this

@@ -50,6 +50,8 @@ class Window(Mask):
                 return (ALL if self.before is None else self.before), (ALL if self.after is None else self.after)
             return (self.size - 1, 0) if causal else (self.size // 2, self.size // 2)
 
+    solid = True
+
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)
         self.before, self.after = config.reach(shape.causal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tfkit.core.capabilities import TOKENWISE
@@ -57,3 +58,7 @@ class Position(Component, nn.Module):
     def moves(self) -> bool:
         """Whether what is said of a place changes as the text grows, so that a past cannot keep it."""
         return False
+
+    def regime(self, length: Tensor) -> Tensor:
+        """A number for each text of `length` [rows] tokens; texts with the same one have the same said of a place."""
+        return length if self.moves else torch.zeros_like(length)

@@ -78,6 +78,9 @@ class Rotary(Position):
     def moves(self) -> bool:
         return self.config.scaling is not None and self.config.scaling.moves
 
+    def regime(self, length: Tensor) -> Tensor:
+        return torch.zeros_like(length) if self.config.scaling is None else self.config.scaling.regime(length)
+
     def rotation(self, positions: Tensor, dim: int) -> Rotation:
         frequencies = self._frequencies(dim, positions)
         angles = rearrange(positions, "batch time -> batch 1 time 1").double() * frequencies

@@ -23,6 +23,10 @@ class Scaling(BaseModel):
         """Angular frequency of each pair, [pairs] or [batch pairs], float64; `length` [batch] is that of each text."""
         raise NotImplementedError(f"{type(self).__name__} has no frequencies")
 
+    def regime(self, length: Tensor) -> Tensor:
+        """A number for each of `length` [batch]; texts with the same one turn alike."""
+        return torch.zeros_like(length)
+
     def fits(self, width: int) -> bool:
         """Whether there is a frequency for each pair of so many channels."""
         return True
@@ -71,6 +75,9 @@ class Dynamic(Scaling):
         base = theta * (self.factor * longer - (self.factor - 1)) ** (width / max(width - 2, 1))
         exponents = torch.arange(0, width, 2, dtype=torch.float64, device=length.device) / width
         return base[:, None] ** -exponents
+
+    def regime(self, length: Tensor) -> Tensor:
+        return length.clamp(min=self.original_length)
 
 
 class Yarn(Scaling):
@@ -157,6 +164,9 @@ class LongRope(Scaling):
         plain = plain_frequencies(theta, width, length.device)
         short, long = plain.new_tensor(self.short), plain.new_tensor(self.long)
         return plain / torch.where(length[:, None] > self.original_length, long, short)
+
+    def regime(self, length: Tensor) -> Tensor:
+        return (length > self.original_length).long()
 
     def fits(self, width: int) -> bool:
         return len(self.short) == len(self.long) == width // 2

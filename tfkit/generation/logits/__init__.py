@@ -9,24 +9,51 @@
 | banned | some tokens may never be written |
 | forced | all texts begin alike (the language of a translation) |
 | min_length | a model ends its texts too soon |
+| choices | the text is one of some that are known: a label, yes or no |
+| regex | the text has a form: a date, a number, an object of JSON |
+| temperature | draws are to be bolder, or more careful |
+| top_k | only so many tokens may be drawn |
+| top_p | the unlikely tail is cut off, wherever it begins |
+| min_p | the tail is cut off beside the most likely token, so that high temperatures stay sensible |
+| typical | neither the dullest tokens nor the oddest are wanted |
+| epsilon | whatever is less likely than a fixed number is out |
+| eta | the same, but less strict where the model is unsure |
 """
 
 from tfkit.generation.logits.banned import Banned
 from tfkit.generation.logits.base import LogitsRule
+from tfkit.generation.logits.choices import Choices
+from tfkit.generation.logits.epsilon import Epsilon
+from tfkit.generation.logits.eta import Eta
 from tfkit.generation.logits.forced import Forced
 from tfkit.generation.logits.frequency_penalty import FrequencyPenalty
 from tfkit.generation.logits.min_length import MinLength
+from tfkit.generation.logits.min_p import MinP
 from tfkit.generation.logits.no_repeat_ngram import NoRepeatNgram
 from tfkit.generation.logits.presence_penalty import PresencePenalty
+from tfkit.generation.logits.regex import Regex
 from tfkit.generation.logits.repetition_penalty import RepetitionPenalty
+from tfkit.generation.logits.temperature import Temperature
+from tfkit.generation.logits.top_k import TopK
+from tfkit.generation.logits.top_p import TopP
+from tfkit.generation.logits.typical import Typical
 
 __all__ = [
     "Banned",
+    "Choices",
+    "Epsilon",
+    "Eta",
     "Forced",
     "FrequencyPenalty",
     "LogitsRule",
     "MinLength",
+    "MinP",
     "NoRepeatNgram",
     "PresencePenalty",
+    "Regex",
     "RepetitionPenalty",
+    "Temperature",
+    "TopK",
+    "TopP",
+    "Typical",
 ]

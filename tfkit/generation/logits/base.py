@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,9 @@ class LogitsRule(Component):
 
     A row is changed by its own tokens alone, and what is given is never changed in place.
     """
+
+    of_sampling: ClassVar[bool] = False  # whether it shapes what is drawn, so that it needs a strategy that draws
+    constrains: ClassVar[bool] = False  # whether it lets only certain texts come, so that others may not forbid them
 
     class Config(PartConfig):
         """Options of every logits rule."""

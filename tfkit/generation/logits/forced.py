@@ -14,7 +14,10 @@ from tfkit.generation.tokens import Tokens, token_ids
 
 @register("logits", "forced")
 class Forced(LogitsRule):
-    """logit = -inf for all tokens but tokens[n] where n are written (Liu et al. 2020, mBART, arXiv 2001.08210)."""
+    """logit = 0 for tokens[n] where n are written, -inf for all others (Liu et al. 2020, mBART, arXiv 2001.08210).
+
+    The logit is 0 so that what is certain has the log-probability 0 in a beam search too, which adds up what it gets.
+    """
 
     class Config(LogitsRule.Config):
         """Options of forced."""
@@ -30,4 +33,5 @@ class Forced(LogitsRule):
         first = self.first.to(logits.device)
         wanted = first[new.clamp(max=len(first) - 1)]
         others = torch.arange(logits.shape[1], device=logits.device)[None] != wanted[:, None]
-        return logits.masked_fill(others & (new < len(first))[:, None], NEVER)
+        certain = torch.zeros_like(logits).masked_fill(others, NEVER)
+        return torch.where((new < len(first))[:, None], certain, logits)

@@ -53,3 +53,11 @@ class StopRule(Component):
     def cut_text(self, text: str) -> str:
         """What of the text of a finished row is given out; all, unless the rule says otherwise."""
         return text
+
+    def certain(self, text: str) -> str:
+        """What of a text that may go on or be finished is given out whatever comes behind it: what a stream may show.
+
+        A rule that cuts and says nothing here keeps all of it back until the row is finished.
+        """
+        cuts = type(self).cut_ids is not StopRule.cut_ids or type(self).cut_text is not StopRule.cut_text
+        return "" if cuts else text

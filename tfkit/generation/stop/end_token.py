@@ -34,3 +34,6 @@ class EndToken(StopRule):
 
     def cut_ids(self, ids: Sequence[int]) -> Sequence[int]:
         return ids[:-1] if ids and ids[-1] in self.ends else ids
+
+    def certain(self, text: str) -> str:
+        return text

@@ -30,3 +30,12 @@ class Strings(StopRule):
             return text
         start, length = min(found)
         return text[: start + length] if self.config.keep else text[:start]
+
+    def certain(self, text: str) -> str:
+        """All but an end that may be the beginning of one of the strings; where one is, the text is known."""
+        if any(string in text for string in self.config.strings):
+            return self.cut_text(text)
+        longest = max(map(len, self.config.strings)) - 1
+        ends = (text[-length:] for length in range(min(longest, len(text)), 0, -1))
+        begun = next((end for end in ends if any(string.startswith(end) for string in self.config.strings)), "")
+        return text[: len(text) - len(begun)]

@@ -1,0 +1,212 @@
+"""`tfkit generate`: its forms of output, its short options, what is typed, and what is wrong with any of it."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tfkit
+from tests.generation.test_rules import RECIPE
+from tfkit.cli.conversation import converse
+from tfkit.cli.main import main
+from tfkit.core.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = {**RECIPE, "generate": {"max_new_tokens": 9}}
+    return tfkit.train(recipe, out=tmp_path_factory.mktemp("runs") / "x", progress=False).folder
+
+
+def generate(*arguments: str | Path, stdin: str | bytes | None = None) -> Result:
+    result = CliRunner().invoke(main, ["generate", *map(str, arguments)], input=stdin)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_one_output_for_each_text_in_pieces_or_whole(run: Path) -> None:
+    whole = generate(run, "The ", "a")
+    assert (whole.exit_code, whole.stderr) == (0, "")
+    assert whole.stdout.splitlines() == tfkit.load_run(run).generate(["The ", "a"])
+    assert generate(run, "The ", "a", "--stream").stdout == whole.stdout
+    lines = "The \na\nThe \n"
+    answered = generate(run, stdin=lines)
+    assert len(answered.stdout.splitlines()) == 3
+    assert generate(run, "--stream", stdin=lines).stdout == answered.stdout
+    assert generate(run, "--batch-size", "1", stdin=lines).stdout == answered.stdout
+
+
+def test_json_lines_say_all_of_every_candidate(run: Path) -> None:
+    out = generate(run, "The ", "a", "--num-beams", "3", "--n-best", "2", "--jsonl").stdout
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["prompt"] for row in rows] == ["The ", "The ", "a", "a"]
+    found = tfkit.load_run(run).candidates(["The ", "a"], strategy={"type": "beam", "num_beams": 3, "n_best": 2})
+    flat = [candidate for candidates in found for candidate in candidates]
+    for row, candidate in zip(rows, flat, strict=True):
+        assert set(row) == {"prompt", "text", "ids", "tokens", "log_probability", "score"}
+        assert (row["text"], row["ids"], row["score"]) == (candidate.text, list(candidate.ids), candidate.score)
+        assert row["log_probability"] == candidate.log_probability and len(row["tokens"]) == len(row["ids"])
+    texts = generate(run, "The ", "a", "--num-beams", "3", "--n-best", "2").stdout
+    assert texts.splitlines() == [candidate.text for candidate in flat]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--num-beams 3", ["strategy={type: beam, num_beams: 3}"]),
+        ("--strategy beam --num-beams 3", ["strategy={type: beam, num_beams: 3}"]),
+        ("--strategy sample --seed 4", ["strategy=sample", "seed=4"]),
+        ("--temperature 0.6 --seed 4", ["strategy=sample", "seed=4", "logits={type: temperature, temperature: 0.6}"]),
+        (
+            "--top-p 0.9 --top-k 5 --seed 4",
+            ["strategy=sample", "seed=4", "logits=[{type: top_k, k: 5}, {type: top_p, p: 0.9}]"],
+        ),
+        ("--max-new-tokens 3", ["max_new_tokens=3"]),
+    ],
+)
+def test_short_options_stand_for_what_a_recipe_says(run: Path, typed: str, said: list[str]) -> None:
+    sets = [word for text in said for word in ("--set", f"generate.{text}")]
+    assert generate(run, "The ", "a", *typed.split()).stdout == generate(run, "The ", "a", *sets).stdout
+
+
+def test_a_short_option_changes_what_the_recipe_says_and_keeps_the_rest(run: Path) -> None:
+    rules = "generate.logits=[{type: temperature, temperature: 9.0}, {type: top_k, k: 3}]"
+    settled = ["--set", "generate.strategy={type: sample, n_best: 2}", "--set", rules, "--seed", "4"]
+    changed = ["--set", rules.replace("9.0", "0.5"), *settled[:2], "--seed", "4"]
+    assert generate(run, "a", *settled, "--temperature", "0.5").stdout == generate(run, "a", *changed).stdout
+    assert generate(run, "a", *settled, "--temperature", "0.5").stdout != generate(run, "a", *settled).stdout
+    assert len(generate(run, "a", *settled, "--n-best", "3").stdout.splitlines()) == 3
+    beams = ["--set", "generate.strategy={type: beam, num_beams: 2, length_penalty: -3.0}"]
+    longer = generate(run, "a", *beams, "--num-beams", "4", "--jsonl").stdout
+    same = ["--set", beams[1].replace("num_beams: 2", "num_beams: 4")]
+    assert longer == generate(run, "a", *same, "--jsonl").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--temperature 0", "--temperature 0: generate.logits.temperature: a temperature is above 0"),
+        ("--temperature -1", "--temperature -1: generate.logits.temperature: "),
+        ("--temperature nan", "--temperature nan: generate.logits.temperature: "),
+        ("--temperature hot", "'hot' is not a valid float"),
+        ("--top-k 0", "expected a whole number from 1, got '0'"),
+        ("--top-k 5000", "generate.logits: top_k: k: 5000 is more than the"),
+        ("--top-p 1.5", "--top-p 1.5: generate.logits.p: must be at most 1"),
+        ("--seed -1", "expected a whole number from 0, got '-1'"),
+        ("--seed 1", "--seed 1: strategy 'greedy' draws nothing; say --strategy sample"),
+        ("--n-best 2", "--n-best 2: strategy 'greedy' has no option n_best; those that have: "),
+        ("--num-beams 2 --n-best 5", "--num-beams 2 --n-best 5: generate.strategy: n_best: 5"),
+        ("--num-beams 2 --temperature 1", "generate.logits: temperature shapes what is drawn, and beam draws nothing"),
+        ("--strategy sample --num-beams 2", "--num-beams 2: strategy 'sample' has no option num_beams"),
+        ("--strategy sampel", "--strategy sampel: generate.strategy.type: unknown strategy 'sampel'. Did you mean"),
+        ("--strategy beam --set generate.strategy=sample", "--strategy beam and --set generate.strategy=sample both"),
+        ("--num-beams 2 --set generate.strategy=greedy", "--num-beams 2: strategy 'greedy' has no option num_beams"),
+        ("--stream --num-beams 2", "beam knows its text only at the end, so that it cannot be streamed"),
+        ("--stream --jsonl --batch-size 2", "--stream prints one text while it is written; leave --jsonl and --batch"),
+        ("--set model.d_model=3", "--set model.d_model=3: this run is made already"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(run: Path, typed: str, message: str) -> None:
+    result = generate(run, "The ", *typed.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("stream", [(), ("--stream",)])
+def test_the_message_says_which_prompt_is_wrong(run: Path, stream: tuple[str, ...]) -> None:
+    result = generate(run, "The ", "a" * 60, *stream)
+    assert (result.exit_code, result.stdout) == (2, "")  # the first is not written either
+    assert result.stderr == "tfkit: prompt 2 has 60 tokens; this model reads at most 40; shorten it\n"
+    result = generate(run, *stream, stdin="a\n" * 34 + "a" * 60)
+    assert result.exit_code == 2 and len(result.stdout.splitlines()) in (32, 34)
+    said = "tfkit: standard input, line 35: the prompt has 60 tokens; this model reads at most 40; shorten it\n"
+    assert result.stderr == said
+
+
+def test_what_the_vocabulary_does_not_know_is_said_once(run: Path) -> None:
+    result = generate(run, stdin="☃ a\n☃ b\nΩ\n")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
+    assert result.stderr == "tfkit: not in the vocabulary, and read as <unk>: '☃', 'Ω'\n"
+
+
+# --- on a terminal
+
+
+@pytest.fixture
+def typing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets somebody type lines, the last of which may be an exception."""
+
+    def types(*lines: Any) -> None:
+        typed: Iterator[Any] = iter(lines)
+
+        def line(sign: str) -> str:
+            assert sign == "> "
+            value = next(typed)
+            if isinstance(value, str):
+                return value
+            raise value
+
+        monkeypatch.setattr(builtins, "input", line)
+
+    return types
+
+
+@pytest.mark.parametrize("leave", [EOFError(), KeyboardInterrupt()])
+def test_texts_are_asked_for_until_somebody_leaves(
+    typing: Any, leave: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[str] = []
+
+    def answer(text: str) -> None:
+        heard.append(text)
+        if text == "wrong":
+            raise UsageError("this is wrong")
+        if text == "long":
+            raise KeyboardInterrupt
+
+    typing("one", "", "wrong", "long", UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no"), " two", leave)
+    converse(answer)
+    assert heard == ["one", "wrong", "long", " two"]
+    said = capsys.readouterr()
+    assert said.err == "tfkit: this is wrong\ntfkit: that is not UTF-8 text\n"
+    assert said.out == "\n\n"
+
+
+def test_a_terminal_is_answered_in_pieces_where_that_is_possible(
+    run: Path, typing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfkit.cli.generate.on_terminal", lambda: True)
+    typing("The ", "a" * 60, EOFError())
+    expected = tfkit.load_run(run).generate("The ")[0]
+    for options in ([], ["--num-beams", "2"]):
+        typing("The ", "a" * 60, EOFError())
+        result = generate(run, *options)
+        assert result.exit_code == 0
+        assert options or result.stdout == f"{expected}\n\n"
+        assert result.stderr == "tfkit: prompt 1 has 60 tokens; this model reads at most 40; shorten it\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--stream"]])
+def test_ctrl_c_ends_with_130(run: Path, options: list[str]) -> None:
+    command = [sys.executable, "-m", "tfkit", "generate", str(run), *options]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(b"The \n")
+        process.stdin.flush()
+        time.sleep(8)  # it waits for more lines, or writes
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+        assert process.stderr.read() == b"tfkit: interrupted\n"

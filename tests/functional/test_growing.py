@@ -1,0 +1,96 @@
+"""Tensors that grow in buffers: always the tensor that plain concatenation gives, cut where it may be."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from tfkit.functional.growing import SLACK, SPARE, Growing
+
+
+def kept(whole: torch.Tensor, keeps: int | None) -> torch.Tensor:
+    """What is left of a tensor of which only so many at the end are asked for again."""
+    return whole if keeps is None else whole[:, max(0, whole.shape[1] - keeps) :]
+
+
+@pytest.mark.parametrize("keeps", [None, 0, 1, 3, 70, 300])
+@pytest.mark.parametrize("reserved", [0, 40, 900])
+def test_it_gives_what_concatenation_gives(keeps: int | None, reserved: int) -> None:
+    draw = random.Random(f"{keeps} {reserved}")
+    for _ in range(6):
+        held, whole = Growing(1, keeps), torch.zeros(2, 0)
+        held.reserve(reserved)
+        for _ in range(60):
+            new = torch.rand(2, draw.choice([1, 1, 1, 2, 5, draw.randint(1, 200)]))
+            (found,) = held.append(new)
+            assert torch.equal(found, torch.cat((kept(whole, keeps), new), dim=1))
+            whole = torch.cat((whole, new), dim=1)
+            if draw.random() < 0.2:
+                whole = whole[:, : max(held.earliest(), whole.shape[1] - draw.randint(0, SLACK))]
+                held.rewind(whole.shape[1])
+            if draw.random() < 0.2:
+                rows = torch.tensor([draw.randrange(len(whole)) for _ in range(draw.randint(1, 3))])
+                held.reorder(rows)
+                whole = whole[rows]
+                assert held.rows == len(rows)
+            assert held.length == whole.shape[1]
+            assert torch.equal(held.held()[0], kept(whole, keeps))
+            if len(whole) != 2:
+                held.reorder(torch.zeros(2, dtype=torch.long))
+                whole = whole[torch.zeros(2, dtype=torch.long)]
+
+
+def test_several_tensors_grow_together_and_keep_their_kinds() -> None:
+    held = Growing(2)
+    held.append(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 5, dtype=torch.float64))
+    keys, values = held.append(torch.ones(1, 2, 1, 4), torch.ones(1, 2, 1, 5, dtype=torch.float64))
+    assert (keys.shape, values.shape) == ((1, 2, 4, 4), (1, 2, 4, 5))
+    assert (keys.dtype, values.dtype) == (torch.float32, torch.float64)
+    assert held.bytes() == 4 * 2 * (4 * 4 + 5 * 8)
+
+
+def test_nothing_added_is_nothing_held() -> None:
+    held = Growing(1)
+    held.reorder(torch.tensor([0]))
+    assert (held.held(), held.bytes(), held.rows, held.earliest()) == ((), 0, 0, 0)
+
+
+def test_what_is_reserved_is_not_copied_on_the_way() -> None:
+    held = Growing(1)
+    held.reserve(50)
+    held.append(torch.zeros(1, 10))
+    place = held.held()[0].data_ptr()
+    for _ in range(40):
+        held.append(torch.zeros(1, 1))
+    assert held.held()[0].data_ptr() == place
+    held.append(torch.zeros(1, 1))
+    assert held.held()[0].data_ptr() != place
+
+
+def test_what_is_read_once_has_no_room_and_what_grows_has_as_much_again() -> None:
+    held = Growing(1)
+    held.append(torch.zeros(1, 10))
+    assert held.held()[0].untyped_storage().nbytes() == 4 * 10
+    held.append(torch.zeros(1, 1))
+    assert held.held()[0].untyped_storage().nbytes() == 4 * 22
+
+
+@pytest.mark.parametrize("first", [1, 1000])
+def test_memory_is_bounded_where_the_past_is_forgotten(first: int) -> None:
+    held = Growing(1, keeps=100)
+    held.append(torch.zeros(1, first))
+    for _ in range(1000):
+        held.append(torch.zeros(1, 1))
+    assert held.bytes() == 4 * 100
+    assert held.held()[0].untyped_storage().nbytes() <= 4 * (100 + SLACK + SPARE)
+
+
+def test_so_many_can_be_taken_back_however_far_the_text_is() -> None:
+    held = Growing(1, keeps=7)
+    for length in range(1, 600):
+        held.append(torch.full((1, 1), float(length)))
+        assert held.earliest() <= max(0, length - SLACK)
+    held.rewind(held.length - SLACK)
+    assert held.held()[0].tolist() == [[float(number) for number in range(529, 536)]]

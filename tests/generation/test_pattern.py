@@ -1,0 +1,139 @@
+"""Patterns as automata: what `re.fullmatch` says, for whatever pattern; and what is refused, and where."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfkit.generation.constraint.automaton import START, automaton_of, automaton_of_texts
+from tfkit.generation.constraint.syntax import PatternError, parse
+
+ATOMS = (
+    "a", "b", "é", "漢", "🙂", " ", "-", "{", "}", "a{,2}", "b{2}", "c{1,3}", "{}", "[a-c]", "[^a]", "[]a]", "[^]a-]",
+    "[\\d_]", "[^\\W\\d]", "[a\\]b]", ".", "\\d", "\\D", "\\w", "\\W", "\\s", "\\S", "\\.", "\\n", "\\x61", "\\u00e9",
+    "\\0", "\\101", "\\\\", "(?:ab)?", "(a)", "(?P<name>b|)", "[a-z0-9]{2,}",
+)  # fmt: skip
+PATTERNS = st.recursive(
+    st.sampled_from(ATOMS),
+    lambda inner: (
+        st.lists(inner, max_size=3).map("".join)
+        | st.lists(inner, min_size=1, max_size=3).map(lambda ways: f"(?:{'|'.join(ways)})")
+        | st.builds(
+            "(?:{}){}".format, inner, st.sampled_from(("*", "+", "?", "{2}", "{0,2}", "{1,}", "{,1}", "*?", "+?", "??"))
+        )
+    ),
+    max_leaves=8,
+)
+TEXTS = st.lists(st.text("abcé漢🙂01 \n.-_{}]A\\\x00x", max_size=6), min_size=10, max_size=10)
+
+
+def matches(pattern: str, text: str) -> bool:
+    automaton = automaton_of(pattern)
+    return bool(automaton.accepts[automaton.next(START, text)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(PATTERNS, TEXTS)
+def test_an_automaton_matches_what_re_matches(pattern: str, texts: list[str]) -> None:
+    try:
+        made = re.compile(pattern.replace("(?P<name>", "("))  # a name comes once in `re`
+    except re.error:
+        with pytest.raises(PatternError):
+            automaton_of(pattern)
+        return
+    for text in texts:
+        assert matches(pattern, text) == bool(made.fullmatch(text)), text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("", [""], ["a", "\n"]),
+        ("^a$|^b\\Z", ["a", "b"], ["ab", "a\n"]),
+        ("(a*)*b", ["b", "aab"], ["a", ""]),
+        ("\\d{4}-\\d{2}", ["2024-05", "٢٠٢٤-٠٥"], ["2024-5", "2024-055"]),
+        ('\\{"name": "[^"\\\\]*"\\}', ['{"name": ""}', '{"name": "Ünï 🙂"}'], ['{"name": """}', '{"name": "x"']),
+        ("[[]", ["["], ["[["]),
+        ("[\\U0001F600-\\U0001F64F]+", ["😀🙂"], ["☺"]),
+        ("(?:(?:a|b)(?:c|d)){2}", ["acbd"], ["ac", "acbda"]),
+    ],
+)
+def test_some_patterns(pattern: str, yes: list[str], no: list[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [text for text in (*yes, *no) if matches(pattern, text)] == yes
+
+
+def test_texts_stand_as_they_are() -> None:
+    texts = ("a", "a.b", "(", "new", "new york", "🙂")
+    automaton = automaton_of_texts(texts)
+    for text in (*texts, "", "axb", "new ", "york"):
+        assert bool(automaton.accepts[automaton.next(START, text)]) == (text in texts)
+
+
+def test_equal_ends_are_no_more_states_than_they_need() -> None:
+    assert len(automaton_of("[a-z]{1,200}").table) == 202
+    assert len(automaton_of("(?:\\w|\\d|a)*").table) <= 4
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("x(?=a)", r"^'\(\?=' at character 2 looks ahead or behind"),
+        ("(?<!a)b", r"^'\(\?<!' at character 1 looks ahead or behind"),
+        ("(a)\\1", r"^'\\1' at character 4 refers back to a group, which is not regular$"),
+        ("(?P<x>a)(?P=x)", r"^'\(\?P=' at character 9 refers back"),
+        ("(?i)a", r"^'\(\?i' at character 1 sets a flag.*\[aA\] for \(\?i\)a"),
+        ("(?>a)", "is an atomic group"),
+        ("(a)(?(1)b|c)", "character 4 is a condition"),
+        ("(?#hm)", "is a comment"),
+        ("(?~a)", "begins no group that is known"),
+        ("\\bfoo\\b", "is the edge of a word, which is not supported"),
+        ("ab^c", r"^'\^' at character 3 is the beginning of the text, and may only stand there"),
+        ("a$b", r"^'\$' at character 2 is the end of the text, and may only stand there"),
+        ("(^a)", "'\\^' at character 2 is the beginning"),
+        ("a++", "makes a repetition possessive"),
+        ("a**", r"character 3 repeats a repetition; put the first into a group"),
+        ("a{2}{3}", "character 5 repeats a repetition"),
+        ("*a", r"^'\*' at character 1 repeats nothing; write \\\* for the sign itself"),
+        ("a|+", "character 3 repeats nothing"),
+        ("a{3,2}", r"^'\{3,2\}' at character 2 is from 3 up to 2 times"),
+        ("(a", r"^'\(' at character 1 is a group that is not closed"),
+        ("a)", r"^'\)' at character 2 closes no group; write \\\) for the sign itself"),
+        ("[a", r"^'\[' at character 1 has no \] to end it"),
+        ("[z-a]", "is no set of characters: bad character range z-a"),
+        ("a\\", "escapes nothing"),
+        ("\\y", r"^'\\y' at character 1 is no escape that is known"),
+        ("\\u12", "is no escape that is known"),
+        ("(" * 51 + ")" * 51, "is more than 50 groups deep"),
+        ("a[^\\s\\S]", "^matches no text at all$"),
+        ("a{1000000}", "is too large: repeat less"),
+        ("(?:){99999999}", "is too large"),
+        ("((a{0,100}){0,100}){0,100}", "is too large"),
+        ("(a|b)*a(a|b){20}", "needs more than 10000 states: repeat less"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name_and_place(pattern: str, message: str) -> None:
+    with pytest.raises(PatternError, match=message):
+        automaton_of(pattern)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("ab()[]{}|*+?.\\^$-,0129dwzPx:<>=!#", max_size=12))
+def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
+    try:
+        parse(pattern)
+    except PatternError as error:
+        assert "at character" in str(error)
+        return
+    try:
+        made = re.compile(pattern)
+    except re.error as error:  # names of groups are not looked at here
+        assert "group name" in str(error) or "redefinition" in str(error)
+        return
+    for text in ("", "a", "b", "ab", "0", "a0"):
+        assert matches(pattern, text) == bool(made.fullmatch(text))

@@ -1,0 +1,190 @@
+"""Speculative decoding writes what its model would write without a draft, whatever the draft."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from tfkit.core.component import Slot
+from tfkit.core.errors import RecipeError, UsageError
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.rules import Rules
+from tfkit.generation.search import prepare
+from tfkit.generation.strategy import Speculative
+from tfkit.generation.strategy.sample import draw
+from tfkit.generation.texts import find
+from tfkit.models import Model
+from tfkit.recipe.parts import parts_of
+
+from .searching import best, small
+from .test_greedy import PROMPTS, SOURCES, ending, model
+
+
+@pytest.fixture(scope="module")
+def letters() -> Tokenizer:
+    made: Tokenizer = Slot("tokenizer").validate("character").build().fit(["abcdefghijklmnopqrs"])
+    return made
+
+
+def strategy(draft: Model | None, letters: Tokenizer, **options: Any) -> Speculative:
+    """With a draft model, or none."""
+    said = {"type": "speculative", **options} | ({} if draft is None else {"draft": "small"})
+    made: Speculative = Slot("strategy").validate(said).build()
+    made.bind(letters, lambda path: (draft, letters))  # type: ignore[arg-type, return-value]
+    return made
+
+
+def written(
+    made: Speculative, net: Model, prompts: Any, most: Any, rules: Rules | None = None, **how: Any
+) -> list[list[int]]:
+    return [list(found[0].ids) for found in find(made, prepare(net, prompts, most, rules, **how))]
+
+
+@pytest.mark.parametrize(
+    "tokens", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(9, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
+def test_it_writes_what_greedy_search_writes(kind: str, tokens: int, letters: Tokenizer) -> None:
+    net = model(kind, "rotary" if kind == "decoder" else "sinusoidal")
+    prompts, sources = (PROMPTS, None) if kind == "decoder" else ([[1]] * 4, SOURCES)
+    expected = best(net, prompts, [12, 7, 0, 1], ending(14), sources=sources)
+    for draft in (small(kind), net, None):  # a bad draft, a perfect one, and what the text repeats
+        made = strategy(draft, letters, tokens=tokens)
+        for use_cache in (True, False):
+            found = written(made, net, prompts, [12, 7, 0, 1], ending(14), sources=sources, use_cache=use_cache)
+            assert found == expected
+
+
+def test_rules_hold_within_a_draft(letters: Tokenizer) -> None:
+    net = model("decoder", "rotary")
+    said = ({"type": "no_repeat_ngram", "size": 2}, {"type": "repetition_penalty", "penalty": 1.7})
+    rules = Rules([Slot("logits").validate(rule).build() for rule in said])
+    expected = best(net, PROMPTS[:2], 9, rules)
+    for draft in (small(), net, None):
+        assert written(strategy(draft, letters), net, PROMPTS[:2], 9, rules) == expected
+    nothing = Rules([Slot("logits").validate({"type": "no_repeat_ngram", "size": 1}).build()])
+    full = [list(range(1, 23))]
+    for draft in (small(), None):
+        assert written(strategy(draft, letters), net, full, 9, nothing) == best(net, full, 9, nothing) == [[0]]
+
+
+def test_a_perfect_draft_is_read_a_few_tokens_at_a_time(letters: Tokenizer) -> None:
+    net, calls = model("decoder", "rotary"), []
+    twin = model("decoder", "rotary")
+    twin.load_state_dict(net.state_dict())
+    net.register_forward_pre_hook(lambda *_: calls.append(1))
+    written(strategy(twin, letters, tokens=4), net, [[1, 2]], 20)
+    assert len(calls) == 4  # 20 tokens, each time 4 of the draft and one more
+    calls.clear()
+    best(net, [[1, 2]], 20)
+    assert len(calls) == 20
+
+
+def test_what_is_kept_of_a_draft_follows_the_model(letters: Tokenizer) -> None:
+    made = strategy(None, letters, sampled=True)
+    stream = random.Random(3)
+    p = torch.tensor([[0.5, 0.2, 0.3, 0.0], [0.1, 0.2, 0.3, 0.4]])
+    q = torch.tensor([[0.1, 0.6, 0.1, 0.2]])
+    found, count = torch.zeros(4, 5), 2500
+    for _ in range(count):
+        guess = int(draw(q, [stream]))
+        tokens = made.judged(p, [guess], q, stream)
+        found[tokens[0], 4 if len(tokens) == 1 else tokens[1]] += 1
+    assert found[3].sum() == 0
+    first = p[0, :3] * count
+    assert float(((found[:3].sum(dim=1) - first) ** 2 / first).sum()) < 13.8  # 2 degrees of freedom, one in a thousand
+    kept = torch.minimum(p, q).sum(dim=1)[0]
+    assert float(found[:, :4].sum()) / count == pytest.approx(float(kept), abs=0.04)
+    behind = p[1] * found[:, :4].sum()
+    assert float(((found[:, :4].sum(dim=0) - behind) ** 2 / behind).sum()) < 16.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("perfect", [False, True, None])
+def test_what_is_drawn_follows_the_model_and_not_the_draft(perfect: bool | None, letters: Tokenizer) -> None:
+    net = small(vocab=4)
+    draft = None if perfect is None else net if perfect else small(vocab=4, init={"type": "normal", "std": 1.0})
+    count = 1500
+    prompts = [[1, 2, 1, 2]] * count
+    texts = Counter(map(tuple, written(strategy(draft, letters, sampled=True, tokens=2), net, prompts, 3, seed=1)))
+    with torch.no_grad():
+        chi_squared = 0.0
+        for first in range(4):
+            for second in range(4):
+                log = net(torch.tensor([[*prompts[0], first]])).logits.log_softmax(dim=-1)[0]
+                expected = count * float((log[-2, first] + log[-1, second]).exp())
+                found = sum(texts[first, second, third] for third in range(4))
+                chi_squared += (found - expected) ** 2 / expected
+    assert chi_squared < 37.7  # 15 degrees of freedom, one in a thousand
+
+
+def test_prompts_draw_by_themselves(letters: Tokenizer) -> None:
+    net = model("decoder", "rotary")
+    made = strategy(small(), letters, sampled=True)
+    together = written(made, net, PROMPTS, 8, seed=5)
+    assert [written(made, net, [prompt], 8, seed=5)[0] for prompt in PROMPTS] == together
+    assert written(made, net, PROMPTS[::-1], 8, seed=5) == together[::-1]
+    assert written(made, net, PROMPTS, 8, seed=6) != together
+
+
+def test_probabilities_and_tokens_are_told_as_by_greedy_search(letters: Tokenizer) -> None:
+    net = model("decoder", "rotary")
+    heard: list[int] = []
+    how: dict[str, Any] = {"scored": True}
+    (greedy,) = find(Slot("strategy").validate("greedy").build(), prepare(net, [[1, 2]], 9, **how))
+    made = strategy(small(), letters)
+    (found,) = find(made, prepare(net, [[1, 2]], 9, on_token=lambda row, token: heard.append(token), **how))
+    assert heard == list(found[0].ids) == list(greedy[0].ids)
+    assert found[0].log_probability == pytest.approx(greedy[0].log_probability, abs=1e-4)
+
+
+def test_a_draft_of_fewer_positions_writes_as_far_as_it_can(letters: Tokenizer) -> None:
+    net = model("decoder", "rotary")
+    draft = small(max_length=8)
+    assert written(strategy(draft, letters), net, PROMPTS, 20) == best(net, PROMPTS, 20)
+    with pytest.raises(UsageError, match=r"generate\.strategy\.draft: small: prompt 1 has 9 tokens"):
+        written(strategy(draft, letters), net, [[1] * 9], 3)
+
+
+def test_what_is_no_draft_is_refused_by_name(letters: Tokenizer) -> None:
+    net = small()
+    with pytest.raises(UsageError, match="small is a decoder of 4 tokens, and this model a decoder of 23 tokens"):
+        written(strategy(small(vocab=4), letters), net, [[1]], 3)
+    with pytest.raises(UsageError, match="small is an encoder-decoder of 23 tokens"):
+        written(strategy(small("encoder_decoder"), letters), net, [[1]], 3)
+    other = Slot("tokenizer").validate("character").build().fit(["abcdefghijklmnopqrt"])
+    made = Slot("strategy").validate({"type": "speculative", "draft": "small"}).build()
+    with pytest.raises(UsageError, match=r"small has another vocabulary: its id \d+ is 't', not 's'"):
+        made.bind(letters, lambda path: (net, other))
+    with pytest.raises(UsageError, match="small was not loaded"):
+        written(made, net, [[1]], 3)
+    with pytest.raises(RecipeError, match="tokens: must be at most 32"):
+        parts_of("strategy", {"type": "speculative", "tokens": 33})
+
+
+def test_a_state_that_cannot_go_back_is_refused_before_anything_is_computed(letters: Tokenizer) -> None:
+    layer = {"norm": "layer_norm", "mixer": "mamba", "feedforward": {"type": "mlp", "d_ff": 16}}
+    net = small(layer=layer, position="none")
+    if not net.caches:
+        pytest.skip("it keeps no state")
+    net.register_forward_pre_hook(lambda *_: pytest.fail("computed"))
+    with pytest.raises(UsageError, match=r"a draft must be taken back, and .* keeps a state that cannot"):
+        written(strategy(None, letters), net, [[1]], 3)
+
+
+@pytest.mark.slow
+def test_windows_go_back_too(letters: Tokenizer) -> None:
+    layer = {
+        "norm": "layer_norm",
+        "attention": {"type": "multi_head", "num_heads": 2},
+        "feedforward": {"type": "mlp", "d_ff": 16},
+        "mask": {"type": "window", "size": 5},
+    }
+    net = small(layer=layer, max_length=200)
+    expected = best(net, PROMPTS[:1], 150)
+    for draft in (small(max_length=200), None):
+        assert written(strategy(draft, letters, tokens=12), net, PROMPTS[:1], 150) == expected

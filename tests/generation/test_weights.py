@@ -1,0 +1,256 @@
+"""Copies of weights for decoding: the same results, nothing left behind, and int8 within its bounds."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import tfkit
+from tests.generation.searching import best
+from tfkit.core.errors import UsageError
+from tfkit.functional.loss import cross_entropy
+from tfkit.generation import weights
+from tfkit.generation.stepper import Stepper, evaluating
+from tfkit.generation.weights import copied_bytes, decoding, forget_copies
+from tfkit.models import Model
+from tfkit.recipe.load import load_recipe
+
+PLAIN: dict[str, Any] = {"type": "multi_head", "num_heads": 4}
+MLP: dict[str, Any] = {"type": "mlp", "d_ff": 64}
+LAYERS: dict[str, dict[str, Any]] = {
+    "plain": {"attention": PLAIN, "feedforward": MLP, "dropout": 0.1},
+    "grouped, gated": {
+        "attention": {**PLAIN, "num_kv_heads": 2, "bias": ["query"], "qk_norm": "rms_norm", "gate": {"over": "head"}},
+        "feedforward": {"type": "glu", "d_ff": 48, "bias": False},
+    },
+    "all norms": {
+        "attention": {**PLAIN, "value_dim": 5, "qk_norm": "rms_norm", "qk_norm_at": "width", "output_norm": "rms_norm"},
+        "feedforward": {**MLP, "inner_norm": "layer_norm", "dropout": 0.1},
+    },
+    "latent": {
+        "attention": {"type": "latent", "num_heads": 4, "kv_rank": 8, "head_dim": 8, "rotary_head_dim": 4},
+        "feedforward": MLP,
+    },
+    "experts": {
+        "attention": PLAIN,
+        "feedforward": {"type": "experts", "num_experts": 4, "num_active": 2, "expert": {"type": "glu", "d_ff": 24}},
+    },
+}
+
+
+BOUNDS = {"experts": 0.3}  # of int8: a token may choose another expert
+
+
+def decoder(name: str = "plain", **more: Any) -> Model:
+    model = {
+        "type": "decoder",
+        "d_model": 32,
+        "num_layers": 2,
+        "vocab_size": 50,
+        "embedding": "tokens",
+        "position": "rotary",
+        "layer": {"residual": "pre_norm", "norm": "layer_norm", **LAYERS[name]},
+        "head": {"type": "language_model", "tied": True},
+        **more,
+    }
+    return tfkit.build(tfkit.load_recipe({"tfkit": 1, "model": model}), seed=0).eval()
+
+
+def pair() -> Model:
+    model = {
+        "type": "encoder_decoder",
+        "d_model": 32,
+        "vocab_size": 50,
+        "embedding": {"type": "tokens", "shared": True},
+        "position": "sinusoidal",
+        "layer": {"residual": "post_norm", "norm": "layer_norm", **LAYERS["plain"]},
+        "encoder": {"num_layers": 1},
+        "decoder": {"num_layers": 2},
+        "head": {"type": "language_model", "tied": True},
+    }
+    return tfkit.build(tfkit.load_recipe({"tfkit": 1, "model": model}), seed=0).eval()
+
+
+def ids(rows: int, length: int = 5) -> Tensor:
+    return torch.randint(0, 50, (rows, length), generator=torch.Generator().manual_seed(rows))
+
+
+def steps(model: Model, rows: int, quantize: Any = None, copied: bool = True, count: int = 4) -> Tensor:
+    """Logits of some steps of decoding, [rows steps vocab], the tokens always the same."""
+    tokens, found = ids(rows, 5 + count), []
+    with evaluating(model):
+        context = decoding(model, quantize) if copied else torch.inference_mode()
+        with context:
+            sources = None if model.blueprint.encoder is None else ids(rows, 7).tolist()
+            stepper = Stepper(model, tokens[:, :5].tolist(), sources)
+            for step in range(count):
+                found.append(stepper.logits())
+                stepper.append(tokens[:, 5 + step])
+    return torch.stack(found, dim=1)
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("name", [*LAYERS, "pair"])
+def test_copies_give_what_the_weights_give(name: str, rows: int) -> None:
+    model = pair() if name == "pair" else decoder(name)
+    assert distance(steps(model, rows), steps(model, rows, copied=False)) < 1e-6
+
+
+def test_copies_are_used() -> None:
+    if not weights.can_pack():
+        pytest.skip("this build of torch has no packed products")
+    model = decoder()
+    steps(model, 2)
+    attention, down = 2 * 4 * 32 * 32, 2 * 2 * 32 * 64
+    assert copied_bytes(model) >= 4 * (attention + down + 50 * 32)
+    forget_copies(model)
+    assert copied_bytes(model) == 0
+
+
+def test_nothing_is_left_behind() -> None:
+    model = decoder("grouped, gated")
+    before = {name: list(vars(module)) for name, module in model.named_modules()}
+    saved = copy.deepcopy(model.state_dict())
+    with evaluating(model), decoding(model), decoding(model, "int8"):
+        model(input_ids=ids(2))
+        assert all(torch.equal(value, saved[key]) for key, value in model.state_dict().items())
+        assert list(model.state_dict()) == list(saved)
+    assert {name: list(vars(module)) for name, module in model.named_modules()} == before
+    with pytest.raises(RuntimeError, match="out"), decoding(model):
+        raise RuntimeError("out")
+    assert {name: list(vars(module)) for name, module in model.named_modules()} == before
+
+
+def _trained(model: Model) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+
+
+def _behind_its_back(model: Model) -> None:
+    for parameter in model.parameters():
+        parameter.data.mul_(1.5)  # which torch does not count
+
+
+def _loaded(model: Model) -> None:
+    model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})
+
+
+@pytest.mark.parametrize("change", [_trained, _behind_its_back, _loaded])
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_changed_weights_are_copied_anew(change: Any, quantize: Any) -> None:
+    model = decoder()
+    first = steps(model, 2, quantize)
+    change(model)
+    plain = steps(model, 2, copied=False)
+    assert distance(first, plain) > 0.1
+    assert distance(steps(model, 2, quantize), plain) < (1e-6 if quantize is None else 0.05)
+
+
+def test_the_same_weights_are_copied_once() -> None:
+    model = decoder()
+    steps(model, 2)
+    made = weights._MADE[model][None]
+    steps(model, 2)
+    assert weights._MADE[model][None] is made
+
+
+def test_without_the_kernel_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "can_pack", lambda: False)
+    model = decoder()
+    assert torch.equal(steps(model, 2), steps(model, 2, copied=False))
+    assert copied_bytes(model) == 0
+
+
+def test_copies_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "MOST_BYTES", 4 * 50 * 32 - 1)  # a byte less than the table of the head
+    model = decoder()
+    assert distance(steps(model, 2), steps(model, 2, copied=False)) < 1e-6
+    head: Any = model.head
+    assert weights._MADE[model][None].single[head.output].made is None
+
+
+def test_a_layer_that_somebody_watches_is_called() -> None:
+    model, seen = decoder(), []
+    linear = next(module for module in model.modules() if isinstance(module, nn.Linear))
+    linear.register_forward_hook(lambda *_: seen.append(1))
+    steps(model, 2)
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("name", [*LAYERS, "pair"])
+def test_int8_is_close(name: str, rows: int) -> None:
+    model = pair() if name == "pair" else decoder(name)
+    assert 0 < distance(steps(model, rows, "int8"), steps(model, rows, copied=False)) < BOUNDS.get(name, 0.1)
+
+
+def test_int8_of_a_row_hardly_depends_on_the_others() -> None:
+    linear = nn.Linear(64, 32, bias=False)
+    product = weights.Int8(linear.weight.detach(), None)
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1.0], [1000.0], [0.001]])
+    together, alone = product(x, 3), torch.cat([product(row[None], 1) for row in x])
+    for number, exact in enumerate(linear(x).detach()):
+        assert distance(together[number], exact) < 0.03 and distance(alone[number], exact) < 0.03
+    assert not product(torch.zeros(2, 64), 2).any()
+
+
+def test_int8_of_half_precision() -> None:
+    model = decoder().to(torch.bfloat16)
+    found = steps(model, 2, "int8")
+    assert found.dtype == torch.bfloat16
+    assert 0 < distance(found.float(), steps(model, 2, copied=False).float()) < 0.1
+
+
+def test_a_plain_block_within_int8_keeps_to_it() -> None:
+    model = decoder()
+    with evaluating(model), decoding(model, "int8"):
+        outer = model(input_ids=ids(2)).logits
+        with decoding(model):
+            assert torch.equal(model(input_ids=ids(2)).logits, outer)
+
+
+def test_a_search_in_int8() -> None:
+    model = decoder()
+    plain, small = (best(model, [[1, 2, 3]], 4, quantize=quantize) for quantize in (None, "int8"))
+    assert len(plain[0]) == len(small[0]) == 4
+    assert copied_bytes(model) > 0
+
+
+def test_what_cannot_be_is_said() -> None:
+    model = decoder()
+    with pytest.raises(UsageError, match="quantize is int8, got 'int4'"), decoding(model, "int4"):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(UsageError, match="this one is being trained"), decoding(model.train()):
+        pass
+    meta = decoder().to("meta")
+    with pytest.raises(UsageError, match="int8 computes on a CPU, and this model is on meta"), decoding(meta, "int8"):
+        pass
+
+
+@pytest.mark.slow
+def test_int8_keeps_the_perplexity(tmp_path: Path) -> None:
+    small = {"model.d_model": 96, "model.num_layers": 3, "train.steps": 100}
+    recipe = load_recipe("gpt-docstrings", overrides=small)
+    run = tfkit.train(recipe, out=tmp_path / "run", progress=False)
+    plain, int8 = run.evaluate("valid", 40), run.evaluate("valid", 40, quantize="int8")
+    assert plain["loss"] != int8["loss"]
+    assert abs(int8["perplexity"] / plain["perplexity"] - 1) < 0.01
+
+
+def test_the_loss_is_that_of_the_copies() -> None:
+    model, hidden, targets = decoder(), torch.randn(6, 32), ids(1, 6)[0]
+    head: Any = model.head
+    with evaluating(model), decoding(model, "int8"):
+        assert torch.equal(head.loss(hidden, targets), cross_entropy(head(hidden), targets))
+        assert not torch.equal(head(hidden), F.linear(hidden, head.output._parameters["weight"]))

@@ -1,0 +1,212 @@
+"""A run that writes: prompts of every kind, wishes, streams; and what is wrong said with the prompt's number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tfkit
+from tfkit.core.errors import RecipeError, RunError, UsageError
+from tfkit.generation.prompts import PromptError
+from tfkit.run import Run
+
+from .test_rules import RECIPE
+
+SAMPLE = {"strategy": "sample", "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return tfkit.train(RECIPE, out=tmp_path_factory.mktemp("runs") / "x", progress=False)
+
+
+@pytest.fixture(scope="module")
+def filler(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    words = {"type": "word", "special_tokens": {"mask": "[MASK]"}, "vocab_size": 60}
+    changes: dict[str, Any] = {
+        "model": {**RECIPE["model"], "type": "encoder", "head": "masked_lm"},
+        "data": {**RECIPE["data"], "tokenizer": words},
+        "objective": "masked_lm",
+    }
+    return tfkit.train({**RECIPE, **changes}, out=tmp_path_factory.mktemp("runs") / "m", progress=False)
+
+
+# --- prompts
+
+
+def test_prompts_are_texts_or_ids_one_or_many(run: Run) -> None:
+    texts = ["The ", "a", "The ", "an"]
+    expected = run.generate(texts, 6)
+    ids = run.read(texts)
+    assert run.generate(ids, 6) == expected
+    mixed: Any = [texts[0], ids[1], tuple(ids[2]), torch.tensor(ids[3])]
+    assert run.generate(mixed, 6) == expected
+    array: Any = np.array(ids[1])
+    assert run.generate(array, 6) == run.generate("a", 6) == [expected[1]]
+    rows: Any = torch.tensor([ids[0], ids[2]])
+    assert run.generate(rows, 6) == [expected[0], expected[2]]
+    assert run.generate(texts, 6, batch_size=1) == expected
+    assert run.generate([]) == [] == run.candidates([])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (["a", []], "prompt 2 is empty, so that there is no token to begin with"),
+        (["a", "b" * 60], "prompt 2 has 60 tokens; this model reads at most 40; shorten it"),
+        (["a", [3, 90_000]], "prompt 2 holds the id 90000; ids go from 0 to"),
+        (["a", "b", [-1]], "prompt 3 holds the id -1"),
+        (["a", 2.5], "prompt 2 is neither a text nor a list of ids: 2.5"),
+        (["a", ["b"]], r"prompt 2 is neither a text nor a list of ids: \['b'\]"),
+        (["a", "\ud800"], "prompt 2 cannot be read: half of a character"),
+        (5, "a prompt is a text or a list of ids, got 5"),
+    ],
+)
+def test_a_wrong_prompt_is_refused_by_its_number(run: Run, prompts: Any, message: str) -> None:
+    for ask in (run.generate, run.candidates):
+        with pytest.raises(UsageError, match=message):
+            ask(prompts, 4)
+
+
+def test_a_prompt_error_says_the_number_as_data(run: Run) -> None:
+    with pytest.raises(PromptError) as error:
+        run.generate(["a", []])
+    assert (error.value.name, error.value.number) == ("prompt", 2)
+
+
+# --- wishes
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"max_new_tokens": -1}, "max_new_tokens is a whole number from 0, got -1"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens is a whole number from 0, got 2.5"),
+        ({"seed": -1}, "seed is a whole number from 0, got -1"),
+        ({"batch_size": 0}, "batch_size is a whole number from 1, got 0"),
+        ({"stategy": "sample"}, "nothing of generation is called 'stategy'; did you mean 'strategy'"),
+        ({"strategy": ["greedy", "sample"]}, "there is one strategy, got 2"),
+        ({"logits": {"type": "temperature", "temperature": 0.5}}, "temperature shapes what is drawn, and greedy draws"),
+        ({"strategy": "sample", "logits": {"type": "top_k", "k": 5000}}, "k: 5000 is more than the"),
+    ],
+)
+def test_a_wrong_wish_is_refused(run: Run, wishes: dict[str, Any], message: str) -> None:
+    for ask in (run.generate, run.candidates, run.stream):
+        with pytest.raises(UsageError, match=message):
+            ask("a", **wishes)
+
+
+def test_what_the_recipe_says_holds_until_a_call_says_otherwise(run: Run) -> None:
+    sets = ["generate.strategy={type: sample, n_best: 2}", "generate.seed=3", "generate.max_new_tokens=5"]
+    drawing = tfkit.load_run(run.folder, sets=sets)
+    drawn = drawing.candidates("The ")[0]
+    assert [len(one.ids) for one in drawn] == [5, 5] and drawn == drawing.candidates("The ")[0]
+    assert drawn == run.candidates("The ", 5, strategy={"type": "sample", "n_best": 2}, seed=3)[0]
+    assert drawing.generate("The ", strategy="greedy") == run.generate("The ", 5)
+
+
+def test_candidates_say_what_the_model_thinks(run: Run) -> None:
+    (best,) = run.candidates("The ", 6)[0]
+    assert best.text == run.generate("The ", 6)[0]
+    ids = torch.tensor([[*run.read(["The "])[0], *best.ids]])
+    with torch.no_grad():
+        scores = run.model(ids).logits[0, -7:-1].log_softmax(-1)
+    assert best.log_probability == pytest.approx(float(scores.gather(1, ids[0, -6:, None]).sum()), abs=1e-4)
+
+
+def test_a_recipe_that_cannot_write_is_refused_before_training(tmp_path: Path) -> None:
+    hot = {"logits": {"type": "temperature", "temperature": 0.5}}
+    with pytest.raises(UsageError, match="temperature shapes what is drawn"):
+        tfkit.train({**RECIPE, "generate": hot}, out=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_run_records_how_it_writes(run: Run, tmp_path: Path) -> None:
+    said = {"strategy": {"type": "sample", "n_best": 2}, "seed": 5, "max_new_tokens": 3}
+    recipe = tfkit.load_recipe({**RECIPE, "generate": said})
+    file = tmp_path / "resolved.yaml"
+    file.write_text(recipe.resolved(30), encoding="utf-8")
+    assert tfkit.load_recipe(file).generate == recipe.generate
+    assert "strategy" in (run.folder / "resolved.yaml").read_text()
+
+
+# --- streams
+
+
+@pytest.mark.parametrize("wishes", [{}, SAMPLE, {"stop": {"type": "strings", "strings": ["e", "ab"]}}])
+def test_the_pieces_of_a_stream_are_the_text(run: Run, wishes: dict[str, Any]) -> None:
+    for prompt in ("The ", "a", run.read(["x"])[0]):
+        pieces = list(run.stream(prompt, 20, **wishes))
+        assert "".join(pieces) == run.generate(prompt, 20, **wishes)[0]
+        assert all(pieces)
+    assert len(list(run.stream("The ", 20))) > 15  # and they are pieces
+
+
+@pytest.mark.parametrize(
+    ("prompt", "wishes", "message"),
+    [
+        ("a", {"strategy": "beam"}, "beam knows its text only at the end, so that it cannot be streamed"),
+        ("a", {"strategy": {"type": "sample", "n_best": 3}}, "a stream is one text, and n_best asks for 3"),
+        (["a", "b"], {}, "a stream is of one prompt, got 2"),
+        ([], {}, "a stream is of one prompt, got 0"),
+        ("b" * 60, {}, "prompt 1 has 60 tokens"),
+    ],
+)
+def test_a_stream_is_refused_when_it_is_asked_for(run: Run, prompt: Any, wishes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        run.stream(prompt, **wishes)
+
+
+# --- masks
+
+
+def test_masks_are_filled_the_likeliest_first(filler: Run) -> None:
+    text = "The [MASK] is [MASK]"
+    (prediction,) = filler.predict(text)
+    found = filler.candidates([text, "a [MASK]"])
+    assert filler.generate([text, "a [MASK]"]) == [candidates[0].text for candidates in found]
+    assert found[0][0].text == prediction["filled"]
+    assert [len(candidates) for candidates in found] == [5, 5]
+    totals = [one.log_probability for one in found[0]]
+    assert totals == sorted(totals, reverse=True) and len({one.text for one in found[0]}) == 5
+    chances = [[fill["probability"] for fill in fills] for fills in prediction["fills"]]
+    every = sorted((one * other for one in chances[0] for other in chances[1]), reverse=True)
+    assert np.exp(totals) == pytest.approx(every[:5], rel=1e-5)
+    words = [filler.tokenizer.decode([id_]).strip() for id_ in found[0][0].ids]
+    assert found[0][0].text == f"The {words[0]} is {words[1]}"
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda run: run.generate(["a [MASK]", "a"]), r"text 2 has no mask: write \[MASK\] where a word is missing"),
+        (lambda run: run.generate("[MASK] " * 60), "text 1 of .* tokens is longer than the 40 that this model reads"),
+        (lambda run: run.generate("[MASK]", strategy="beam", seed=1), "fills masks, and strategy, seed is for models"),
+        (lambda run: run.generate("[MASK]", max_new_tokens=1), "fills masks, and max_new_tokens is for models"),
+        (lambda run: run.generate("[MASK]", sed=1), "nothing of generation is called 'sed'"),
+        (lambda run: run.stream("[MASK]"), "holds an encoder, which reads texts but writes none"),
+        (lambda run: run.generate([[1, 2]]), "this model reads text"),
+    ],
+)
+def test_what_fills_masks_refuses_what_it_cannot_do(filler: Run, ask: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ask(filler)
+
+
+def test_an_unknown_strategy_is_answered_with_the_nearest(run: Run) -> None:
+    with pytest.raises(RecipeError, match=r"unknown strategy 'gredy'. Did you mean 'greedy'"):
+        run.generate("a", strategy="gredy")
+
+
+def test_another_run_drafts_what_a_run_writes(run: Run) -> None:
+    said = {"type": "speculative", "draft": str(run.folder), "tokens": 3}
+    assert run.generate(["The ", "a"], 9, strategy=said) == run.generate(["The ", "a"], 9)
+    drawn = [run.generate(["The ", "a"], 9, strategy={**said, "sampled": True}, seed=2) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    assert "".join(run.stream("The ", 9, strategy=said)) == run.generate("The ", 9)[0]
+    with pytest.raises(RunError, match="nothing: there is no such folder"):
+        run.generate("a", 3, strategy={**said, "draft": str(run.folder / "nothing")})

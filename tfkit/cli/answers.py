@@ -1,0 +1,120 @@
+"""What a run writes for prompts, printed: as lines, in pieces, or as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from tfkit.core.errors import UsageError, on_one_line
+
+if TYPE_CHECKING:
+    from tfkit.generation.writer import Written
+    from tfkit.run import Run
+
+NAMED = 5  # unknown pieces that are named at once
+Form = Literal["best", "all", "stream", "jsonl"]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How a run answers: what is asked of it, and in what form it is printed.
+
+    `best` is one text for each prompt, `all` every candidate, `stream` the best in pieces, `jsonl` every candidate as
+    an object. With `lines` prompts are lines of standard input, and so are outputs.
+    """
+
+    run: Run
+    asked: dict[str, Any]
+    form: Form
+    lines: bool = False
+    noted: set[str] = field(default_factory=set)  # what was said to be unknown
+
+    def give(self, prompts: Sequence[str], before: int = 0) -> None:
+        """Print what there is to say of prompts, which are counted from behind `before`; raises TfkitError."""
+        self._note_unknown(prompts)
+        if self.form == "stream":
+            self._stream(prompts, before)
+            return
+        with self._counted(before):
+            texts = self._texts(prompts)
+        for text in texts:
+            click.echo(self._shown(text))
+
+    def alone(self, prompt: str) -> None:
+        """Print the answer to one prompt, while it is written where that is possible."""
+        streams = self.form == "best" and self.run.writes and self.run.writer(**self.asked).strategy.streams
+        (replace(self, form="stream") if streams else self).give([prompt])
+
+    def _texts(self, prompts: Sequence[str]) -> list[str]:
+        if self.form == "best":
+            return self.run.generate(prompts, **self.asked)
+        found = zip(prompts, self.run.candidates(prompts, **self.asked), strict=True)
+        each = [(prompt, candidate) for prompt, candidates in found for candidate in candidates]
+        if self.form == "all":
+            return [candidate.text for _, candidate in each]
+        return [json.dumps(self._object(*one), ensure_ascii=False) for one in each]
+
+    def _object(self, prompt: str, candidate: Written) -> dict[str, Any]:
+        """A candidate as JSON can hold it, where there is no infinity."""
+        numbers = {"log_probability": candidate.log_probability, "score": candidate.score}
+        return {
+            "prompt": prompt,
+            "text": candidate.text,
+            "ids": list(candidate.ids),
+            "tokens": [self.run.tokenizer.backend.id_to_token(id_) for id_ in candidate.ids],
+            **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+        }
+
+    def _stream(self, prompts: Sequence[str], before: int) -> None:
+        """Print each answer while it is written; that none is wrong is known before the first begins."""
+        streams = []
+        for number, prompt in enumerate(prompts):
+            with self._counted(before + number):
+                streams.append(self.run.stream(prompt, **self.asked))
+        for pieces in streams:
+            text = shown = ""
+            try:
+                for piece in pieces:
+                    text += piece
+                    line = self._shown(text)  # which grows as the text does
+                    click.echo(line[len(shown) :], nl=False)
+                    shown = line
+            finally:
+                pieces.close()
+                click.echo()
+
+    def _shown(self, text: str) -> str:
+        """An output as it is printed; on one line where each line answers a line."""
+        return " ".join(text.splitlines()) if self.lines and self.form != "jsonl" else text
+
+    def _note_unknown(self, prompts: Sequence[str]) -> None:
+        """Say on standard error what a model that writes cannot read of prompts, each piece once."""
+        role = self.run.tokenizer.special_ids.get("unknown")
+        if role is None or not self.run.writes:
+            return
+        pieces = dict.fromkeys(piece for prompt in prompts for piece in self.run.tokenizer.unknown(prompt))
+        new = [piece for piece in pieces if piece not in self.noted]
+        self.noted.update(new)
+        if new:
+            named = ", ".join(repr(on_one_line(piece, 30)) for piece in new[:NAMED])
+            more = f" and {len(new) - NAMED} more" * (len(new) > NAMED)
+            token = self.run.tokenizer.token(role)
+            click.echo(f"tfkit: not in the vocabulary, and read as {token}: {named}{more}", err=True)
+
+    @contextlib.contextmanager
+    def _counted(self, before: int) -> Iterator[None]:
+        """What is wrong with a prompt said with the number that it has for the user."""
+        from tfkit.generation.prompts import PromptError
+
+        try:
+            yield
+        except PromptError as error:
+            number = before + error.number
+            where = f"standard input, line {number}: the {error.name}" if self.lines else f"{error.name} {number}"
+            raise UsageError(f"{where} {error.what}") from None

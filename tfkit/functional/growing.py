@@ -1,0 +1,125 @@
+"""Tensors that grow along one axis, in buffers with room behind them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+SLACK = 64  # of what may be forgotten, so many are kept in case that some of the last are taken back
+SPARE = 64  # the least room between two times of making room
+AHEAD = 4096  # room is reserved for so many at most: not every text becomes as long as it may
+
+
+class Growing:
+    """Tensors of one length that grow along `axis` together; adding copies what is new alone, most of the time.
+
+    Where `keeps` is a number, only so many of those before the newest are ever asked for again, and the rest is
+    forgotten; places are counted from the first one ever added all the same.
+    """
+
+    def __init__(self, axis: int, keeps: int | None = None) -> None:
+        self.axis = axis
+        self.keeps = keeps
+        self.length = 0
+        self._origin = 0  # the place of what stands first in the buffers
+        self._reserved = 0
+        self._buffers: tuple[Tensor, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Entries of the first axis; 0 while nothing was added."""
+        return self._buffers[0].shape[0] if self._buffers else 0
+
+    def append(self, *new: Tensor) -> tuple[Tensor, ...]:
+        """Add tensors of one length, and give what is kept of those before with the new ones behind."""
+        count = new[0].shape[self.axis]
+        first, end = self._first(self.length), self.length + count
+        if not self._buffers or end - self._origin > self._buffers[0].shape[self.axis]:
+            return self._with_room(new, first, end)
+        at = self.length - self._origin
+        for buffer, tensor in zip(self._buffers, new, strict=True):
+            buffer.narrow(self.axis, at, count).copy_(tensor)
+        self.length = end
+        return self._between(first, end)
+
+    def held(self) -> tuple[Tensor, ...]:
+        """All that the next call would be given besides what it adds; empty while nothing was added."""
+        return self._between(self._first(self.length), self.length)
+
+    def reserve(self, length: int) -> None:
+        """Make the next buffer large enough for a text of `length`, so that nothing is copied on the way there."""
+        self._reserved = length
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep row `rows[i]` as row i; `rows` is [new_rows]."""
+        if not self._buffers:
+            return
+        used, made = self.length - self._origin, []
+        for buffer in self._buffers:
+            chosen = buffer.narrow(self.axis, 0, used).index_select(0, rows)
+            if len(rows) != buffer.shape[0]:
+                buffer = buffer.new_empty((len(rows), *buffer.shape[1:]))
+            buffer.narrow(self.axis, 0, used).copy_(chosen)
+            made.append(buffer)
+        self._buffers = tuple(made)
+
+    def earliest(self) -> int:
+        """The shortest length that `rewind` can go back to."""
+        return 0 if self._origin == 0 or self.keeps is None else self._origin + self.keeps
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length`, which is `earliest()` or more."""
+        self.length = min(self.length, length)
+
+    def bytes(self) -> int:
+        """Bytes of what `held` gives: room to grow, and what is kept in case of a rewind, not counted."""
+        return sum(part.numel() * part.element_size() for part in self.held())
+
+    def _first(self, length: int) -> int:
+        """The first place that what comes behind `length` may ask for."""
+        return 0 if self.keeps is None else max(0, length - self.keeps)
+
+    def _between(self, first: int, end: int) -> tuple[Tensor, ...]:
+        return tuple(buffer.narrow(self.axis, first - self._origin, end - first) for buffer in self._buffers)
+
+    def _with_room(self, new: tuple[Tensor, ...], first: int, end: int) -> tuple[Tensor, ...]:
+        """`append` where the buffers are too small: what need not be kept makes room, or they become larger."""
+        origin = max(self._origin, self._first(end - SLACK))
+        if origin <= first:
+            self._moved(new, origin, end)
+            return self._between(first, end)
+        # more is new than is kept of it
+        past = self._between(first, self.length)
+        whole = tuple(torch.cat(both, dim=self.axis) for both in zip(past, new, strict=True)) if past else new
+        kept = end - origin
+        self._origin = self.length = origin
+        self._moved(tuple(tensor.narrow(self.axis, origin - first, kept) for tensor in whole), origin, end)
+        return whole
+
+    def _moved(self, new: tuple[Tensor, ...], origin: int, end: int) -> None:
+        """Let the buffers begin at the place `origin`, and add what is new."""
+        past, capacity = self.length - origin, self._capacity(origin, end)
+        held = self._between(origin, self.length)
+        made = []
+        for number, tensor in enumerate(new):
+            buffer = self._buffers[number] if self._buffers else None
+            if buffer is None or buffer.shape[self.axis] < end - origin:
+                shape = [*tensor.shape[: self.axis], capacity, *tensor.shape[self.axis + 1 :]]
+                buffer = tensor.new_empty(shape)
+            if past:
+                own = buffer is self._buffers[number]  # what is copied within a buffer must not overlap
+                buffer.narrow(self.axis, 0, past).copy_(held[number].clone() if own else held[number])
+            buffer.narrow(self.axis, past, end - origin - past).copy_(tensor)
+            made.append(buffer)
+        self._buffers, self._origin, self.length = tuple(made), origin, end
+
+    def _capacity(self, origin: int, end: int) -> int:
+        """As much as is reserved, or as much again as there is; no more than is ever kept, and then some."""
+        kept = end - origin
+        # what is read once, such as a memory, gets no room
+        capacity = 2 * kept if self._buffers else kept
+        if self._reserved:
+            capacity = max(capacity if self._reserved < end else kept, min(self._reserved - origin, kept + AHEAD))
+        if self.keeps is not None:
+            capacity = min(capacity, self.keeps + SLACK + max(SPARE, self.keeps // 4))
+        return max(kept, capacity)

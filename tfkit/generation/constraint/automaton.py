@@ -1,0 +1,239 @@
+"""A pattern as a deterministic finite automaton over characters (Thompson 1968; Rabin and Scott 1959)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tfkit.generation.constraint.syntax import (
+    CODE_POINTS,
+    Chain,
+    Characters,
+    Either,
+    Node,
+    PatternError,
+    Repeated,
+    Spans,
+    parse,
+)
+
+Numbers = np.ndarray[Any, np.dtype[np.int32]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+DEAD, START = 0, 1
+MOST_STATES = 10_000  # of a pattern
+MOST_CELLS = 50_000_000  # states times classes, of texts
+MOST_STEPS = 1_000_000  # of making it, which is a second or two
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    """States, of which DEAD leads nowhere; from START each character goes to the next.
+
+    Characters that no pattern tells apart are of one class: `classes` [spans] says which those have that begin at
+    `begins` [spans]. `table` [states classes] is the state that comes next, `accepts` [states] where a text may end.
+    """
+
+    begins: Numbers
+    classes: Numbers
+    table: Numbers
+    accepts: Flags
+
+    def classes_of(self, code_points: Numbers) -> Numbers:
+        """The class of each character."""
+        return self.classes[np.searchsorted(self.begins, code_points, side="right") - 1]
+
+    def next(self, state: int, text: str) -> int:
+        """The state behind a text."""
+        for class_ in self.classes_of(np.array([ord(character) for character in text], dtype=np.int32)).tolist():
+            state = int(self.table[state, class_])
+        return state
+
+    def classes_within(self, first: int, last: int) -> Numbers:
+        """The classes of the characters from `first` up to but not with `last`."""
+        start = int(np.searchsorted(self.begins, first, side="right")) - 1
+        return np.unique(self.classes[start : int(np.searchsorted(self.begins, last, side="left"))])
+
+    def reaching(self, goals: Flags, usable: Flags) -> Flags:
+        """The states from which one of the `goals` is reached by characters of the classes that are `usable`."""
+        table = self.table[:, usable]
+        sources, columns = np.nonzero(table != DEAD)
+        return backwards(goals, sources.astype(np.int32), table[sources, columns])
+
+
+def backwards(goals: Flags, sources: Numbers, targets: Numbers) -> Flags:
+    """The places from which edges, each from a source to a target, lead to one of the `goals`."""
+    order = np.argsort(targets, kind="stable")
+    sources, starts = sources[order], np.searchsorted(targets[order], np.arange(len(goals) + 1))
+    found, pending = goals.copy(), np.flatnonzero(goals).tolist()
+    while pending:
+        place = pending.pop()
+        for source in sources[starts[place] : starts[place + 1]].tolist():
+            if not found[source]:
+                found[source] = True
+                pending.append(source)
+    return found
+
+
+@lru_cache(maxsize=32)
+def automaton_of(pattern: str) -> Automaton:
+    """The automaton of a regular expression; raises PatternError, also for one that would be too large."""
+    machine, tree = _Machine(), parse(pattern)
+    machine.end = machine.add(tree, machine.state())
+    return machine.automaton()
+
+
+@lru_cache(maxsize=32)
+def automaton_of_texts(texts: tuple[str, ...]) -> Automaton:
+    """The automaton of some texts, each as it stands, which is their trie; raises PatternError for too many of them."""
+    class_of = {ord(letter): class_ for class_, letter in enumerate(sorted(set("".join(texts))), 1)}
+    rows: list[dict[int, int]] = [{}, {}]
+    ends = set()
+    for text in texts:
+        place = START
+        for letter in text:
+            place = rows[place].setdefault(class_of[ord(letter)], len(rows))
+            if place == len(rows):
+                rows.append({})
+        ends.add(place)
+    if len(rows) * (len(class_of) + 1) > MOST_CELLS:
+        raise PatternError(f"{len(texts)} texts of {len(class_of)} characters are too many")
+    begins = np.array(sorted({0, *class_of, *(point + 1 for point in class_of)}), dtype=np.int32)
+    classes = np.array([class_of.get(point, 0) for point in begins.tolist()], dtype=np.int32)
+    accepts = np.array([place in ends for place in range(len(rows))], dtype=np.bool_)
+    return Automaton(begins, classes, _table(rows, len(class_of) + 1), accepts)
+
+
+def _table(rows: list[dict[int, int]], width: int) -> Numbers:
+    table = np.zeros((len(rows), width), dtype=np.int32)
+    for number, row in enumerate(rows):
+        table[number, list(row)] = list(row.values())
+    return table
+
+
+class _Machine:
+    """The automaton before it is deterministic: `moves` by a set of characters, and `leaps` that read nothing."""
+
+    def __init__(self) -> None:
+        self.moves: list[list[tuple[int, int]]] = []
+        self.leaps: list[list[int]] = []
+        self.sets: dict[Spans, int] = {}
+        self.end = 0
+        self.steps = 0
+
+    def state(self) -> int:
+        self.spend(15)
+        self.moves.append([])
+        self.leaps.append([])
+        return len(self.moves) - 1
+
+    def spend(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > MOST_STEPS:
+            raise PatternError("is too large: repeat less, or less within what is repeated")
+
+    def add(self, node: Node, start: int) -> int:
+        """Read `node` from the state `start` on; gives the state behind it."""
+        if isinstance(node, Characters):
+            end = self.state()
+            self.moves[start].append((self.sets.setdefault(node.spans, len(self.sets)), end))
+            return end
+        if isinstance(node, Chain):
+            for part in node.parts:
+                start = self.add(part, start)
+            return start
+        if isinstance(node, Either):
+            ends = [self.add(way, self.leap(start)) for way in node.ways]
+            return self.joined(ends)
+        return self.add_repeated(node, start)
+
+    def add_repeated(self, node: Repeated, start: int) -> int:
+        for _ in range(node.least):
+            start = self.add(node.part, self.leap(start))
+        if node.most is None:
+            again = self.leap(start)
+            self.leaps[self.add(node.part, again)].append(again)
+            return self.leap(again)
+        ends = [start]
+        for _ in range(node.most - node.least):
+            ends.append(self.add(node.part, self.leap(ends[-1])))
+        return self.joined(ends)
+
+    def leap(self, start: int) -> int:
+        """A new state that `start` leaps to."""
+        end = self.state()
+        self.leaps[start].append(end)
+        return end
+
+    def joined(self, ends: Iterable[int]) -> int:
+        """A new state that all of them leap to."""
+        found = self.state()
+        for end in ends:
+            self.leaps[end].append(found)
+        return found
+
+    def closed(self, states: Iterable[int]) -> frozenset[int]:
+        """The states and all that they leap to."""
+        found, pending = set(states), list(states)
+        while pending:
+            for state in self.leaps[pending.pop()]:
+                if state not in found:
+                    found.add(state)
+                    pending.append(state)
+        self.spend(len(found))
+        return frozenset(state for state in found if self.moves[state] or state == self.end)
+
+    def automaton(self) -> Automaton:
+        """Each set of states that can be reached together becomes one."""
+        begins, classes, within = _told_apart(list(self.sets))
+        numbers: dict[frozenset[int], int] = {frozenset(): DEAD, self.closed([0]): START}
+        closures: dict[frozenset[int], int] = {}
+        rows: list[dict[int, int]] = [{}]
+        pending = [self.closed([0])]
+        for states in pending:  # which grows meanwhile
+            reached: dict[int, set[int]] = {}
+            for state in states:
+                for set_, target in self.moves[state]:
+                    for class_ in within[set_]:
+                        reached.setdefault(class_, set()).add(target)
+            self.spend(sum(map(len, reached.values())))
+            row = {}
+            for class_, targets in reached.items():
+                key = frozenset(targets)
+                if key not in closures:
+                    closed = self.closed(key)
+                    closures[key] = numbers.setdefault(closed, len(numbers))
+                    if closures[key] == len(pending) + 1:
+                        pending.append(closed)
+                row[class_] = closures[key]
+            rows.append(row)
+            if len(numbers) > MOST_STATES + 1:
+                raise PatternError(
+                    f"needs more than {MOST_STATES} states: repeat less, or less within what is repeated"
+                )
+        accepts = np.array([False, *(self.end in states for states in pending)])
+        return _trimmed(Automaton(begins, classes, _table(rows, int(classes.max()) + 1), accepts))
+
+
+def _trimmed(automaton: Automaton) -> Automaton:
+    """The same with DEAD in the place of each state from which no match can come; raises PatternError for START."""
+    live = automaton.reaching(automaton.accepts, np.ones(automaton.table.shape[1], dtype=np.bool_))
+    if not live[START]:
+        raise PatternError("matches no text at all")
+    table = np.where(live[automaton.table], automaton.table, DEAD).astype(np.int32)
+    return Automaton(automaton.begins, automaton.classes, table, automaton.accepts)
+
+
+def _told_apart(sets: list[Spans]) -> tuple[Numbers, Numbers, list[list[int]]]:
+    """Spans that no set cuts, the class of each, and the classes that are in each set."""
+    cuts = {0, CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
+    begins = np.array(sorted(cuts)[:-1], dtype=np.int32)
+    inside = np.zeros((len(sets) + 1, len(begins)), dtype=np.bool_)  # a row more, for a pattern without characters
+    for row, spans in enumerate(sets):
+        inside[row] = np.searchsorted(np.array(spans, dtype=np.int32).ravel(), begins, side="right") % 2 == 1
+    kinds, classes = np.unique(inside, axis=1, return_inverse=True)
+    within = [np.flatnonzero(row).tolist() for row in kinds]
+    return begins, classes.reshape(-1).astype(np.int32), within

@@ -1,0 +1,239 @@
+"""Regular expressions as Python's `re` writes them, as far as they are regular: read into a tree.
+
+A pattern stands for the whole text, as in `re.fullmatch`, so that greedy and lazy mean the same, and `^` at its
+beginning and `$` at its end nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+Spans = tuple[tuple[int, int], ...]  # code points, each span from its first up to but not with its second, ascending
+CODE_POINTS = 0x110000
+SURROGATES = (0xD800, 0xE000)  # halves of characters, which stand in no text
+DEEPEST = 50  # groups within groups
+
+_TIMES = re.compile(r"\{(\d*)(?:(,)(\d*))?\}")
+_ESCAPE = re.compile(r"\\(?:[dDwWsSafnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|0[0-7]{0,2}|[1-3][0-7]{2})")
+_GROUP = re.compile(r"\((?:\?:|\?P<[^\W\d]\w*>)?")
+_SET = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+# what begins like this is no regular expression, or says how to search instead of what to find
+_REFUSED = (
+    (re.compile(r"\(\?<?[=!]"), "looks ahead or behind, which no automaton can"),
+    (re.compile(r"\(\?P=|\\[1-9]"), "refers back to a group, which is not regular"),
+    (re.compile(r"\(\?>"), "is an atomic group, which is not regular; leave out '?>'"),
+    (re.compile(r"\(\?\("), "is a condition on a group, which is not regular"),
+    (re.compile(r"\(\?#"), "is a comment; leave it out"),
+    (re.compile(r"\(\?[aiLmsux-]"), "sets a flag, and there are none here; spell it out, such as [aA] for (?i)a"),
+    (re.compile(r"\\[bB]"), "is the edge of a word, which is not supported; name the characters"),
+)
+
+
+class PatternError(ValueError):
+    """A pattern that cannot be used; the message says what is wrong, and at which character."""
+
+
+@dataclass(frozen=True)
+class Characters:
+    """One character out of some."""
+
+    spans: Spans
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One behind the other; none is the empty text."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several."""
+
+    ways: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """From `least` up to `most` times, None = any number."""
+
+    part: Node
+    least: int
+    most: int | None
+
+
+Node = Characters | Chain | Either | Repeated
+
+
+def parse(pattern: str) -> Node:
+    """The tree of a pattern; raises PatternError for what is wrong, not regular or not supported."""
+    return _Parser(pattern).parse()
+
+
+class _Parser:
+    """Reads a pattern from left to right; `at` is the place that comes next."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.at = 0
+        self.depth = 0
+
+    def parse(self) -> Node:
+        found = self.either()
+        if self.at < len(self.pattern):
+            raise self.error("closes no group; write \\) for the sign itself")
+        return found
+
+    def either(self) -> Node:
+        ways = [self.chain()]
+        while self.takes("|"):
+            ways.append(self.chain())
+        return ways[0] if len(ways) == 1 else Either(tuple(ways))
+
+    def chain(self) -> Node:
+        parts: list[Node] = []
+        while self.at < len(self.pattern) and self.next not in "|)":
+            if not self.is_edge(first=not parts):
+                parts.append(self.repeated(self.atom()))
+        return parts[0] if len(parts) == 1 else Chain(tuple(parts))
+
+    def is_edge(self, first: bool) -> bool:
+        """Read a `^` before the whole text, or a `$` behind it; elsewhere nothing can match them."""
+        sign = self.next if self.next in "^$" else self.pattern[self.at : self.at + 2]
+        if sign not in ("^", "$", "\\A", "\\Z"):
+            return False
+        behind = self.pattern[self.at + len(sign) :]
+        begins = sign in ("^", "\\A")
+        if self.depth or not (first if begins else behind[:1] in ("", "|")):
+            raise self.error(f"is the {'beginning' if begins else 'end'} of the text, and may only stand there", sign)
+        self.at += len(sign)
+        return True
+
+    def repeated(self, part: Node) -> Node:
+        """The part with the `*`, `+`, `?` or `{..}` that stands behind it."""
+        start = self.at
+        times = self.times()
+        if times is None:
+            return part
+        least, most = times
+        if most is not None and least > most:
+            raise self.error(f"is from {least} up to {most} times", self.pattern[start : self.at], start)
+        if self.at < len(self.pattern) and self.next == "+":
+            raise self.error("makes a repetition possessive, which is not regular; leave it out")
+        self.takes("?")  # lazy: the whole text matches or does not
+        if self.at < len(self.pattern) and (self.next in "*+?" or self.bounds() is not None):
+            raise self.error("repeats a repetition; put the first into a group (?:..)")
+        return Repeated(part, least, most)
+
+    def times(self) -> tuple[int, int | None] | None:
+        """How often, where that is said here."""
+        for sign, times in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self.takes(sign):
+                return times
+        found = self.bounds()
+        if found is None:
+            return None
+        self.at = found.end()
+        least, comma, most = found.groups()
+        if not comma:
+            return int(least), int(least)
+        return int(least or 0), int(most) if most else None
+
+    def bounds(self) -> re.Match[str] | None:
+        """A `{..}` that says how often; others are the signs themselves."""
+        found = _TIMES.match(self.pattern, self.at)
+        return found if found is not None and found[0] != "{}" else None
+
+    def atom(self) -> Node:
+        sign = self.next
+        for begins, why in _REFUSED:
+            found = begins.match(self.pattern, self.at)
+            # three octal digits are a character, fewer refer back
+            if found is not None and not _ESCAPE.match(self.pattern, self.at):
+                raise self.error(why, found[0])
+        if sign == "(":
+            return self.group()
+        if sign in "*+?" or self.bounds() is not None:
+            raise self.error(f"repeats nothing; write \\{sign} for the sign itself")
+        if sign == "[":
+            return self.characters(_SET.match(self.pattern, self.at), "has no ] to end it")
+        if sign == "\\":
+            return self.escaped()
+        self.at += 1
+        return Characters(_spans(".") if sign == "." else _itself(sign))
+
+    def group(self) -> Node:
+        start, opening = self.at, _GROUP.match(self.pattern, self.at)
+        if opening is None or (opening[0] == "(" and self.pattern.startswith("(?", self.at)):
+            raise self.error("begins no group that is known", self.pattern[self.at : self.at + 3])
+        self.at, self.depth = opening.end(), self.depth + 1
+        if self.depth > DEEPEST:
+            raise self.error(f"is more than {DEEPEST} groups deep", "(", start)
+        found = self.either()
+        if not self.takes(")"):
+            raise self.error("is a group that is not closed", opening[0], start)
+        self.depth -= 1
+        return found
+
+    def escaped(self) -> Node:
+        r"""A class such as \d, a character such as \n or \x41, or a sign that means itself."""
+        following = self.pattern[self.at + 1 : self.at + 2]
+        if not following:
+            raise self.error("escapes nothing; write \\\\ for the sign itself")
+        if not following.isascii() or not following.isalnum():
+            self.at += 2
+            return Characters(_itself(following))
+        return self.characters(_ESCAPE.match(self.pattern, self.at), "is no escape that is known", "\\" + following)
+
+    def characters(self, found: re.Match[str] | None, unknown: str, shown: str | None = None) -> Node:
+        if found is None:
+            raise self.error(unknown, shown)
+        try:
+            spans = _spans(found[0])
+        except (re.error, OverflowError) as error:
+            raise self.error(f"is no set of characters: {error}", found[0]) from None
+        self.at = found.end()
+        return Characters(spans)
+
+    @property
+    def next(self) -> str:
+        return self.pattern[self.at]
+
+    def takes(self, sign: str) -> bool:
+        """Read the sign, where it comes next."""
+        found = self.pattern.startswith(sign, self.at)
+        self.at += found
+        return found
+
+    def error(self, message: str, shown: str | None = None, at: int | None = None) -> PatternError:
+        place = self.at if at is None else at
+        shown = shown or self.pattern[place]
+        named = f"'{shown}'" if shown.isprintable() else repr(shown)
+        return PatternError(f"{named} at character {place + 1} {message}")
+
+
+def _itself(sign: str) -> Spans:
+    return ((ord(sign), ord(sign) + 1),)
+
+
+@lru_cache(maxsize=256)
+def _spans(one: str) -> Spans:
+    """The characters that a set, a class or an escape stands for, of which `re` itself is asked."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # `[[` may once mean something else
+        found = re.compile(f"(?:{one})+")
+    spans = []
+    for match in found.finditer(_everything()):
+        first, last = match.span()
+        spans += [(first, min(last, SURROGATES[0])), (max(first, SURROGATES[1]), last)]
+    return tuple((first, last) for first, last in spans if first < last)
+
+
+@cache
+def _everything() -> str:
+    """All characters that there are."""
+    return "".join(map(chr, range(CODE_POINTS)))

@@ -1,0 +1,100 @@
+"""What each token of a vocabulary writes, in bytes: exactly what `decode` makes of it within a text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tokenizers import pre_tokenizers
+
+from tfkit.core.errors import UsageError
+from tfkit.data.tokenizer import Tokenizer
+
+Texts = Sequence[bytes]
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token for a byte, in a vocabulary that falls back to bytes
+_AHEAD = ("BPEDecoder", "CTC")  # what one token writes depends on the next
+
+
+@dataclass(frozen=True)
+class TokenTexts:
+    """The bytes that each token writes behind others (`inner`), and as the first of all (`first`), by id.
+
+    A token may hold a part of a character's bytes. Empty are special tokens and ids that no token has.
+    """
+
+    inner: Texts
+    first: Texts
+
+
+@lru_cache(maxsize=4)
+def token_texts(tokenizer: Tokenizer) -> TokenTexts:
+    """The texts of all tokens; raises UsageError for a tokenizer whose tokens do not stand one behind the other."""
+    kinds = _decoders(json.loads(tokenizer.to_json())["decoder"])
+    ahead = next((kind for kind in kinds if kind in _AHEAD), None)
+    if ahead is not None:
+        raise UsageError(f"in this tokenizer ({ahead}) a token's text depends on the next token, so no text is sure")
+    special = {id_ for id_, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
+    if "ByteLevel" in kinds:
+        texts = _of_bytes(tokenizer, special)
+        return TokenTexts(texts, texts)
+    return _decoded(tokenizer, special, bytes_too="ByteFallback" in kinds)
+
+
+def _decoders(step: dict[str, Any] | None) -> list[str]:
+    """The kinds of decoders that work one behind the other."""
+    if step is None:
+        return []
+    if step["type"] == "Sequence":
+        return [kind for inner in step["decoders"] for kind in _decoders(inner)]
+    return [str(step["type"])]
+
+
+def _of_bytes(tokenizer: Tokenizer, special: Collection[int]) -> list[bytes]:
+    """Of a byte-level vocabulary: each letter of a token stands for a byte (Radford 2019, GPT-2's encoder)."""
+    byte_of = dict(_byte_letters())
+    found = []
+    for id_ in range(tokenizer.vocab_size):
+        token = "" if id_ in special else tokenizer.backend.id_to_token(id_) or ""
+        plain = all(letter in byte_of for letter in token)
+        found.append(bytes(byte_of[letter] for letter in token) if plain else token.encode())
+    return found
+
+
+def _byte_letters() -> Iterator[tuple[str, int]]:
+    """The letter of each byte: itself where that can be seen, else the next one from 256 on."""
+    hidden = 0
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    for byte in range(256):
+        if chr(byte) in alphabet:
+            yield chr(byte), byte
+        else:
+            yield chr(256 + hidden), byte
+            hidden += 1
+
+
+def _decoded(tokenizer: Tokenizer, special: Collection[int], bytes_too: bool) -> TokenTexts:
+    """Of any other vocabulary: what a token adds to the text of one that stands before it."""
+    decode = tokenizer.backend.decode_batch
+    tokens = [None if id_ in special else tokenizer.backend.id_to_token(id_) for id_ in range(tokenizer.vocab_size)]
+    known = [id_ for id_, token in enumerate(tokens) if token]
+    alone = dict(zip(known, decode([[id_] for id_ in known]), strict=True))
+    anchor = next((id_ for id_, text in alone.items() if text[-1:].isalnum() and text.isascii()), None)
+    if anchor is None:
+        raise UsageError("no token of this tokenizer writes a letter, so that nothing can be said about its texts")
+    behind = decode([[anchor, id_] for id_ in known])
+    first, inner = ([b""] * tokenizer.vocab_size for _ in range(2))
+    for id_, text in zip(known, behind, strict=True):
+        byte = _BYTE.fullmatch(tokens[id_] or "") if bytes_too else None
+        if byte is not None and int(byte[1], 16) >= 0x80:
+            first[id_] = inner[id_] = bytes([int(byte[1], 16)])
+        else:
+            first[id_], inner[id_] = alone[id_].encode(), text[len(alone[anchor]) :].encode()
+    whole = [id_ for id_ in known if not _BYTE.fullmatch(tokens[id_] or "")]
+    expected = alone[anchor].encode() + b"".join(inner[id_] for id_ in whole)
+    if decode([[anchor, *whole]])[0].encode() != expected:
+        raise UsageError("this tokenizer changes a token's text by those around it, so that no text is sure")
+    return TokenTexts(inner, first)

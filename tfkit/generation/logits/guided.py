@@ -1,0 +1,71 @@
+"""Base of the rules that let nothing come but certain texts, whatever the model would like to write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from tfkit.core.errors import UsageError
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.constraint.automaton import Automaton
+from tfkit.generation.constraint.guide import guide_of
+from tfkit.generation.logits.base import NEVER, LogitsRule
+from tfkit.generation.tokens import Tokens, end_ids
+
+
+class Guided(LogitsRule):
+    """logit = -inf for each token that leads away from all texts that are allowed; an end token may end a whole one.
+
+    A text is what its tokens write, without special tokens, as it stands behind its prompt. Where there is no end
+    token, it ends where nothing more is allowed; where max_new_tokens cuts it off, it is the beginning of one.
+    """
+
+    constrains: ClassVar[bool] = True
+
+    class Config(LogitsRule.Config):
+        """Options of every rule that allows certain texts."""
+
+        ends: Tokens | None = Field(None, description="texts or ids of what ends it; none: the tokenizer's end token")
+
+    config: Config
+
+    def automaton(self) -> Automaton:
+        """The texts that are allowed."""
+        raise NotImplementedError(f"{type(self).__name__} has no automaton")
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        self.guide = guide_of(self.automaton(), tokenizer, frozenset(end_ids(self.config.ends, tokenizer)))
+
+    def check_begin(self, first: bool) -> None:
+        """Raise UsageError where no text can be written, as the first of all or behind another."""
+        if not self.guide.can_begin(first):
+            raise self.unwritable("no text that it allows can", first)
+
+    def unwritable(self, what: str, first: bool) -> UsageError:
+        """What to say of a text that the vocabulary cannot write there."""
+        where = "at the beginning" if first else "behind a prompt"
+        other = "take a space off" if first else "put a space before it"
+        return UsageError(
+            f"generate.logits: {self.part_name}: {what} be written {where} with the tokens of this vocabulary; "
+            f"if its words come with the space before them, {other}"
+        )
+
+    def allowed(self, prompt: Sequence[int], written: Sequence[int]) -> Tensor:
+        """The tokens that may come behind those written, bool [vocab]."""
+        first = not self.guide.visible(prompt)
+        if not written:
+            self.check_begin(first)
+        return self.guide.allowed(self.guide.state(first, written))
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        texts = zip(ids.tolist(), new.tolist(), strict=True)
+        with self.guide.lock:
+            rows = [self.allowed(text[: len(text) - count], text[len(text) - count :]) for text, count in texts]
+        allowed = torch.stack(rows).to(logits.device)
+        beyond = logits.shape[1] - allowed.shape[1]  # a model may know more ids than its tokenizer has tokens
+        return logits.masked_fill(~functional.pad(allowed, (0, beyond)), NEVER)

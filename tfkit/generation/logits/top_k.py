@@ -1,0 +1,34 @@
+"""The k most likely tokens."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.core.errors import UsageError
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.logits.base import NEVER, LogitsRule
+
+
+@register("logits", "top_k")
+class TopK(LogitsRule):
+    """logit = -inf for all but the k most likely tokens (Fan et al. 2018, arXiv 1805.04833); ties stay."""
+
+    of_sampling = True
+
+    class Config(LogitsRule.Config):
+        """Options of top_k."""
+
+        k: PositiveInt = Field(description="tokens that are left to draw from (GPT-2's samples: 40)")
+
+    config: Config
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        if self.config.k > tokenizer.vocab_size:
+            raise UsageError(f"k: {self.config.k} is more than the {tokenizer.vocab_size} tokens of the vocabulary")
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        least = logits.topk(self.config.k, dim=-1).values[:, -1:]
+        return logits.masked_fill(logits < least, NEVER)

@@ -1,0 +1,65 @@
+"""Prompts as people give them: one or many, texts or ids; and what is wrong with one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfkit.core.errors import TfkitError, UsageError
+
+Ids = Sequence[int]
+Prompts = str | Sequence[str | Ids] | Ids
+
+
+class PromptError(UsageError):
+    """A prompt that cannot be read: what it is called, the `number` of it, from 1, and `what` is wrong with it."""
+
+    def __init__(self, name: str, number: int, what: str) -> None:
+        super().__init__(f"{name} {number} {what}")
+        self.name = name
+        self.number = number
+        self.what = what
+
+
+def prompt_ids(prompts: Prompts, read: Callable[[Sequence[str]], list[list[int]]]) -> list[list[int]]:
+    """The ids of each prompt: a text, which `read` turns into ids, or ids already, a tensor or an array of them too.
+
+    Raises UsageError for what is neither; PromptError says which prompt it is.
+    """
+    given = _listed(prompts)
+    several = [given] if isinstance(given, str) or _are_ids(given) else given
+    if not isinstance(several, list):
+        raise UsageError(f"a prompt is a text or a list of ids, got {prompts!r}")
+    rows = [_listed(prompt) for prompt in several]
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, str) and row != [] and not _are_ids(row):
+            raise PromptError("prompt", number, f"is neither a text nor a list of ids: {row!r}")
+    texts = {place: row for place, row in enumerate(rows) if isinstance(row, str)}
+    encoded = dict(zip(texts, _read(list(texts.values()), list(texts), read), strict=True))
+    return [encoded.get(place, row) for place, row in enumerate(rows)]
+
+
+def _listed(value: Any) -> Any:
+    """Tensors, arrays, tuples and ranges as lists."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else value
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
+
+
+def _read(
+    texts: Sequence[str], places: Sequence[int], read: Callable[[Sequence[str]], list[list[int]]]
+) -> list[list[int]]:
+    """The ids of texts; where one has none, the message says which."""
+    try:
+        return read(texts)
+    except TfkitError:
+        for place, text in zip(places, texts, strict=True):
+            try:
+                read([text])
+            except TfkitError as error:
+                raise PromptError("prompt", place + 1, f"cannot be read: {error}") from None
+        raise

@@ -1,0 +1,135 @@
+"""What a strategy searches: prompts, the model, the rules; and what it finds."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tfkit.core.errors import UsageError
+from tfkit.generation.prompts import Ids
+from tfkit.generation.rules import Rules
+from tfkit.generation.stepper import Stepper, check_ids, most_positions
+from tfkit.generation.weights import Quantize
+from tfkit.models import Model
+
+IMPOSSIBLE = -math.inf  # the log-probability of what cannot come
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One text for a prompt: the new `ids`, and the sum of the log-probabilities that the rules left them.
+
+    `score` is what candidates of one prompt are ordered by; a beam search divides by a length, others do not.
+    """
+
+    ids: tuple[int, ...]
+    log_probability: float
+    score: float
+
+
+@dataclass
+class Search:
+    """What is to be written: behind each prompt at most `room` new tokens, within `rules`.
+
+    In an encoder-decoder `sources` are read, and a prompt is what the target begins with. `on_token(row, token)` is
+    told each token as soon as it is certain. `scored=False` says that nobody will ask for probabilities.
+    """
+
+    model: Model
+    prompts: Sequence[Ids]
+    room: Sequence[int]
+    rules: Rules = field(default_factory=Rules)
+    sources: Sequence[Ids] | None = None
+    streams: Sequence[random.Random] = ()  # what to draw from, for each prompt
+    use_cache: bool = True
+    scored: bool = False
+    quantize: Quantize | None = None  # the model's weights, for this search
+    on_token: Callable[[int, int], None] | None = None
+    began: float = field(default_factory=lambda: time.monotonic())
+
+    def stepper(self, rows: Sequence[int] | None = None) -> Stepper:
+        """The model's logits behind the prompts, or behind those of some `rows` (one may come several times)."""
+        chosen = range(len(self.prompts)) if rows is None else rows
+        sources = None if self.sources is None else [self.sources[row] for row in chosen]
+        room = max((self.room[row] for row in chosen), default=0)
+        return Stepper(self.model, [self.prompts[row] for row in chosen], sources, self.use_cache, room)
+
+    def seconds(self) -> float:
+        """How long the search has been going on."""
+        return time.monotonic() - self.began
+
+    def ends(self, row: int, ids: Sequence[int], seconds: float) -> bool:
+        """Whether the text of a prompt ends with the last of the new `ids`, which was written after so many seconds."""
+        return len(ids) >= self.room[row] or self.rules.done(self.prompts[row], ids, seconds)
+
+    def tell(self, row: int, token: int) -> None:
+        """Hand a token that is certain to whoever listens."""
+        if self.on_token is not None:
+            self.on_token(row, token)
+
+    def candidate(self, ids: Sequence[int], log_probability: float, score: float | None = None) -> Candidate:
+        """What was found, without what the stop rules cut off."""
+        return Candidate(tuple(self.rules.cut(ids)), log_probability, log_probability if score is None else score)
+
+    def of(self, rows: Sequence[int]) -> Search:
+        """The same for some of the prompts."""
+        listener = self.on_token
+        return replace(
+            self,
+            prompts=[self.prompts[row] for row in rows],
+            room=[self.room[row] for row in rows],
+            sources=None if self.sources is None else [self.sources[row] for row in rows],
+            streams=[self.streams[row] for row in rows],
+            on_token=None if listener is None else lambda row, token: listener(rows[row], token),
+        )
+
+
+def prepare(
+    model: Model,
+    prompts: Sequence[Ids],
+    most: int | Sequence[int],
+    rules: Rules | None = None,
+    *,
+    sources: Sequence[Ids] | None = None,
+    seed: int | None = None,
+    **how: Any,
+) -> Search:
+    """A Search, checked: at most `most` new tokens, one number or one for each prompt, drawn with `seed`.
+
+    Raises UsageError for what the model cannot read, before anything is computed.
+    """
+    check_ids(model, prompts, sources)
+    room = room_for(model, prompts, most)
+    return Search(model, prompts, room, rules or Rules(), sources, streams_for(seed, prompts, sources), **how)
+
+
+def streams_for(seed: int | None, prompts: Sequence[Ids], sources: Sequence[Ids] | None) -> list[random.Random]:
+    """A random stream for each prompt, its own whatever stands beside it; equal prompts have different ones."""
+    base = random.SystemRandom().getrandbits(63) if seed is None else seed
+    seen: Counter[str] = Counter()
+    found = []
+    for row, prompt in enumerate(prompts):
+        read = [] if sources is None else sources[row]
+        text = f"{base} {[int(token) for token in read]} {[int(token) for token in prompt]}"
+        digest = hashlib.blake2b(f"{text} {seen[text]}".encode(), digest_size=16).digest()
+        found.append(random.Random(digest))
+        seen[text] += 1
+    return found
+
+
+def room_for(model: Model, prompts: Sequence[Ids], most: int | Sequence[int]) -> list[int]:
+    """How many tokens each row may write: as many as asked for, and no more than its positions hold."""
+    asked = [most] * len(prompts) if isinstance(most, int) else list(most)
+    if len(asked) != len(prompts) or min(asked, default=0) < 0:
+        raise UsageError(f"max_new_tokens is a number from 0 on, or one for each of {len(prompts)} prompts, got {most}")
+    bound = most_positions(model, model.blueprint.last.side)
+    if bound is None:
+        return asked
+    # the last token written is never read again, so it needs no position
+    return [min(number, bound - len(prompt) + 1) for number, prompt in zip(asked, prompts, strict=True)]

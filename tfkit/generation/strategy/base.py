@@ -1,0 +1,49 @@
+"""Base of the strategies: how the next tokens are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tfkit.core.component import Component
+from tfkit.core.component import Config as PartConfig
+from tfkit.core.errors import UsageError
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.search import Candidate, Search
+from tfkit.models import Model
+
+# the model of another run, and its tokenizer, by the run's path; raises RunError
+Load = Callable[[str], tuple[Model, Tokenizer]]
+
+
+class Strategy(Component):
+    """A strategy. It asks a Stepper for logits, the rules for scores, and decides.
+
+    `draws` says whether it draws tokens at random, so that rules of sampling mean something; `streams` whether a token
+    is certain as soon as it is written, so that a listener is told of it (else of none).
+    """
+
+    draws: bool = False
+    streams: bool = True
+
+    class Config(PartConfig):
+        """Options of every strategy."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def bind(self, tokenizer: Tokenizer, load: Load) -> None:
+        """Take what it needs besides the model that writes, before the first search; raises UsageError, RunError."""
+
+    def check(self, search: Search) -> None:
+        """Raise UsageError, before anything is computed, for a model or rules that it cannot work with."""
+        way = "say sampled: true" if "sampled" in type(self.config).model_fields else "say generate.strategy: sample"
+        for rule in search.rules.logits:
+            if rule.of_sampling and not self.draws:
+                raise UsageError(
+                    f"generate.logits: {rule.part_name} shapes what is drawn, and {self.part_name} draws nothing; "
+                    f"{way}, or leave the rule out"
+                )
+
+    def search(self, search: Search) -> list[list[Candidate]]:
+        """The candidates of each prompt, the best first; at least one each. Called without gradients, in eval mode."""
+        raise NotImplementedError(f"{type(self).__name__} has no search")

@@ -1,0 +1,89 @@
+"""Contrastive search: likely tokens that do not repeat what the model has in mind already."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.core.errors import UsageError
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
+from tfkit.generation.stepper import Stepper
+from tfkit.generation.strategy.base import Strategy
+from tfkit.generation.strategy.rows import Texts, gains_of
+
+
+@register("strategy", "contrastive")
+class Contrastive(Strategy):
+    """next = argmax over the k likeliest of (1 - alpha) p(v) - alpha max_j cos(h_v, h_j) (Su et al. 2022, 2202.06417).
+
+    h_v is the last hidden state of the token v, where it is read behind the text, and h_j are those of the text so far
+    (in an encoder-decoder of the target). Each step computes k rows for each text.
+    """
+
+    class Config(Strategy.Config):
+        """Options of contrastive."""
+
+        k: PositiveInt = Field(4, description="tokens that are tried each time (the paper: 3 to 8)")
+        alpha: Annotated[float, Field(ge=0, le=1)] = Field(
+            0.6, description="weight of what a token must not resemble; 0 is greedy search (the paper: 0.6)"
+        )
+
+    config: Config
+
+    def check(self, search: Search) -> None:
+        super().check(search)
+        size = search.model.blueprint.last.vocab_size
+        if size is not None and self.config.k > size:
+            raise UsageError(f"generate.strategy.k: {self.config.k} tokens are more than the vocabulary of {size}")
+
+    def search(self, search: Search) -> list[list[Candidate]]:
+        texts = Texts(search)
+        if texts.open:
+            self._write(search, texts)
+        return [[candidate] for candidate in texts.candidates()]
+
+    def _write(self, search: Search, texts: Texts) -> None:
+        k = self.config.k
+        stepper = search.stepper()
+        logits, before = stepper.logits(), directions(stepper)
+        while True:
+            scores = search.rules.scores(logits, stepper.tokens(), stepper.written())
+            tried = scores.topk(k)
+            rows = torch.arange(len(scores), device=scores.device)
+            stepper.keep(rows.repeat_interleave(k))
+            stepper.append(tried.indices.flatten())
+            logits, own = stepper.logits(), directions(stepper)[:, -1]
+            worth = self.worth(scores.softmax(dim=-1).gather(1, tried.indices), own.view(-1, k, own.shape[1]), before)
+            best = worth.where(tried.values > IMPOSSIBLE, IMPOSSIBLE).argmax(dim=1)
+            chosen = tried.indices.gather(1, best[:, None])[:, 0]
+            texts.add(chosen, gains_of(scores, chosen, search.scored))
+            if not texts.open:
+                return
+            stay = texts.leavers()
+            kept = rows if stay is None else torch.tensor(stay, device=rows.device)
+            taken = kept * k + best[kept]  # of the rows that were tried
+            stepper.keep(taken)
+            logits, before = logits[taken], torch.cat((before[kept], own[taken, None]), dim=1)
+
+    def worth(self, likely: Tensor, own: Tensor, before: Tensor) -> Tensor:
+        """What each token is worth that is tried, [rows k].
+
+        `likely` [rows k] are the probabilities, `own` [rows k d_model] and `before` [rows time d_model] the directions
+        of the hidden states, all 0 where there is no token.
+        """
+        alike = torch.einsum("r k d, r t d -> r k t", own, before).masked_fill(~before.any(dim=2)[:, None], -1.0)
+        return (1 - self.config.alpha) * likely - self.config.alpha * alike.amax(dim=2)
+
+
+def directions(stepper: Stepper) -> Tensor:
+    """The hidden states of the tokens that were read last at length 1, [rows new d_model], 0 for padding."""
+    last: Tensor = stepper.hidden  # type: ignore[assignment]  # it is there once logits were asked for
+    hidden = torch.nn.functional.normalize(last.float(), dim=-1)
+    if stepper.real is None:
+        return hidden
+    return hidden * stepper.real[:, -hidden.shape[1] :, None]

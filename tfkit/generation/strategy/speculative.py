@@ -1,0 +1,156 @@
+"""Speculative decoding: a draft is written ahead, and the model reads several of its tokens at once."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.core.errors import UsageError
+from tfkit.core.options import RecipePath
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.search import Candidate, Search
+from tfkit.generation.stepper import Stepper, check_ids, evaluating
+from tfkit.generation.strategy.base import Load, Strategy
+from tfkit.generation.strategy.drafts import Drafter, LookupDrafter, ModelDrafter
+from tfkit.generation.strategy.rows import Texts, gains_of
+from tfkit.generation.strategy.sample import draw
+from tfkit.generation.weights import decoding
+from tfkit.models import Model
+
+MOST = 32  # tokens of a draft: a state of a window can take so many back
+
+
+@register("strategy", "speculative")
+class Speculative(Strategy):
+    """A token x of a draft q is kept with min(1, p(x) / q(x)), else one is drawn from max(0, p - q) in its place.
+
+    Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). What is written is distributed as by
+    `sample`, or is what `greedy` writes: a draft changes only how long it takes. Prompts are written one by one.
+    """
+
+    class Config(Strategy.Config):
+        """Options of speculative."""
+
+        draft: RecipePath | None = Field(
+            None, description="a run with the same vocabulary, best one much smaller; none: what the text repeats"
+        )
+        tokens: Annotated[int, Field(ge=1, le=MOST)] = Field(4, description="tokens that are written ahead each time")
+        sampled: bool = Field(False, description="draw tokens as `sample` does; false: the most likely, as `greedy`")
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.draws = config.sampled
+        self.draft: Model | None = None
+
+    def bind(self, tokenizer: Tokenizer, load: Load) -> None:
+        if self.config.draft is not None:
+            draft, other = load(self.config.draft)
+            difference = unlike(tokenizer, other)
+            if difference:
+                raise UsageError(f"generate.strategy.draft: {self.config.draft} has another vocabulary: {difference}")
+            self.draft = draft
+
+    def check(self, search: Search) -> None:
+        super().check(search)
+        for model in (search.model, self.draft):
+            if model is not None and model.caches:
+                try:
+                    model.new_state().check_rewind(0)
+                except UsageError as error:
+                    raise UsageError(f"generate.strategy: a draft must be taken back, and {error}") from None
+        if self.draft is None:
+            return
+        own, other = (_writes(model) for model in (search.model, self.draft))
+        if own != other:
+            raise UsageError(f"generate.strategy.draft: {self.config.draft} is {other}, and this model {own}")
+        if search.prompts:
+            try:
+                check_ids(self.draft, search.prompts, search.sources)
+            except UsageError as error:
+                raise UsageError(f"generate.strategy.draft: {self.config.draft}: {error}") from None
+
+    def search(self, search: Search) -> list[list[Candidate]]:
+        rows = [search.of([row]) for row in range(len(search.prompts))]
+        if self.config.draft is None:
+            return [[self._written(row, LookupDrafter(row))] for row in rows]
+        if self.draft is None:
+            raise UsageError(f"generate.strategy.draft: the run {self.config.draft} was not loaded; see Strategy.bind")
+        with evaluating(self.draft), decoding(self.draft, search.quantize):
+            return [[self._written(row, self._drafter(row, self.draft))] for row in rows]
+
+    def _drafter(self, search: Search, draft: Model) -> ModelDrafter:
+        return ModelDrafter(replace(search, model=draft), self.likely, search.streams[0])
+
+    def _written(self, search: Search, drafter: Drafter) -> Candidate:
+        """The text of the only prompt."""
+        texts = Texts(search)
+        stepper = search.stepper()
+        while texts.open:
+            left = search.room[0] - len(texts.written[0])
+            guesses, drawn_from = drafter.guess(min(self.config.tokens, left - 1))
+            if guesses:
+                stepper.append(torch.tensor([guesses], device=stepper.ids.device))
+            scores = scores_behind(search, stepper, len(guesses))
+            tokens = self.judged(self.likely(scores), guesses, drawn_from, search.streams[0])
+            kept = torch.tensor(tokens, device=scores.device)
+            seconds = search.seconds()
+            for token, gain in zip(tokens, gains_of(scores[: len(kept)], kept, search.scored).tolist(), strict=True):
+                if texts.open:
+                    texts.add_to(0, token, gain, seconds)
+            stepper.rewind(len(guesses) - len(tokens) + 1)
+            stepper.append(kept[-1:])
+            drafter.settle(len(tokens) - 1, tokens[-1])
+        return texts.candidates()[0]
+
+    def judged(self, likely: Tensor, guesses: list[int], drawn_from: Tensor, stream: random.Random) -> list[int]:
+        """The guesses up to the first that is refused, and one token more.
+
+        `likely` [guesses+1 vocab] are the probabilities of this model, `drawn_from` [guesses vocab] those of the draft.
+        """
+        for place, token in enumerate(guesses):
+            p, q = likely[place], drawn_from[place]
+            if not stream.random() * float(q[token]) < float(p[token]):
+                rest = (p - q).clamp(min=0)
+                return [*guesses[:place], int(draw((rest if bool(rest.any()) else p)[None], [stream]))]
+        return [*guesses, int(draw(likely[-1:], [stream]))]
+
+    def likely(self, scores: Tensor) -> Tensor:
+        """What tokens are drawn from, [rows vocab]; the most likely is certain where nothing is left to chance."""
+        if self.config.sampled:
+            return scores.softmax(dim=-1)
+        return torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1]).float()
+
+
+def scores_behind(search: Search, stepper: Stepper, count: int) -> Tensor:
+    """Scores behind each of the last `count` tokens and the one before them, [count+1 vocab], by the rules at each."""
+    logits = stepper.last_logits(count + 1)[0]
+    ids, written = stepper.tokens(), stepper.written()
+    ends = range(ids.shape[1] - count, ids.shape[1] + 1)
+    return torch.cat(
+        [
+            search.rules.scores(logits[place : place + 1], ids[:, :end], written - count + place)
+            for place, end in enumerate(ends)
+        ]
+    )
+
+
+def _writes(model: Model) -> str:
+    """What a draft must have in common with the model that it is for."""
+    plan = model.blueprint
+    return f"{'a decoder' if plan.encoder is None else 'an encoder-decoder'} of {plan.last.vocab_size} tokens"
+
+
+def unlike(tokenizer: Tokenizer, other: Tokenizer) -> str:
+    """What the vocabularies of two tokenizers do not agree on; nothing where they do."""
+    if tokenizer.vocab_size != other.vocab_size:
+        return f"{other.vocab_size} tokens, not {tokenizer.vocab_size}"
+    pairs = ((id_, other.token(id_), tokenizer.token(id_)) for id_ in range(tokenizer.vocab_size))
+    return next((f"its id {id_} is {theirs!r}, not {ours!r}" for id_, theirs, ours in pairs if theirs != ours), "")

@@ -1,0 +1,64 @@
+"""Tokens while they are written: a search in a thread of its own, which whoever listens may leave at any time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from dataclasses import replace
+from queue import SimpleQueue
+
+from tfkit.core.errors import UsageError
+from tfkit.generation.search import Candidate, Search
+from tfkit.generation.strategy import Strategy
+from tfkit.generation.texts import find
+
+
+class _Left(BaseException):
+    """Nobody listens any more."""
+
+
+def check_stream(strategy: Strategy, search: Search) -> None:
+    """Raise UsageError, before anything is computed, for a strategy whose tokens are not certain one by one."""
+    strategy.check(search)
+    if not strategy.streams:
+        raise UsageError(
+            f"generate.strategy: {strategy.part_name} knows its text only at the end, so that it cannot be streamed; "
+            "leave the stream out, or say greedy or sample"
+        )
+    number = getattr(strategy.config, "n_best", 1)
+    if number != 1:
+        raise UsageError(f"generate.strategy: a stream is one text, and n_best asks for {number}")
+
+
+def told(strategy: Strategy, search: Search) -> Generator[int | Candidate, None, None]:
+    """The tokens of a search of one prompt as each is certain, and at the end the candidate that was found.
+
+    What is raised in the search is raised here. Closing the iterator ends the search at its next token.
+    """
+    queue: SimpleQueue[int | Candidate | BaseException] = SimpleQueue()
+    left = threading.Event()
+
+    def listen(row: int, token: int) -> None:
+        if left.is_set():
+            raise _Left
+        queue.put(token)
+
+    def work() -> None:
+        try:
+            queue.put(find(strategy, replace(search, on_token=listen))[0][0])
+        except BaseException as error:
+            queue.put(error)
+
+    thread = threading.Thread(target=work, name="tfkit stream", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+            if isinstance(item, Candidate):
+                return
+    finally:
+        left.set()
+        thread.join()

@@ -1,0 +1,270 @@
+"""Copies of weights made for decoding: packed for the kernel, joined, or in int8. Derived, and never saved.
+
+A step of decoding multiplies a few rows by every weight. A linear layer packs its weight at each such call, which takes
+longer than the product: here it is packed once. Layers that read the same input are one product.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tfkit.components.activation import Activation
+from tfkit.components.norm import Norm
+from tfkit.components.sublayer import Sublayer
+from tfkit.core.errors import UsageError
+from tfkit.functional.dropout import Dropout
+from tfkit.generation.products import Int8, Packed, Product, can_pack, check_int8
+from tfkit.models import Model
+
+Quantize = Literal["int8"]
+
+MOST_ROWS = 32  # of more rows the weight itself is as quick
+WIDE = 16  # a copy pays for one row too, where a layer gives so many times what it reads: a vocabulary's logits
+MOST_BYTES = 2 << 30  # of packed copies of one model; what is beyond stays as it is
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+SIMPLE = (Norm, Activation, Dropout, nn.Identity)  # they are called and asked for nothing else
+SAMPLED = 64  # elements of a weight that are looked at, to see whether it changed
+
+
+def check_quantize(value: object) -> None:
+    """Raise UsageError for a way to quantize that there is not."""
+    if value is not None and value not in get_args(Quantize):
+        raise UsageError(f"quantize is {' or '.join(get_args(Quantize))}, got {value!r}")
+
+
+class Layers:
+    """Linear layers that read the same input; the copy of their weights is made when it first pays."""
+
+    def __init__(self, linears: Sequence[nn.Linear], copies: Copies) -> None:
+        self.linears = linears
+        self.copies = copies
+        self.sizes = [linear.out_features for linear in linears]
+        self.width = linears[0].in_features
+        self.rows = copies.most_rows(self.width, sum(self.sizes))
+        self.made: Product | None = None
+        self.tried = False
+
+    def product(self, rows: int) -> Product | None:
+        """The copy, where it is of use for so many rows."""
+        if rows not in self.rows:
+            return None
+        if not self.tried:
+            self.tried = True
+            self.made = self.copies.make(self.linears)
+        return self.made
+
+    def each(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[... width] -> [... out] of each layer."""
+        rows = x.numel() // self.width
+        product = self.product(rows)
+        if product is None:
+            return tuple([F.linear(x, linear.weight, linear.bias) for linear in self.linears])
+        return product(x, rows).split_with_sizes(self.sizes, dim=-1)
+
+
+class Single(Layers):
+    """A linear layer by itself: called as the layer, and otherwise what the layer is."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.numel() // self.width
+        product = self.product(rows)
+        if product is None:
+            return F.linear(x, self.linears[0].weight, self.linears[0].bias)
+        return product(x, rows)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.linears[0], name)
+
+
+class Copies:
+    """Those of one model's decoder and head, made as they are needed."""
+
+    def __init__(self, model: Model, quantize: Quantize | None) -> None:
+        self.quantize = quantize
+        self.kind: Callable[[Tensor, Tensor | None], Product] = Packed if quantize is None else Int8
+        self.bytes = 0
+        self.lock = threading.Lock()
+        linears = _linears(model, (torch.float32,) if quantize is None else FLOATS)
+        self.facts = _facts(linears)
+        self.single = {linear: Single([linear], self) for linear in linears}
+        # what is in force while a model decodes: attributes of its modules, which hide their children
+        self.hiding: list[tuple[dict[str, Any], str, Any]] = []
+        for module in _modules(model):
+            self.hiding += [(vars(module), name, call) for name, call in self._calls(module)]
+
+    @property
+    def current(self) -> bool:
+        """Whether the weights are still what the copies were made of."""
+        return self.facts == _facts(list(self.single))
+
+    def most_rows(self, width: int, out: int) -> range:
+        """How many rows a copy of a weight is quicker for."""
+        if self.quantize is not None:
+            return range(1, sys.maxsize)
+        return range(1 if out >= WIDE * width else 2, MOST_ROWS + 1)
+
+    def make(self, linears: Sequence[nn.Linear]) -> Product | None:
+        """One copy of the weights, under one another; None where the packed ones hold too much already."""
+        weight = torch.cat([linear.weight.detach() for linear in linears])
+        with self.lock:
+            if self.quantize is None and self.bytes + weight.nbytes > MOST_BYTES:
+                return None
+            made = self.kind(weight, _bias(linears))
+            self.bytes += made.bytes
+        return made
+
+    def install(self) -> None:
+        """Let the model compute by the copies, and call what has no parts of its own without a detour."""
+        for attributes, name, call in self.hiding:
+            attributes[name] = call
+
+    def remove(self) -> None:
+        """Let the model compute by its weights."""
+        for attributes, name, _ in self.hiding:
+            attributes.pop(name, None)
+
+    def _calls(self, module: nn.Module) -> Iterator[tuple[str, Any]]:
+        """The attributes of a module that stand for its children, and for its own forward, while it decodes."""
+        if module in self.single:
+            yield "forward", self.single[module]
+        if isinstance(module, Sublayer) and module.together:
+            together = [getattr(module, name) for name in module.together]
+            if all(linear in self.single for linear in together):
+                yield "joined", Layers(together, self).each
+        for name, child in module.named_children():
+            if child in self.single:
+                yield name, self.single[child]
+            elif isinstance(child, SIMPLE) and not _is_watched(child):
+                yield name, _same if _does_nothing(child) else child.forward
+
+
+# the copies of each model, by what they are, and those that are in use, the last in force
+_MADE: WeakKeyDictionary[Model, dict[Quantize | None, Copies]] = WeakKeyDictionary()
+_USED: WeakKeyDictionary[Model, list[Copies]] = WeakKeyDictionary()
+_LOCK = threading.RLock()
+
+
+@contextlib.contextmanager
+def decoding(model: Model, quantize: Quantize | None = None) -> Iterator[None]:
+    """Within the block the decoder and its head compute a few rows at a time by copies of their weights.
+
+    Where no copy would be quicker, nothing changes. The copies stay with the model until its weights change; a
+    state_dict never has them. `quantize="int8"` computes every number of rows by weights in int8; a block of None
+    within keeps to that. Raises UsageError where it is not possible. Of blocks in several threads the last counts.
+    """
+    within = quantize is None and any(copies.quantize for copies in _USED.get(model, ())[-1:])
+    copies = None if within else _copies(model, quantize)
+    if copies is None:
+        yield
+        return
+    with _LOCK:
+        used = _USED.setdefault(model, [])
+        _switch(used, [*used, copies])
+    try:
+        yield
+    finally:
+        with _LOCK:
+            last = len(used) - 1 - used[::-1].index(copies)
+            _switch(used, used[:last] + used[last + 1 :])
+
+
+def copied_bytes(model: Model) -> int:
+    """Bytes of the copies that are kept with a model."""
+    return sum(copies.bytes for copies in _MADE.get(model, {}).values())
+
+
+def forget_copies(model: Model) -> None:
+    """Give back the memory of the copies; they are made again when they are needed."""
+    with _LOCK:
+        _MADE.pop(model, None)
+
+
+def _switch(used: list[Copies], wanted: list[Copies]) -> None:
+    if used:
+        used[-1].remove()
+    used[:] = wanted
+    if used:
+        used[-1].install()
+
+
+def _copies(model: Model, quantize: Quantize | None) -> Copies | None:
+    """What is kept of the model's weights as they are now; None where nothing can be gained."""
+    weight = next(model.parameters())
+    if model.training:
+        raise UsageError("weights are copied for a model that decodes, and this one is being trained; say model.eval()")
+    if quantize is None and (weight.device.type != "cpu" or torch.is_autocast_enabled("cpu") or not can_pack()):
+        return None
+    check_quantize(quantize)
+    if quantize is not None:
+        check_int8(weight)
+    with _LOCK:
+        made = _MADE.setdefault(model, {})
+        if quantize not in made or not made[quantize].current:
+            made[quantize] = Copies(model, quantize)
+        return made[quantize]
+
+
+def _modules(model: Model) -> Iterator[nn.Module]:
+    """The modules of what is asked at every step: the last stack and the head that writes."""
+    seen = set()
+    stack = model.stack(model.blueprint.last.side)
+    for module in itertools.chain(stack.modules(), () if model.head is None else model.head.modules()):
+        if module not in seen:
+            seen.add(module)
+            yield module
+
+
+def _linears(model: Model, types: Collection[torch.dtype]) -> list[nn.Linear]:
+    """The plain linear layers among them; one that somebody watches stays as it is, and so do stacked experts."""
+    return [
+        module
+        for module in _modules(model)
+        if type(module) is nn.Linear
+        and module.weight.dtype in types
+        and module.weight.dim() == 2
+        and not _is_watched(module)
+    ]
+
+
+def _is_watched(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _does_nothing(module: nn.Module) -> bool:
+    return type(module) is nn.Identity or (type(module) is Dropout and not (module.training and module.rate))
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _bias(linears: Sequence[nn.Linear]) -> Tensor | None:
+    if all(linear.bias is None for linear in linears):
+        return None
+    zeros = [linear.weight.new_zeros(linear.out_features) for linear in linears]
+    return torch.cat(
+        [zero if linear.bias is None else linear.bias for zero, linear in zip(zeros, linears, strict=True)]
+    )
+
+
+def _facts(linears: Sequence[nn.Linear]) -> list[tuple[int, int, float]]:
+    """What shows that weights changed: where they are, how often they were written to, and some of what they hold."""
+    tensors = [tensor for linear in linears for tensor in (linear.weight, linear.bias) if tensor is not None]
+    return [(tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version, _some(tensor)) for tensor in tensors]
+
+
+def _some(tensor: Tensor) -> float:
+    flat = tensor.detach().view(-1)
+    sampled = flat[:: max(1, flat.numel() // SAMPLED)]
+    # nothing that is not a number equals itself
+    return float(torch.dot(sampled.float(), torch.arange(1.0, len(sampled) + 1)).nan_to_num())

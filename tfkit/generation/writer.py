@@ -1,0 +1,198 @@
+"""A model that writes: texts in, texts out, by a strategy and its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from tfkit.core.component import Config
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import nearest
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.prompts import Ids
+from tfkit.generation.rules import Rules, bound_rules
+from tfkit.generation.search import Candidate, Search, prepare
+from tfkit.generation.strategy import Strategy
+from tfkit.generation.streaming import check_stream, told
+from tfkit.generation.texts import find
+from tfkit.generation.weights import Quantize, check_quantize
+from tfkit.models import Model
+from tfkit.recipe.parts import Parts, parts_of
+from tfkit.recipe.sections import Generate
+
+
+class Wishes(TypedDict, total=False):
+    """What a call asks for in the place of what the recipe's `generate:` says; None = as the recipe says.
+
+    `strategy`, `logits` and `stop` are names, mappings with a type, or Configs. `batch_size` prompts are written
+    together. `quantize="int8"` computes with weights in int8.
+    """
+
+    strategy: Parts | None
+    logits: Parts | None
+    stop: Parts | None
+    seed: int | None
+    batch_size: int
+    quantize: Quantize | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """A candidate as a text: what was written behind the prompt, its ids, and what the model thinks of it.
+
+    Of a text whose masks were filled in, `text` is the whole of it and `ids` are those that fill them.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    log_probability: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A model, its tokenizer, and how it writes. `start` is what the decoder of an encoder-decoder begins with."""
+
+    model: Model
+    tokenizer: Tokenizer
+    settings: Generate
+    start: int | None
+    strategy: Strategy
+    rules: Rules
+    seed: int | None
+    max_new_tokens: int | None
+    batch_size: int
+    quantize: Quantize | None = None
+
+    def write(self, read: Sequence[Ids], scored: bool = True) -> list[list[Written]]:
+        """The candidates for each prompt (or source) of ids, the best first; raises UsageError."""
+        if not read:
+            return []
+        search = self._search(read, scored)
+        found = find(self.strategy, search, self.batch_size)
+        return [
+            [self._written(prompt, candidate) for candidate in candidates]
+            for prompt, candidates in zip(search.prompts, found, strict=True)
+        ]
+
+    def stream(self, read: Ids) -> Generator[str, None, None]:
+        """The text for one prompt (or source), in pieces as they become certain; together they are its whole text.
+
+        Raises UsageError at once for what cannot be written or streamed. Closing the iterator ends the search.
+        """
+        search = self._search([read], scored=False)
+        check_stream(self.strategy, search)
+        return self._pieces(search)
+
+    def check(self) -> None:
+        """Raise UsageError for a strategy that cannot work with the model or the rules, whatever the prompt."""
+        self.strategy.check(Search(self.model, [], [], self.rules))
+
+    def _pieces(self, search: Search) -> Generator[str, None, None]:
+        (prompt,) = search.prompts
+        ids: list[int] = []
+        given = ""
+        with closing(told(self.strategy, search)) as tokens:
+            for item in tokens:
+                if isinstance(item, Candidate):
+                    text = self.rules.text(prompt, item.ids)
+                    if not text.startswith(given):
+                        raise UsageError("the tokenizer or a stop rule changed what was streamed; leave the stream out")
+                else:
+                    ids.append(item)
+                    text = self.rules.certain(prompt, ids)
+                if len(text) > len(given) and text.startswith(given):
+                    yield text[len(given) :]
+                    given = text
+
+    def _search(self, read: Sequence[Ids], scored: bool) -> Search:
+        pair = self.model.blueprint.encoder is not None
+        prompts = [[self._start]] * len(read) if pair else read
+        limits = [self.limit(len(ids)) for ids in read]
+        return prepare(
+            self.model,
+            prompts,
+            limits,
+            self.rules,
+            sources=read if pair else None,
+            seed=self.seed,
+            scored=scored,
+            quantize=self.quantize,
+        )
+
+    @property
+    def _start(self) -> int:
+        if self.start is None:
+            raise UsageError("says no model.special_ids.start, which the decoder begins with")
+        return self.start
+
+    def _written(self, prompt: Ids, candidate: Candidate) -> Written:
+        text = self.rules.text(prompt, candidate.ids)
+        return Written(text, candidate.ids, candidate.log_probability, candidate.score)
+
+    def limit(self, length: int) -> int:
+        """How many tokens may be written for a prompt or source of that length."""
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        if self.settings.length_ratio is None or self.model.blueprint.encoder is None:
+            return self.settings.max_new_tokens
+        return min(self.settings.max_new_tokens, int(self.settings.length_ratio * length) + 10)
+
+
+def make_writer(
+    model: Model, tokenizer: Tokenizer, settings: Generate, start: int | None, most: int | None, wishes: Wishes
+) -> Writer:
+    """A Writer as the settings say, unless the wishes say otherwise.
+
+    Raises RecipeError for a part that is wrong, UsageError for one that cannot go with the tokenizer.
+    """
+    check_wishes(wishes, most)
+    seed = wishes.get("seed")
+    strategies = _chosen("strategy", wishes.get("strategy"), [settings.strategy])
+    if len(strategies) != 1:
+        raise UsageError(f"there is one strategy, got {len(strategies)}")
+    logits = _chosen("logits", wishes.get("logits"), settings.logits)
+    rules = bound_rules(logits, _chosen("stop", wishes.get("stop"), settings.stop), tokenizer)
+    return Writer(
+        model,
+        tokenizer,
+        settings,
+        start,
+        strategies[0].build(),
+        rules,
+        settings.seed if seed is None else seed,
+        most,
+        wishes.get("batch_size") or 64,
+        wishes.get("quantize"),
+    )
+
+
+def check_settings(model: Model, tokenizer: Tokenizer, settings: Generate) -> None:
+    """Raise UsageError for rules or a strategy of a recipe that cannot go with its tokenizer or its model."""
+    rules = bound_rules(settings.logits, settings.stop, tokenizer)
+    if model.blueprint.decoder is not None:
+        settings.strategy.build().check(Search(model, [], [], rules))
+
+
+def check_wishes(wishes: Mapping[str, Any], most: Any = None) -> None:
+    """Raise UsageError for a wish that there is not, and for a number that is none or too small."""
+    for name in wishes:
+        if name not in Wishes.__annotations__:
+            hint = nearest(name, [*Wishes.__annotations__, "max_new_tokens"])
+            known = f"did you mean '{hint}'?" if hint else f"there are {', '.join(Wishes.__annotations__)}"
+            raise UsageError(f"nothing of generation is called '{name}'; {known}")
+    numbers = {
+        "max_new_tokens": (most, 0),
+        "seed": (wishes.get("seed"), 0),
+        "batch_size": (wishes.get("batch_size"), 1),
+    }
+    for name, (value, least) in numbers.items():
+        if value is not None and (type(value) is not int or value < least):
+            raise UsageError(f"{name} is a whole number from {least}, got {value!r}")
+    check_quantize(wishes.get("quantize"))
+
+
+def _chosen(slot: str, wished: Parts | None, settled: Sequence[Config]) -> Sequence[Config]:
+    return settled if wished is None else parts_of(slot, wished)

@@ -1,0 +1,205 @@
+"""How fast models of usual sizes write, measured, beside what others take for the same work."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from tfkit.core.component import Slot
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import nearest
+from tfkit.generation.search import prepare
+from tfkit.generation.texts import find
+from tfkit.generation.weights import Quantize
+from tfkit.models import Model
+from tfkit.models.build import build_model
+from tfkit.recipe.load import load_recipe
+from tfkit.reports.bench_peers import PEERS, Call
+
+PROMPT = 32  # tokens that are read before
+OWN = "tfkit"
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model of random weights: a GPT of that shape, or an encoder-decoder of as many layers on each side."""
+
+    name: str
+    num_layers: int
+    d_model: int
+    num_heads: int
+    d_ff: int
+    vocab_size: int
+    pair: bool = False
+
+
+SIZES = {
+    size.name: size
+    for size in (
+        Size("small", 6, 384, 6, 1536, 256),
+        Size("gpt2", 12, 768, 12, 3072, 50257),
+        Size("pair", 3, 256, 4, 1024, 8000, pair=True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is written: `new` tokens behind each of `batch` prompts, by greedy search or so many beams."""
+
+    size: Size
+    batch: int
+    beams: int
+    new: int
+
+    def prompts(self) -> torch.Tensor:
+        """Ids [batch 32], none of them a special one, the same every time."""
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(3, self.size.vocab_size, (self.batch, PROMPT), generator=generator)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The seconds of every round of one way to do the work; None where that way cannot do it."""
+
+    work: Work
+    way: str
+    seconds: tuple[float, ...] | None
+
+
+def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
+    """The names, each of which there is; raises UsageError."""
+    for name in names:
+        if name not in known:
+            hint = nearest(name, list(known))
+            said = f"did you mean '{hint}'?" if hint else f"there are: {', '.join(known)}"
+            raise UsageError(f"there is no {what} '{name}' to measure; {said}")
+    return list(names)
+
+
+def measure(works: Sequence[Work], against: Sequence[str], rounds: int) -> Iterator[Timed]:
+    """Every way to do each of the works, in turn within a round, so that a disturbance meets all of them."""
+    for work in works:
+        calls = ways(work, against)
+        seconds: dict[str, list[float]] = {name: [] for name, call in calls.items() if call is not None}
+        for number in range(rounds + 1):
+            for name in seconds:
+                taken = _seconds(calls[name])
+                if number:  # what is made once was made in the first round
+                    seconds[name].append(taken)
+        for name in calls:
+            yield Timed(work, name, tuple(seconds[name]) if name in seconds else None)
+
+
+def ways(work: Work, against: Sequence[str]) -> dict[str, Call | None]:
+    """Calls that do the work: ours, and those of others; None where one cannot do it.
+
+    Raises UsageError for a library that is not installed.
+    """
+    model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
+    own: dict[str, Call | None] = {OWN: _own(model, work, None)}
+    own |= {f"{OWN} {name}": _own(model, work, name) for name in get_args(Quantize)}
+    return own | {name: PEERS[name](work) for name in against}
+
+
+def recipe(size: Size) -> dict[str, Any]:
+    """The model section of a recipe of that size."""
+    layer = {
+        "residual": "post_norm" if size.pair else "pre_norm",
+        "norm": "layer_norm",
+        "attention": {"type": "multi_head", "num_heads": size.num_heads},
+        "feedforward": {"type": "mlp", "d_ff": size.d_ff, "activation": "relu" if size.pair else "gelu_tanh"},
+    }
+    common = {
+        "d_model": size.d_model,
+        "vocab_size": size.vocab_size,
+        "layer": layer,
+        "head": {"type": "language_model", "tied": True},
+    }
+    if not size.pair:
+        own = {"type": "decoder", "embedding": "tokens", "position": "learned", "max_length": 1024}
+        return common | own | {"num_layers": size.num_layers}
+    stack = {"num_layers": size.num_layers}
+    embedding = {"type": "tokens", "scale": "sqrt_d_model", "shared": True}
+    own = {"type": "encoder_decoder", "embedding": embedding, "position": "sinusoidal"}
+    return common | own | {"encoder": stack, "decoder": stack}
+
+
+def _own(model: Model, work: Work, quantize: Quantize | None) -> Call:
+    part: Any = "greedy" if work.beams == 1 else {"type": "beam", "num_beams": work.beams}
+    strategy: Any = Slot("strategy").validate(part).build()
+    read = work.prompts().tolist()
+    prompts = [[1]] * work.batch if work.size.pair else read
+
+    def call() -> None:
+        sources = read if work.size.pair else None
+        find(strategy, prepare(model, prompts, work.new, sources=sources, quantize=quantize), work.batch)
+
+    return call
+
+
+def _seconds(call: Callable[[], Any] | None) -> float:
+    assert call is not None
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def as_data(found: Sequence[Timed]) -> list[dict[str, Any]]:
+    """What was measured, as plain data; `ratio` is how many times as long as tfkit, the median of the rounds' own."""
+    own = {timed.work: timed.seconds for timed in found if timed.way == OWN}
+    return [_row(timed, own[timed.work] or ()) for timed in found]
+
+
+def _row(timed: Timed, own: Sequence[float]) -> dict[str, Any]:
+    work = timed.work
+    row: dict[str, Any] = {
+        "model": work.size.name,
+        "batch": work.batch,
+        "beams": work.beams,
+        "new_tokens": work.new,
+        "way": timed.way,
+    }
+    if timed.seconds is None:
+        return {**row, "step_ms": None, "tokens_per_second": None, "ratio": None, "ratios": None}
+    median = statistics.median(timed.seconds)
+    ratios = sorted(theirs / ours for theirs, ours in zip(timed.seconds, own, strict=True))
+    return {
+        **row,
+        "step_ms": 1000 * median / work.new,
+        "tokens_per_second": work.batch * work.new / median,
+        "ratio": statistics.median(ratios),
+        "ratios": [ratios[0], ratios[-1]],
+    }
+
+
+def render(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print one table."""
+    new = rows[0]["new_tokens"]
+    console.print(
+        f"{new} tokens behind {PROMPT}, random weights, float32, {torch.get_num_threads()} CPU threads; medians of "
+        "rounds in turn.",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False)
+    for title in ("model", "batch", "beams", "way"):
+        table.add_column(title, no_wrap=True)
+    for title in ("step ms", "tokens/s", "x tfkit", "range"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [str(row[name]) for name in ("model", "batch", "beams", "way")]
+        if row["ratio"] is None:
+            table.add_row(*cells, "-", "-", "-", "-")
+            continue
+        least, most = row["ratios"]
+        figures = [f"{row['step_ms']:.2f}", f"{row['tokens_per_second']:,.0f}", f"{row['ratio']:.2f}x"]
+        table.add_row(*cells, *figures, f"{least:.2f}-{most:.2f}")
+    console.print(table)
+    console.print("\n-: this way has no such model, or no such search.", style="dim")

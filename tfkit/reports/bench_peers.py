@@ -1,0 +1,122 @@
+"""The same work of writing done by other libraries, where they are installed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tfkit.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfkit.reports.bench_decoding import Work
+
+Call = Callable[[], Any]
+PROMPT = 32
+
+
+def _library(name: str, package: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(f"{package} is not installed ({error}): pip install {package}") from None
+
+
+def _transformers(work: Work, **how: Any) -> Call | None:
+    """GPT-2, or BART where there is an encoder."""
+    theirs = _library("transformers", "transformers")
+    theirs.logging.set_verbosity_error()
+    size = work.size
+    if size.pair:
+        sides = {
+            f"{side}_{name}": value
+            for side in ("encoder", "decoder")
+            for name, value in (
+                ("layers", size.num_layers),
+                ("attention_heads", size.num_heads),
+                ("ffn_dim", size.d_ff),
+            )
+        }
+        config = theirs.BartConfig(
+            vocab_size=size.vocab_size,
+            d_model=size.d_model,
+            activation_function="relu",
+            decoder_start_token_id=1,
+            bos_token_id=1,
+            pad_token_id=0,
+            eos_token_id=2,
+            forced_eos_token_id=None,
+            **sides,
+        )
+        model = theirs.BartForConditionalGeneration(config).eval()
+    else:
+        shape = {"n_layer": size.num_layers, "n_embd": size.d_model, "n_head": size.num_heads, "n_inner": size.d_ff}
+        config = theirs.GPT2Config(vocab_size=size.vocab_size, bos_token_id=None, eos_token_id=None, **shape)
+        model = theirs.GPT2LMHeadModel(config).eval()
+    ids = work.prompts()
+    lengths = {"max_new_tokens": work.new, "min_new_tokens": work.new}
+
+    def call() -> Any:
+        return model.generate(ids, do_sample=False, num_beams=work.beams, pad_token_id=0, **lengths, **how)
+
+    return call
+
+
+def _static(work: Work) -> Call | None:
+    """The same with room for keys and values made at once; there is no such thing for beams."""
+    return None if work.beams > 1 or work.size.pair else _transformers(work, cache_implementation="static")
+
+
+def _x_transformers(work: Work) -> Call | None:
+    theirs, size = _library("x_transformers", "x-transformers"), work.size
+    if size.pair or work.beams > 1:
+        return None
+    layers = theirs.Decoder(
+        dim=size.d_model,
+        depth=size.num_layers,
+        heads=size.num_heads,
+        attn_dim_head=size.d_model // size.num_heads,
+        ff_mult=size.d_ff // size.d_model,
+        attn_flash=True,
+    )
+    length = PROMPT + work.new
+    inner = theirs.TransformerWrapper(num_tokens=size.vocab_size, max_seq_len=length, attn_layers=layers)
+    model, ids = theirs.AutoregressiveWrapper(inner).eval(), work.prompts()
+    return lambda: model.generate(ids, work.new, temperature=0.0, cache_kv=True)
+
+
+def _litgpt(work: Work) -> Call | None:
+    """It writes one text at a time."""
+    theirs, size = _library("litgpt", "litgpt"), work.size
+    if size.pair or work.beams > 1 or work.batch > 1:
+        return None
+    writing = importlib.import_module("litgpt.generate.base")
+    length = PROMPT + work.new
+    config = theirs.Config(
+        name="gpt",
+        block_size=length,
+        n_layer=size.num_layers,
+        n_embd=size.d_model,
+        n_head=size.num_heads,
+        intermediate_size=size.d_ff,
+        vocab_size=size.vocab_size,
+        padded_vocab_size=size.vocab_size,
+        rotary_percentage=1.0,
+        parallel_residual=False,
+        bias=True,
+        mlp_class_name="GptNeoxMLP",
+    )
+    model, ids = theirs.GPT(config).eval(), work.prompts()[0]
+    with torch.inference_mode():
+        model.set_kv_cache(1)
+    return lambda: writing.generate(model, ids, length, temperature=0.0)
+
+
+PEERS: dict[str, Callable[[Work], Call | None]] = {
+    "transformers": _transformers,
+    "transformers-static": _static,
+    "x-transformers": _x_transformers,
+    "litgpt": _litgpt,
+}
