@@ -58,7 +58,9 @@ def test_what_cannot_be_measured_is_said(arguments: tuple[str, ...], said: str) 
     assert result.exit_code == 2 and said in result.stderr.replace("\n", " ")
 
 
-@pytest.mark.parametrize("name", DEFAULT)
+@pytest.mark.parametrize(
+    "name", [name if name in ("full", "window") else pytest.param(name, marks=pytest.mark.slow) for name in DEFAULT]
+)
 def test_memory_grows_with_the_length(name: str) -> None:
     setting = Setting(d_model=32, num_heads=2, window=32)
     found = list(measure([name], [2048, 4096, 8192], setting))
@@ -68,7 +70,7 @@ def test_memory_grows_with_the_length(name: str) -> None:
     assert found[-1].peak_bytes < square, "a length x length tensor, even of bytes, would be as large"
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_layer_can_be_measured(causal: bool) -> None:
     setting = Setting(d_model=8, num_heads=2, window=4, causal=causal, backward=True)
     found = list(measure(list(layers(setting)), [16], setting))

@@ -139,6 +139,7 @@ def test_an_encoder_decoder_exports_with_any_sizes() -> None:
     CHECKS["export"](Case("attention", "multi_head", "encoder_decoder"))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_layers_positions_and_heads_export_with_any_sizes() -> None:
     cases, made = bundle(bundled("encoder", "export"))

@@ -32,6 +32,10 @@ ENCODERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 PAIRED: dict[str, dict[str, Any]] = {"Bart": BART, "MBart": BART, "PLBart": BART, "Mvp": BART}
 PAIRED |= dict.fromkeys(("T5", "MT5", "UMT5"), T5)
+SOME_ENCODERS, SOME_PAIRED = (
+    [name if name in ("Roberta", "Bart", "T5") else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    for names in (ENCODERS, PAIRED)
+)
 TYPES = ("Bert", "Electra", "Albert")  # whose two texts are of two token types
 # BERT's two texts have one token between them, RoBERTa's have two
 FRAME, ONE, TWO = "<s> $A </s>", "<s> $A </s> $B:1 </s>:1", "<s> $A </s> </s> $B </s>"
@@ -85,7 +89,7 @@ def class_of(folder: Path) -> str:
     return str(json.loads((folder / "config.json").read_text())["architectures"][0])
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", SOME_ENCODERS)
 def test_the_labels_and_probabilities_of_their_pipeline(name: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "theirs", name, "ForSequenceClassification", ENCODERS[name], MOODS)
     run = imported(folder, tmp_path / "run")
@@ -103,7 +107,7 @@ def test_the_labels_and_probabilities_of_their_pipeline(name: str, tmp_path: Pat
     assert config["label2id"] == {label: number for number, label in MOODS.items()}
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", SOME_ENCODERS)
 def test_the_tags_of_their_pipeline(name: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "theirs", name, "ForTokenClassification", ENCODERS[name], TAGS)
     run = imported(folder, tmp_path / "run")
@@ -116,7 +120,7 @@ def test_the_tags_of_their_pipeline(name: str, tmp_path: Path) -> None:
     back_to_the_bit(run, folder, tmp_path / "back")
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", SOME_ENCODERS)
 def test_the_answers_of_their_model(name: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "theirs", name, "ForQuestionAnswering", ENCODERS[name], {0: "a", 1: "b"})
     run = imported(folder, tmp_path / "run")
@@ -136,7 +140,7 @@ def test_the_answers_of_their_model(name: str, tmp_path: Path) -> None:
     back_to_the_bit(run, folder, tmp_path / "back")
 
 
-@pytest.mark.parametrize("name", PAIRED)
+@pytest.mark.parametrize("name", SOME_PAIRED)
 def test_an_encoder_decoder_reads_the_text_twice(name: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "theirs", name, "ForSequenceClassification", PAIRED[name], MOODS)
     run = imported(folder, tmp_path / "run")
@@ -170,6 +174,7 @@ def test_the_encoder_of_a_pair_tags_tokens(name: str, end: str, tmp_path: Path) 
     back_to_the_bit(run, folder, tmp_path / "back")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Bart", "MBart", "Mvp", "T5"])
 def test_the_decoder_of_a_pair_finds_answers(name: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "theirs", name, "ForQuestionAnswering", PAIRED[name], {0: "a", 1: "b"})

@@ -275,7 +275,13 @@ def test_a_value_of_each_layer_says_its_own_place() -> None:
     assert all(said.origin.kind == "local" for said in answer.said)
 
 
-@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if place % 8 == 0 else pytest.param(name, marks=pytest.mark.slow)
+        for place, name in enumerate(sorted(shipped_recipes()))
+    ],
+)
 def test_every_key_of_a_resolved_recipe_can_be_asked_for(name: str) -> None:
     recipe = tfkit.load_recipe(name)
     keys = [answer.path for answer in explain(recipe, "model").answers]
