@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from tfkit.core.registry import REGISTRY
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each of the processes that share the tests
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+gc.set_threshold(200_000, 20, 100)  # looking for cycles among all that was imported takes a tenth of the time
 
 
 @pytest.fixture(autouse=True)
