@@ -337,3 +337,7 @@ class Context:
     memory: Context | None = None  # for cross-attention: its own source, visibility and placement
     inputs: Inputs = field(default_factory=Inputs)
     collector: Collector = field(default_factory=Collector)
+
+    def with_state(self, state: Any) -> Context:
+        """The same for a sublayer that keeps `state` (said plainly: it is asked for in every layer of every step)."""
+        return Context(self.mask, self.position, state, self.source, self.memory, self.inputs, self.collector)

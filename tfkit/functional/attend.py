@@ -42,8 +42,8 @@ def attend(
     band = band_of(mask, query.shape[0]) if bias is None else None
     if band is None:
         return _whole(query, key, value, mask, scores, bias)
-    out = _whole(band.queries(query), band.keys(key), band.keys(value), band.shown, scores)
-    out = band.tiles.joined(out, query.shape[0])
+    parts = band.parts(query, key, value)
+    out = band.tiles.joined([_whole(*part, scores) for part in parts], query.shape[0])
     if band.places is None or band.rows is None:
         return out
     return with_rows(out, band.places, _whole(rows_at(query, band.places), key, value, band.rows, scores))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 from tfkit.core.context import Visibility, at, opened
 
 SMALLEST = 64  # queries in a block: fewer make too many small products
+PIECE = 1 << 21  # scores that a CPU's kernel is asked for at once, a head: its mask of them stays in the cache
 
 
 @dataclass(frozen=True)
@@ -41,18 +44,20 @@ class Tiles:
 
     def of_queries(self, x: Tensor) -> Tensor:
         """[batch head query dim] -> [(batch tile) head block dim]."""
-        x = F.pad(x, (0, 0, 0, self.count * self.block - self.queries))
+        x = _padded(x, 0, self.count * self.block - self.queries)
         return rearrange(x, "batch head (tile time) dim -> (batch tile) head time dim", time=self.block)
 
     def of_keys(self, x: Tensor) -> Tensor:
         """[batch head key dim] -> [batch tile head width dim], a view; places beyond the sequence are zeros."""
         end = self.past + self.count * self.block + self.after
-        x = F.pad(x, (0, 0, self.before - self.past + self.first, end - self.keys))
+        x = _padded(x, self.before - self.past + self.first, end - self.keys)
         return rearrange(x.unfold(2, self.width, self.block), "batch head tile dim time -> batch tile head time dim")
 
-    def joined(self, x: Tensor, batch: int) -> Tensor:
-        """[(batch tile) head block dim] -> [batch head query dim]."""
-        x = rearrange(x, "(batch tile) head time dim -> batch head (tile time) dim", batch=batch)
+    def joined(self, parts: Sequence[Tensor], batch: int) -> Tensor:
+        """[tiles head block dim] of some of the (batch tile) after the others -> [batch head query dim]."""
+        rows = [part.transpose(1, 2) for part in parts]  # as the kernels lay them out, so that nothing else is copied
+        x = rows[0] if len(rows) == 1 else torch.cat(rows)
+        x = rearrange(x, "(batch tile) time head dim -> batch head (tile time) dim", batch=batch)
         return x[:, :, : self.queries]
 
     def places(self, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -118,7 +123,9 @@ class Band:
     def _visible(self, mask: Visibility, batch: int) -> Tensor:
         """[batch tile block width], the marked keys only where they stand behind."""
         query, key = self.tiles.places(mask.span.device)
-        visible = mask.among(query, key).expand(batch, -1, -1, -1)
+        count = self._at_once(mask.span.device, self.tiles.width)  # places are whole numbers, which take memory
+        pieces = zip(torch.split(query, count, dim=1), torch.split(key, count, dim=1), strict=True)
+        visible = torch.cat([mask.among(*piece) for piece in pieces], dim=1).expand(batch, -1, -1, -1)
         marked = mask.marked()
         if marked is None or self.places is None:
             return visible
@@ -128,11 +135,22 @@ class Band:
         far = known.among(query.expand(batch, -1, -1), self.places[:, None]) & meant
         return torch.cat((near, far.expand(-1, self.tiles.count, -1, -1)), dim=-1)
 
-    def queries(self, x: Tensor) -> Tensor:
-        """[batch head query dim] -> [(batch tile) head block dim]."""
-        return self.tiles.of_queries(x)
+    def parts(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Shown]]:
+        """Queries [tiles head block dim], keys and values [tiles head width dim] of some tiles after the others."""
+        triple = self.tiles.of_queries(query), self._keys(key), self._keys(value)
+        visible, count = self.shown.visible, self._at_once(query.device, triple[1].shape[2])
+        for start in range(0, len(triple[0]), count):
+            own = slice(start, start + count)
+            shown = self.shown if len(visible) == 1 else Shown(visible[own])
+            yield triple[0][own], triple[1][own], triple[2][own], shown
 
-    def keys(self, x: Tensor) -> Tensor:
+    def _at_once(self, device: torch.device, width: int) -> int:
+        """How many tiles of so many keys are worked on together."""
+        if device.type != "cpu" or torch.compiler.is_compiling():
+            return sys.maxsize
+        return max(1, PIECE // (self.tiles.block * width))
+
+    def _keys(self, x: Tensor) -> Tensor:
         """[batch head key dim] -> [(batch tile) head width dim], the marked ones behind."""
         near = self.tiles.of_keys(x)
         if self.places is None:
@@ -148,6 +166,11 @@ def band_of(mask: Visibility, batch: int) -> Band | None:
         mask.kept["band"] = None if tiles is None else Band(mask, tiles, batch)
     band: Band | None = mask.kept["band"]
     return band
+
+
+def _padded(x: Tensor, before: int, after: int) -> Tensor:
+    """[batch head time dim] with zeros around the time, or without some of it; nothing is copied for nothing."""
+    return F.pad(x, (0, 0, before, after)) if before or after else x
 
 
 def places_of(marked: Tensor) -> tuple[Tensor, Tensor]:

@@ -80,7 +80,10 @@ class Growing:
         return 0 if self.keeps is None else max(0, length - self.keeps)
 
     def _between(self, first: int, end: int) -> tuple[Tensor, ...]:
-        return tuple(buffer.narrow(self.axis, first - self._origin, end - first) for buffer in self._buffers)
+        start, count = first - self._origin, end - first
+        if not start and self._buffers and self._buffers[0].shape[self.axis] == count:
+            return self._buffers  # a memory's: they have no room
+        return tuple([buffer.narrow(self.axis, start, count) for buffer in self._buffers])  # a generator takes longer
 
     def _with_room(self, new: tuple[Tensor, ...], first: int, end: int) -> tuple[Tensor, ...]:
         """`append` where the buffers are too small: what need not be kept makes room, or they become larger."""

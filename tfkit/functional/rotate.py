@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -23,11 +23,12 @@ class Rotation:
     cosine: Tensor
     sine: Tensor
     layout: Layout
+    made: dict[torch.dtype, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         width = 2 * self.cosine.shape[-1]
         dtype = torch.promote_types(x.dtype, torch.float32)
-        cosine, sine = self.cosine.to(dtype), self.sine.to(dtype)
+        cosine, sine = self._turn(dtype)
         turned, rest = x[..., :width].to(dtype), x[..., width:]
         if self.layout == "halves":
             first, second = turned.chunk(2, dim=-1)
@@ -36,4 +37,11 @@ class Rotation:
         a = first * cosine - second * sine
         b = second * cosine + first * sine
         joined = torch.cat((a, b), dim=-1) if self.layout == "halves" else torch.stack((a, b), dim=-1).flatten(-2)
-        return torch.cat((joined.to(x.dtype), rest), dim=-1)
+        joined = joined.to(x.dtype)
+        return torch.cat((joined, rest), dim=-1) if rest.shape[-1] else joined
+
+    def _turn(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosine and sine in that type, made once for all layers."""
+        if dtype not in self.made:
+            self.made[dtype] = self.cosine.to(dtype), self.sine.to(dtype)
+        return self.made[dtype]

@@ -128,7 +128,8 @@ class Stepper:
         """Hidden states of the tokens that the state has not seen."""
         seen, length = state.length, self.text.length
         known, self._known = self._known, length
-        if seen and not last(self.model).lasts(self.text.lengths(known), self.text.lengths(length)):
+        stack = last(self.model)
+        if seen and stack.moves and not stack.lasts(self.text.lengths(known), self.text.lengths(length)):
             announce("positions change with the length of the text; wherever they do it is read anew")
             self.text = replace(self.text, memory=state.memory, memory_real=state.memory_real)
             self.state, seen = self.model.new_state(), 0

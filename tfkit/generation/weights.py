@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from tfkit.components.activation import Activation
 from tfkit.components.norm import Norm
+from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
@@ -30,9 +31,10 @@ Quantize = Literal["int8"]
 
 MOST_ROWS = 32  # of more rows the weight itself is as quick
 WIDE = 16  # a copy pays for one row too, where a layer gives so many times what it reads: a vocabulary's logits
+SMALL = 4 << 20  # and where so few bytes are multiplied in no more time than a call of a linear layer takes
 MOST_BYTES = 2 << 30  # of packed copies of one model; what is beyond stays as it is
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-SIMPLE = (Norm, Activation, Dropout, nn.Identity)  # they are called and asked for nothing else
+SIMPLE = (Norm, Activation, Dropout, Residual, nn.Identity)  # they are called and asked for nothing else
 SAMPLED = 64  # elements of a weight that are looked at, to see whether it changed
 
 
@@ -50,7 +52,7 @@ class Layers:
         self.copies = copies
         self.sizes = [linear.out_features for linear in linears]
         self.width = linears[0].in_features
-        self.rows = copies.most_rows(self.width, sum(self.sizes))
+        self.rows = copies.useful(self.width, sum(self.sizes))
         self.made: Product | None = None
         self.tried = False
 
@@ -98,20 +100,20 @@ class Copies:
         self.facts = _facts(linears)
         self.single = {linear: Single([linear], self) for linear in linears}
         # what is in force while a model decodes: attributes of its modules, which hide their children
-        self.hiding: list[tuple[dict[str, Any], str, Any]] = []
-        for module in _modules(model):
-            self.hiding += [(vars(module), name, call) for name, call in self._calls(module)]
+        self.calls = {module: dict(self._calls(module)) for module in _modules(model)}
+        self.placed: list[tuple[dict[str, Any], str]] = []
 
     @property
     def current(self) -> bool:
         """Whether the weights are still what the copies were made of."""
         return self.facts == _facts(list(self.single))
 
-    def most_rows(self, width: int, out: int) -> range:
+    def useful(self, width: int, out: int) -> range:
         """How many rows a copy of a weight is quicker for."""
         if self.quantize is not None:
             return range(1, sys.maxsize)
-        return range(1 if out >= WIDE * width else 2, MOST_ROWS + 1)
+        one = out >= WIDE * width or 4 * out * width <= SMALL
+        return range(1 if one else 2, MOST_ROWS + 1)
 
     def make(self, linears: Sequence[nn.Linear]) -> Product | None:
         """One copy of the weights, under one another; None where the packed ones hold too much already."""
@@ -124,14 +126,18 @@ class Copies:
         return made
 
     def install(self) -> None:
-        """Let the model compute by the copies, and call what has no parts of its own without a detour."""
-        for attributes, name, call in self.hiding:
-            attributes[name] = call
+        """Let the model compute by the copies, and find or call what it has without a detour."""
+        for module, calls in self.calls.items():
+            attributes = vars(module)
+            at_hand = {**module._modules, **calls}  # no parameters: a part may put others in their place for a call
+            attributes.update(at_hand)
+            self.placed += [(attributes, name) for name in at_hand]
 
     def remove(self) -> None:
         """Let the model compute by its weights."""
-        for attributes, name, _ in self.hiding:
+        for attributes, name in self.placed:
             attributes.pop(name, None)
+        self.placed.clear()
 
     def _calls(self, module: nn.Module) -> Iterator[tuple[str, Any]]:
         """The attributes of a module that stand for its children, and for its own forward, while it decodes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -52,7 +51,7 @@ class Layer(nn.Module):
             if seen is None:
                 raise UsageError(f"{name} needs a memory to attend to: give encoder_hidden_states")
             own = state.get(name)
-            seen = seen if own is None and seen.state is None else replace(seen, state=own)
+            seen = seen if own is None and seen.state is None else seen.with_state(own)
             branches.append(Branch(name, getattr(self, name), seen, self.dropout, norms, self.branch_scale))
         return branches
 

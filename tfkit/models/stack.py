@@ -91,7 +91,7 @@ class Stack(nn.Module):
         self.needs = plan.needs  # inputs of a call that some part reads
         self._without = {name: plan.without(name) for name in ("padding", "packing")}
         self._moving = [part for part in self.modules() if getattr(part, "moves", False)]
-        self._moves = bool(self._moving)
+        self.moves = bool(self._moving)  # whether what positions say changes as a text grows
         self._skips_padding = any(getattr(part, "skips_padding", False) for part in self.position)
 
     def forward(self, call: Call) -> Tensor:
@@ -173,14 +173,14 @@ class Stack(nn.Module):
                 positions = (call.real.cumsum(dim=1) * call.real - 1)[:, -count:]
         if state is None:
             segments = None if call.segments is None else (call.segments, call.segments)
-            if self._moves and call.real is not None:
+            if self.moves and call.real is not None:
                 positions = positions * call.real  # the places of padding do not make a text longer
             return Facts(Span(count, count, 0, device), positions, positions, call.real, segments)
         state.extend(positions, call.real, call.segments)
         span, real, of_all = Span(count, past + count, past, device), state.real, state.segments
         segments = None if of_all is None else (of_all[:, past:], of_all)
         keys = positions if state.positions is None else state.positions
-        if self._moves and real is not None:
+        if self.moves and real is not None:
             positions, keys = positions * real[:, past:], keys * real
         return Facts(span, positions, keys, real, segments)
 

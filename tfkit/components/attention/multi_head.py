@@ -155,7 +155,7 @@ class MultiHead(Attention):
         """The queries, and keys and values of what is new: nothing, where a state keeps those of the memory already."""
         if context.source is None:
             return self.project(x)
-        if context.state is not None and context.state.stored() is not None:
+        if context.state is not None and context.state.length:
             return (self.query(x),)
         return self.query(x), self.key(context.source), self.value(context.source)
 

@@ -87,7 +87,8 @@ class Tokens(Embedding):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
-        x = self._look_up(inputs, vectors) * self.scale
+        x = self._look_up(inputs, vectors)
+        x = x if self.scale == 1.0 else x * self.scale
         x = self.projection(x) if self.config.project_tokens else x
         x = self.norm(x) if self.config.norm_before_positions else x
         segment, position = self._segment(inputs), placement.embed()

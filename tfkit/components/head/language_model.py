@@ -44,7 +44,8 @@ class LanguageModel(TokenHead):
         self.scale = scale_factor(config.scale, shape.d_model)
 
     def features(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.projection(self.dropout(hidden) * self.scale)
+        x = self.dropout(hidden)
+        out: Tensor = self.projection(x if self.scale == 1.0 else x * self.scale)
         return out
 
     @property

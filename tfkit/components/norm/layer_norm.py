@@ -32,7 +32,7 @@ class LayerNorm(Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         size = self.config.group_size
-        if size is None and (self.weight is None or not self.config.weight_offset):
+        if size is None and (not self.config.weight_offset or self.weight is None):
             return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.config.eps)
         # a half-precision 1 + weight would round the weight away
         weight = None if self.weight is None else self.config.weight_offset + wide(self.weight)

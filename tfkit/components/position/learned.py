@@ -54,20 +54,26 @@ class Learned(Position):
 
     def embed(self, positions: Tensor) -> Tensor:
         self._check(positions)
-        out: Tensor = self.table(positions + self.config.offset)
+        rows = positions + self.config.offset if self.config.offset else positions
+        try:
+            out: Tensor = self.table(rows)
+        except IndexError:
+            raise self._beyond(int(positions.max())) from None
         return out
 
     def _check(self, positions: Tensor) -> None:
-        """Refuse positions beyond the table, where that can be seen without a break in a graph or a stalled GPU."""
-        if torch.compiler.is_compiling() or positions.numel() == 0:
+        """Refuse positions beyond the table where looking them up would not, and without stalling a GPU to see them."""
+        if torch.compiler.is_compiling() or positions.device.type == "cpu":
             return
-        device, time = positions.device.type, positions.shape[-1]
         # a text longer than the table may still fit: the positions of packed texts begin anew
-        if device != "cpu" and time <= self.length:
-            return
-        farthest = time - 1 if device == "meta" else int(positions.max())
-        if farthest >= self.length:
-            raise UsageError(
-                f"position {farthest} (counted from 0) is beyond the {self.length} learned positions; "
-                "shorten the text, or train with a larger max_length"
-            )
+        time = positions.shape[-1]
+        if time > self.length:
+            farthest = time - 1 if positions.device.type == "meta" else int(positions.max())
+            if farthest >= self.length:
+                raise self._beyond(farthest)
+
+    def _beyond(self, position: int) -> UsageError:
+        return UsageError(
+            f"position {position} (counted from 0) is beyond the {self.length} learned positions; "
+            "shorten the text, or train with a larger max_length"
+        )

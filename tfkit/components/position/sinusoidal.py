@@ -52,10 +52,12 @@ class Sinusoidal(Position):
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)
         self.skips_padding = config.skip_padding
+        self.frequencies = self._frequencies(torch.device("cpu"))
 
     def embed(self, positions: Tensor) -> Tensor:
         place = (positions + self.config.offset)[..., None].double()
-        angles = place * self._frequencies(positions.device)
+        # a GPU makes them sooner than it is given them
+        angles = place * (self.frequencies if place.device.type == "cpu" else self._frequencies(place.device))
         pair = torch.stack((angles.sin(), angles.cos()), dim=-1).float()
         if self.config.skip_padding:
             pair = pair * (positions >= 0)[..., None, None]

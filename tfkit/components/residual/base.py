@@ -17,7 +17,7 @@ from tfkit.core.options import PositiveFloat
 from tfkit.core.shape import Shape
 
 
-@dataclass(frozen=True, eq=False)  # a callable compared by value would be hashed by the compiler of torch 2.11
+@dataclass(eq=False)  # a callable compared by value would be hashed by the compiler of torch 2.11
 class Branch:
     """A named sublayer as a layout sees it: a function of x, with the norms that the layout asked for.
 
