@@ -17,6 +17,7 @@ from tfkit.core.errors import DataError
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+COUNTED, MOST = ("layer", "label", "group"), 1_000_000  # what keys of a config.json count, and up to how many
 WANTED = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a repository on the hub; nothing that is code or pickled
 
 
@@ -54,7 +55,17 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise DataError(f"{path}: cannot be read: {error}") from None
     if not isinstance(config, dict):
         raise DataError(f"{path}: expected a mapping")
+    _check_counts(path, config)
     return config
+
+
+def _check_counts(path: Path, config: Mapping[str, Any]) -> None:
+    """Raise DataError for more of a thing than any model has: families list things by their number."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            _check_counts(path, value)
+        elif isinstance(value, int) and value > MOST and any(thing in key for thing in COUNTED):
+            raise DataError(f"{path}: {key}: {value:,} is too many; this is taken up to {MOST:,}")
 
 
 class Checkpoint(Mapping[str, Tensor]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,6 +76,28 @@ class Source:
         config = Watched(read_config(folder))
         return cls(name, folder, config, read_optional(folder / GENERATION), family_of(config))
 
+    def model(self) -> dict[str, Any]:
+        """The model section that the config says; raises DataError where its values are none that a family can read."""
+        try:
+            return self.family.recipe(self.config)
+        except TfkitError:
+            raise
+        except Exception as error:  # a map takes values to be of their kind, and stumbles over others in any way
+            what = f"no config of the family '{self.family.part_name}' ({type(error).__name__}: {error})"
+            asked = dict(self.config.asked)
+            wrong = [f"{key}: {_short(value)}" for key, value in asked.items() if self._reads_without(key)]
+            hint = f"; the model could be read without {' or '.join(wrong)}" if wrong else ""
+            raise DataError(f"{self.folder / CONFIG}: {what}{hint}") from error
+
+    def _reads_without(self, key: str) -> bool:
+        """Whether no value would be stumbled over if `key` were not said, or were missed."""
+        config = _without(self.config, key.split("."))
+        try:
+            self.family.recipe(config)
+        except Exception as error:
+            return isinstance(error, TfkitError) or error.args == (key.rpartition(".")[2],)
+        return config != self.config
+
 
 @dataclass
 class Imported:
@@ -105,7 +128,7 @@ def import_model(
     )
     check_free(target, (ENVIRONMENT, RESOLVED), force, "run of tfkit")
     tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
-    model = read.family.recipe(read.config)
+    model = read.model()
     absent = without_weights(read, model, _described(read, model))
     text = _text(read, model, tokenizer, target)
     with whole_folder(target, (*OURS, CHECKPOINTS, THEIRS)) as folder:
@@ -164,6 +187,17 @@ def _described(read: Source, model: Mapping[str, Any]) -> Blueprint:
         return blueprint_of(model)
     except TfkitError as error:
         raise DataError(f"{read.folder / CONFIG}: describes a model that cannot be built here:\n{error}") from None
+
+
+def _without(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    first, *rest = path
+    below = {first: _without(config[first], rest)} if rest and isinstance(config.get(first), Mapping) else {}
+    return {key: value for key, value in config.items() if key != first or rest} | below
+
+
+def _short(value: Any) -> str:
+    said = json.dumps(value, default=str)
+    return said if len(said) <= 60 else f"{said[:57]}..."
 
 
 def _is_path(source: str) -> bool:

@@ -21,7 +21,7 @@ def family_of(config: Mapping[str, Any]) -> type[Family]:
     by_type = {name: family for family in families().values() for name in family.model_types}
     if said is None:
         raise DataError("config.json says no model_type, so that nothing tells what the model is")
-    if said in by_type:
+    if isinstance(said, str) and said in by_type:
         return by_type[said]
     hint = nearest(str(said), list(by_type))
     raise DataError(

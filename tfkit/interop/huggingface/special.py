@@ -43,13 +43,16 @@ def read_optional(path: Path) -> dict[str, Any]:
     return data
 
 
+MOST = 2**31 - 1  # ids are no larger in any tokenizer
+
+
 def token_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, list[int]]:
     """The ids that pad, start and end a text, by role; there may be several ends."""
     found = {}
     for role, key in THEIR_IDS.items():
         said = generation.get(key) if generation.get(key) is not None else config.get(key)
         ids = said if isinstance(said, list) else [said]
-        if all(isinstance(id_, int) and id_ >= 0 for id_ in ids) and ids:
+        if all(isinstance(id_, int) and 0 <= id_ <= MOST for id_ in ids) and ids:
             found[role] = list(ids)
     return found
 

@@ -28,32 +28,40 @@ HARMLESS = {
 
 
 class Watched(dict[str, Any]):
-    """A config that remembers, in `asked`, which of its keys were looked at; those of mappings in it are dotted."""
+    """A config that remembers which of its keys were looked at; those of mappings in it are dotted.
 
-    def __init__(self, config: Mapping[str, Any], prefix: str = "", asked: set[str] | None = None) -> None:
-        self.asked: set[str] = set() if asked is None else asked
+    `asked` has them with what they say, in the order in which they were looked at last.
+    """
+
+    def __init__(self, config: Mapping[str, Any], prefix: str = "", asked: dict[str, Any] | None = None) -> None:
+        self.asked: dict[str, Any] = {} if asked is None else asked
         self._prefix = prefix
         below = {key: Watched(value, f"{prefix}{key}.", self.asked) for key, value in config.items() if _is_tree(value)}
         super().__init__({**config, **below})
 
     def __getitem__(self, key: str) -> Any:
-        self.asked.add(self._prefix + key)
+        self._ask(key)
         return super().__getitem__(key)
 
     def __contains__(self, key: object) -> bool:
-        self.asked.add(f"{self._prefix}{key}")
+        self._ask(key)
         return super().__contains__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        self.asked.add(self._prefix + key)
+        self._ask(key)
         return super().get(key, default)
+
+    def _ask(self, key: object) -> None:
+        name = f"{self._prefix}{key}"
+        self.asked.pop(name, None)  # so that it becomes the last
+        self.asked[name] = super().get(key)  # type: ignore[call-overload]
 
     def unread(self) -> list[str]:
         """The keys that say something and that nobody looked at, but for those known to be harmless."""
         return list(_unread(self, self._prefix, self.asked))
 
 
-def _unread(config: Mapping[str, Any], prefix: str, asked: set[str]) -> list[str]:
+def _unread(config: Mapping[str, Any], prefix: str, asked: Mapping[str, Any]) -> list[str]:
     found = []
     for key, value in config.items():
         if key in HARMLESS or value is None or (key == "is_decoder" and not value):

@@ -1,0 +1,81 @@
+"""A config.json whose values are not what they should be is told of, whatever its family; nothing else comes of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.parity import Row
+from tests.interop.rows import ROWS
+from tfkit.core.errors import DataError, TfkitError
+from tfkit.interop.huggingface.importing import Source
+from tfkit.recipe.model import blueprint_of
+
+transformers = pytest.importorskip("transformers")
+
+ABSENT = "absent"
+WRONG = (ABSENT, None, "x", "", -1, 0, 10**9, 2**70, 1.5, 1e39, True, [], [1, 2], {}, {"a": 1}, ["full_attention"])
+ABOUT = {"transformers_version", "architectures", "dtype", "id2label", "label2id"}  # what no shape comes of
+FIRST = {row.family: row for row in reversed(ROWS)}
+QUICK = ("llama", "gpt2", "t5", "bert", "deepseek_v3", "gemma3", "modernbert", "flex_olmo")
+
+
+def config_of(row: Row) -> dict[str, Any]:
+    config = getattr(transformers, row.config)(**{"vocab_size": 61, **row.settings})
+    return {**json.loads(config.to_json_string(use_diff=False)), "architectures": [row.model]}
+
+
+def mutants(row: Row, count: int) -> Iterator[dict[str, Any]]:
+    """The config with one value replaced by a wrong one, or left out."""
+    whole, draw = config_of(row), random.Random(row.family)
+    places = [(key,) for key in whole if key not in ABOUT]
+    places += [(key, below) for key, value in whole.items() if isinstance(value, dict) for below in value]
+    for _ in range(count):
+        config, (*path, last), value = copy.deepcopy(whole), draw.choice(places), draw.choice(WRONG)
+        at = config[path[0]] if path else config
+        if value == ABSENT:
+            del at[last]
+        else:
+            at[last] = value
+        yield config
+
+
+def check(row: Row, count: int, folder: Path) -> None:
+    for config in mutants(row, count):
+        (folder / "config.json").write_text(json.dumps(config))
+        try:
+            blueprint_of(Source.of(str(folder)).model())
+        except TfkitError as error:
+            assert str(error)
+
+
+@pytest.mark.parametrize("family", QUICK)
+def test_no_value_ends_in_a_traceback(family: str, tmp_path: Path) -> None:
+    check(FIRST[family], 12, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(set(FIRST) - set(QUICK)))
+def test_no_value_of_any_family_ends_in_a_traceback(family: str, tmp_path: Path) -> None:
+    check(FIRST[family], 30, tmp_path)
+
+
+def test_the_message_names_the_file_and_the_value(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**config_of(FIRST["llama"]), "num_hidden_layers": {"a": 1}}))
+    with pytest.raises(DataError) as caught:
+        blueprint_of(Source.of(str(tmp_path)).model())
+    assert f"{tmp_path / 'config.json'}: no config of the family 'llama'" in str(caught.value)
+    assert 'num_hidden_layers: {"a": 1}' in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [1], 3, ""])
+def test_a_model_type_that_is_none(value: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": value}))
+    with pytest.raises(DataError, match="no family is about"):
+        Source.of(str(tmp_path))
