@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 SLACK = 64  # of what may be forgotten, so many are kept in case that some of the last are taken back
 SPARE = 64  # the least room between two times of making room
+IN_PLACE = 1 << 22  # elements; a buffer of more is reordered where it is: memory for another would take longer to get
 AHEAD = 4096  # room is reserved for so many at most: not every text becomes as long as it may
 
 
@@ -54,14 +57,22 @@ class Growing:
         """Keep row `rows[i]` as row i; `rows` is [new_rows]."""
         if not self._buffers:
             return
-        used, made = self.length - self._origin, []
-        for buffer in self._buffers:
-            chosen = buffer.narrow(self.axis, 0, used).index_select(0, rows)
-            if len(rows) != buffer.shape[0]:
-                buffer = buffer.new_empty((len(rows), *buffer.shape[1:]))
-            buffer.narrow(self.axis, 0, used).copy_(chosen)
-            made.append(buffer)
-        self._buffers = tuple(made)
+        used = self.length - self._origin
+        self._buffers = tuple([self._reordered(buffer, rows, used) for buffer in self._buffers])
+
+    def _reordered(self, buffer: Tensor, rows: Tensor, used: int) -> Tensor:
+        held = buffer.narrow(self.axis, 0, used)
+        room = min(buffer.shape[self.axis], used + SPARE)
+        shape = [len(rows), *buffer.shape[1 : self.axis], room, *buffer.shape[self.axis + 1 :]]
+        if len(rows) == buffer.shape[0] and math.prod(shape) > IN_PLACE:
+            held.copy_(held.index_select(0, rows))
+            return buffer
+        made = buffer.new_empty(shape)
+        if held.requires_grad:
+            made.narrow(self.axis, 0, used).copy_(held.index_select(0, rows))
+        else:
+            torch.index_select(held, 0, rows, out=made.narrow(self.axis, 0, used))
+        return made
 
     def earliest(self) -> int:
         """The shortest length that `rewind` can go back to."""

@@ -29,7 +29,7 @@ from tfkit.models import Model
 
 Quantize = Literal["int8"]
 
-MOST_ROWS = 32  # of more rows the weight itself is as quick
+MOST_ROWS = 64  # of more rows the weight itself is as quick
 WIDE = 16  # a copy pays for one row too, where a layer gives so many times what it reads: a vocabulary's logits
 SMALL = 4 << 20  # and where so few bytes are multiplied in no more time than a call of a linear layer takes
 MOST_BYTES = 2 << 30  # of packed copies of one model; what is beyond stays as it is
