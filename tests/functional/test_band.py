@@ -19,9 +19,11 @@ ROWS, HEADS, KV_HEADS, DIM, TIME = 3, 4, 2, 8, 61
 CAUSAL, BOTH_WAYS = Shape(4, causal=True), Shape(4, side="encoder")
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[band.PIECE, 200])
+def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tiles, all at once and a few at a time."""
     monkeypatch.setattr(band, "SMALLEST", 4)
+    monkeypatch.setattr(band, "PIECE", request.param)
 
 
 def rules(shape: Shape, *named: tuple[str, dict[str, Any]]) -> list[Any]:

