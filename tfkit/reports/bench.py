@@ -25,7 +25,7 @@ from tfkit.reports.table import size
 Layer = dict[str, Any]
 DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear")
 WIDEST = 100  # columns of a table of six lengths
-LEAST, MOST = 5, 50  # calls of one length that are timed
+LEAST, MOST = 9, 50  # calls of one length that are timed
 ENOUGH = 0.3  # seconds of them, before which there are more than LEAST
 SETTLED = 1.03  # the second quickest call against the quickest, above which there are more too
 
