@@ -59,9 +59,10 @@ PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "re
 class Run:
     """A trained model with its recipe and tokenizer; each is read when it is first asked for."""
 
-    def __init__(self, folder: str | Path, recipe: Recipe, device: str = "cpu") -> None:
+    def __init__(self, folder: str | Path, recipe: Recipe, device: str = "cpu", as_saved: bool = True) -> None:
         self.folder = Path(folder)
         self.recipe = recipe
+        self.as_saved = as_saved  # whether the recipe is the folder's own
         self.device = choose_device(device)
 
     @cached_property
@@ -271,7 +272,7 @@ class Run:
         """Loss and metrics on a split (test, else valid) or its first `limit` examples; also in evaluation.json.
 
         The metrics are those of `train.metrics`; by default those of the objective, such as accuracy or BLEU. With
-        `quantize="int8"` they are those of weights in int8, and no file is written.
+        `quantize="int8"` they are those of weights in int8; no file is written then, nor for a run read with `sets`.
         """
         split = split or ("valid" if self._data.test is None else "test")
         examples = self._examples(split)[:limit]
@@ -279,9 +280,10 @@ class Run:
             with decoding(self.model, quantize):
                 return self._scores(examples)
         scores = self._scores(examples)
-        file = self.folder / EVALUATION
-        before = read_json(file) if file.exists() else {}
-        write_json(file, {**before, split: {"examples": len(examples), **scores}})
+        if self.as_saved:
+            file = self.folder / EVALUATION
+            before = read_json(file) if file.exists() else {}
+            write_json(file, {**before, split: {"examples": len(examples), **scores}})
         return scores
 
     def _scores(self, examples: Sequence[Mapping[str, str]]) -> dict[str, float]:
@@ -387,7 +389,7 @@ def load_run(
     if recipe.data is not None and not (folder / TOKENIZER).is_file():
         raise RunError(f"{folder / TOKENIZER}: is missing")
     known: Any = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).is_file() else {}
-    return Run(folder.path, replace(recipe, name=known.get("recipe", folder.path.name)), device)
+    return Run(folder.path, replace(recipe, name=known.get("recipe", folder.path.name)), device, as_saved=not sets)
 
 
 def train(

@@ -123,10 +123,10 @@ def bench_decoding(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["bench", "decoding", "--new", "2", "--rounds", "2", "--batches", "1", *arguments])
 
 
-def test_decoding_is_measured_beside_itself_in_int8() -> None:
+def test_decoding_is_measured_beside_itself_in_int8_and_what_its_weights_take() -> None:
     rows = json.loads(bench_decoding("--models", "pair", "--json").stdout)
     assert [(row["model"], row["beams"], row["way"]) for row in rows] == [
-        ("pair", 1, "tfkit"), ("pair", 1, "tfkit int8"),
+        ("pair", 1, "tfkit"), ("pair", 1, "tfkit int8"), ("pair", 1, "weights alone"),
     ]  # fmt: skip
     assert all(row["ratio"] == 1 for row in rows if row["way"] == "tfkit")
     assert all(row["ratios"][0] <= row["ratio"] <= row["ratios"][1] and row["step_ms"] > 0 for row in rows)

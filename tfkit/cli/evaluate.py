@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from tfkit.cli.options import Reading, Whole, reads_run
+from tfkit.cli.options import Reading, Whole, sets_run
 
 
 @click.command("evaluate")
@@ -16,13 +16,16 @@ from tfkit.cli.options import Reading, Whole, reads_run
 @click.option(
     "--quantize",
     type=click.Choice(["int8"]),
-    help="Compute with weights in int8, to see what that costs; evaluation.json stays as it is.",
+    help="Compute with weights in int8, to see what that costs.",
 )
 @click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ...")
-@reads_run
+@sets_run
 def command(
     run: str, split: str | None, limit: int | None, quantize: Literal["int8"] | None, device: str, reading: Reading
 ) -> None:
-    """Print the metrics of RUN (a run's folder), one a line, and write them to its evaluation.json."""
+    """Print the metrics of RUN (a run's folder), one a line, and write them to its evaluation.json.
+
+    Another way to write (--set) or to compute (--quantize) is measured for its own sake: the file stays as it is.
+    """
     for name, value in reading.run(run, device).evaluate(split, limit, quantize).items():
         click.echo(f"{name}: {value:.6g}")

@@ -30,8 +30,7 @@ from tfkit.models import Model
 Quantize = Literal["int8"]
 
 MOST_ROWS = 64  # of more rows the weight itself is as quick
-WIDE = 16  # a copy pays for one row too, where a layer gives so many times what it reads: a vocabulary's logits
-SMALL = 4 << 20  # and where so few bytes are multiplied in no more time than a call of a linear layer takes
+SMALL = 4 << 20  # bytes that are multiplied in no more time than a call takes: a copy pays for one row too
 MOST_BYTES = 2 << 30  # of packed copies of one model; what is beyond stays as it is
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 SIMPLE = (Norm, Activation, Dropout, Residual, nn.Identity)  # they are called and asked for nothing else
@@ -70,7 +69,7 @@ class Layers:
         rows = x.numel() // self.width
         product = self.product(rows)
         if product is None:
-            return tuple([F.linear(x, linear.weight, linear.bias) for linear in self.linears])
+            return tuple([_linear(x, rows, linear.weight, linear.bias) for linear in self.linears])
         return product(x, rows).split_with_sizes(self.sizes, dim=-1)
 
 
@@ -81,7 +80,7 @@ class Single(Layers):
         rows = x.numel() // self.width
         product = self.product(rows)
         if product is None:
-            return F.linear(x, self.linears[0].weight, self.linears[0].bias)
+            return _linear(x, rows, self.linears[0].weight, self.linears[0].bias)
         return product(x, rows)
 
     def __getattr__(self, name: str) -> Any:
@@ -112,8 +111,7 @@ class Copies:
         """How many rows a copy of a weight is quicker for."""
         if self.quantize is not None:
             return range(1, sys.maxsize)
-        one = out >= WIDE * width or 4 * out * width <= SMALL
-        return range(1 if one else 2, MOST_ROWS + 1)
+        return range(1 if 4 * out * width <= SMALL else 2, MOST_ROWS + 1)
 
     def make(self, linears: Sequence[nn.Linear]) -> Product | None:
         """One copy of the weights, under one another; None where the packed ones hold too much already."""
@@ -248,6 +246,15 @@ def _is_watched(module: nn.Module) -> bool:
 
 def _does_nothing(module: nn.Module) -> bool:
     return type(module) is nn.Identity or (type(module) is Dropout and not (module.training and module.rate))
+
+
+def _linear(x: Tensor, rows: int, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A linear layer by its own weight; one row by the product with a vector, which reads it at full speed."""
+    if rows != 1:
+        return F.linear(x, weight, bias)
+    vector = x.reshape(-1)
+    out = torch.mv(weight, vector) if bias is None else torch.addmv(bias, weight, vector)
+    return out.view(*x.shape[:-1], -1)
 
 
 def _same(x: Tensor) -> Tensor:

@@ -25,6 +25,8 @@ from tfkit.reports.bench_peers import PEERS, Call
 
 PROMPT = 32  # tokens that are read before
 OWN = "tfkit"
+FLOOR = "weights alone"
+OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # read once, not at every step
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,12 @@ def measure(works: Sequence[Work], against: Sequence[str], rounds: int) -> Itera
 def ways(work: Work, against: Sequence[str]) -> dict[str, Call | None]:
     """Calls that do the work: ours, and those of others; None where one cannot do it.
 
-    Raises UsageError for a library that is not installed.
+    What reading the weights takes stands among them. Raises UsageError for a library that is not installed.
     """
     model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
     own: dict[str, Call | None] = {OWN: _own(model, work, None)}
     own |= {f"{OWN} {name}": _own(model, work, name) for name in get_args(Quantize)}
-    return own | {name: PEERS[name](work) for name in against}
+    return own | {FLOOR: _floor(model, work)} | {name: PEERS[name](work) for name in against}
 
 
 def recipe(size: Size) -> dict[str, Any]:
@@ -141,6 +143,22 @@ def _own(model: Model, work: Work, quantize: Quantize | None) -> Call:
     def call() -> None:
         sources = read if work.size.pair else None
         find(strategy, prepare(model, prompts, work.new, sources=sources, quantize=quantize), work.batch)
+
+    return call
+
+
+def _floor(model: Model, work: Work) -> Call:
+    """A product of every weight with one vector at each step: what nobody can do without who keeps them in float32."""
+    assert model.head is not None
+    layers = model.stack(model.blueprint.last.side).layers
+    named = [*layers.named_parameters(), *model.head.named_parameters()]
+    weights = [weight.detach() for name, weight in named if weight.dim() == 2 and not name.endswith(OF_SOURCES)]
+    products = [(weight, weight.new_ones(weight.shape[1])) for weight in weights]
+
+    def call() -> None:
+        for _ in range(work.new):
+            for weight, vector in products:
+                torch.mv(weight, vector)
 
     return call
 
@@ -202,4 +220,8 @@ def render(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
         figures = [f"{row['step_ms']:.2f}", f"{row['tokens_per_second']:,.0f}", f"{row['ratio']:.2f}x"]
         table.add_row(*cells, *figures, f"{least:.2f}-{most:.2f}")
     console.print(table)
-    console.print("\n-: this way has no such model, or no such search.", style="dim")
+    console.print(
+        f"\n{FLOOR}: a product of each weight with one vector, which no way can do without. "
+        "-: this way has no such model, or no such search.",
+        style="dim",
+    )

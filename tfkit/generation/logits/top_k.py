@@ -9,6 +9,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.functional.largest import topk
 from tfkit.generation.logits.base import NEVER, LogitsRule
 
 
@@ -30,5 +31,5 @@ class TopK(LogitsRule):
             raise UsageError(f"k: {self.config.k} is more than the {tokenizer.vocab_size} tokens of the vocabulary")
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        least = logits.topk(self.config.k, dim=-1).values[:, -1:]
+        least = topk(logits, self.config.k)[0][:, -1:]
         return logits.masked_fill(logits < least, NEVER)

@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from tfkit.core.registry import register
+from tfkit.functional.largest import topk
 from tfkit.generation.strategy.beams import BeamSearch, Group
 
 
@@ -36,7 +37,7 @@ class Beam(BeamSearch):
         if not self.config.sampled:
             return super().best(groups, totals, count)
         noise = torch.stack([gumbel(totals.shape[1], group.generator) for group in groups])
-        drawn = (totals + noise.to(totals.device)).topk(count).indices
+        drawn = topk(totals + noise.to(totals.device), count)[1]
         order = totals.gather(1, drawn).argsort(dim=1, descending=True)
         return drawn.gather(1, order)
 

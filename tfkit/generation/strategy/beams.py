@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from tfkit.core.options import PositiveInt
+from tfkit.functional.largest import topk
 from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
 from tfkit.generation.stop import EndToken
 from tfkit.generation.strategy.base import Strategy
@@ -80,7 +81,7 @@ class BeamSearch(Strategy):
 
     def best(self, groups: Sequence[Group], totals: Tensor, count: int) -> Tensor:
         """The places of the best continuations, [groups count], among `totals` [groups beams*vocab], the best first."""
-        return totals.topk(count).indices
+        return topk(totals, count)[1]
 
     def search(self, search: Search) -> list[list[Candidate]]:
         found = [self._begin(search, row) for row in range(len(search.prompts))]

@@ -11,6 +11,7 @@ from torch import Tensor
 from tfkit.core.errors import UsageError
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
+from tfkit.functional.largest import topk
 from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
 from tfkit.generation.stepper import Stepper
 from tfkit.generation.strategy.base import Strategy
@@ -53,14 +54,14 @@ class Contrastive(Strategy):
         logits, before = stepper.logits(), directions(stepper)
         while True:
             scores = search.rules.scores(logits, stepper.tokens(), stepper.written())
-            tried = scores.topk(k)
+            values, tokens = topk(scores, k)
             rows = torch.arange(len(scores), device=scores.device)
             stepper.keep(rows.repeat_interleave(k))
-            stepper.append(tried.indices.flatten())
+            stepper.append(tokens.flatten())
             logits, own = stepper.logits(), directions(stepper)[:, -1]
-            worth = self.worth(scores.softmax(dim=-1).gather(1, tried.indices), own.view(-1, k, own.shape[1]), before)
-            best = worth.where(tried.values > IMPOSSIBLE, IMPOSSIBLE).argmax(dim=1)
-            chosen = tried.indices.gather(1, best[:, None])[:, 0]
+            worth = self.worth(scores.softmax(dim=-1).gather(1, tokens), own.view(-1, k, own.shape[1]), before)
+            best = worth.where(values > IMPOSSIBLE, IMPOSSIBLE).argmax(dim=1)
+            chosen = tokens.gather(1, best[:, None])[:, 0]
             texts.add(chosen, gains_of(scores, chosen, search.scored))
             if not texts.open:
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tfkit.core.registry import register
+from tfkit.functional.largest import argmax
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.strategy.base import Strategy
 from tfkit.generation.strategy.rows import write_rows
@@ -16,6 +17,6 @@ class Greedy(Strategy):
 
     def search(self, search: Search) -> list[list[Candidate]]:
         def choose(scores: Tensor, rows: list[int]) -> Tensor:
-            return scores.argmax(dim=-1)
+            return argmax(scores)
 
         return [[candidate] for candidate in write_rows(search, choose)]

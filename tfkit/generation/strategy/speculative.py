@@ -14,6 +14,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.functional.largest import argmax
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import Stepper, check_ids, evaluating
 from tfkit.generation.strategy.base import Load, Strategy
@@ -126,7 +127,7 @@ class Speculative(Strategy):
         """What tokens are drawn from, [rows vocab]; the most likely is certain where nothing is left to chance."""
         if self.config.sampled:
             return scores.softmax(dim=-1)
-        return torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1]).float()
+        return torch.nn.functional.one_hot(argmax(scores), scores.shape[-1]).float()
 
 
 def scores_behind(search: Search, stepper: Stepper, count: int) -> Tensor:
