@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -117,6 +120,25 @@ def test_growth_is_the_cost_of_doubling_between_any_lengths() -> None:
     found = [Measured("full", length, length**2.0, 0) for length in (100, 200, 800)]
     assert growth(found, lambda one: one.seconds) == pytest.approx(4)
     assert growth(found[:1], lambda one: one.seconds) is None
+
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+DOCUMENTED = re.findall(r"(?m)^\$ tfkit (bench decoding .*)$", README)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", DOCUMENTED)
+def test_the_documented_commands_measure(command: str) -> None:
+    """With the libraries that are here, and briefly."""
+    words = command.split()
+    place = words.index("--against") + 1
+    here = [name for name in words[place].split(",") if importlib.util.find_spec(name.replace("-", "_"))]
+    if not here:
+        pytest.skip("there is no library to compare with")
+    words[place] = ",".join(here)
+    result = CliRunner().invoke(main, [*words, "--new", "2", "--rounds", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    assert {"tfkit", "weights alone", *here} <= {row["way"] for row in json.loads(result.stdout)}
 
 
 def bench_decoding(*arguments: str) -> Result:

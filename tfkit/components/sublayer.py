@@ -27,7 +27,7 @@ class Sublayer(Component, nn.Module):
     residual_outputs: ClassVar[tuple[str, ...]] = ()
     # linear layers whose initial weights a layout's `init_gain` scales, by name (DeepNorm: all but query and key)
     gained: ClassVar[tuple[str, ...]] = ()
-    # linear layers that read the same input, by name; decoding may make one product of them (generation/weights.py)
+    # linear layers that read the same input, by name; decoding may make one product of them (generation/layers.py)
     together: ClassVar[tuple[str, ...]] = ()
     joined: Callable[[Tensor], tuple[Tensor, ...]] | None = None  # that product, while it is in use
 

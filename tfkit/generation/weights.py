@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tfkit.components.activation import Activation
@@ -24,6 +23,7 @@ from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
+from tfkit.generation.layers import Layers, Single, joined
 from tfkit.generation.products import Int8, Packed, Product, can_pack, check_int8
 from tfkit.models import Model
 
@@ -43,50 +43,6 @@ def check_quantize(value: object) -> None:
         raise UsageError(f"quantize is {' or '.join(get_args(Quantize))}, got {value!r}")
 
 
-class Layers:
-    """Linear layers that read the same input; the copy of their weights is made when it first pays."""
-
-    def __init__(self, linears: Sequence[nn.Linear], copies: Copies) -> None:
-        self.linears = linears
-        self.copies = copies
-        self.sizes = [linear.out_features for linear in linears]
-        self.width = linears[0].in_features
-        self.rows = copies.useful(self.width, sum(self.sizes))
-        self.made: Product | None = None
-        self.tried = False
-
-    def product(self, rows: int) -> Product | None:
-        """The copy, where it is of use for so many rows."""
-        if rows not in self.rows:
-            return None
-        if not self.tried:
-            self.tried = True
-            self.made = self.copies.make(self.linears)
-        return self.made
-
-    def each(self, x: Tensor) -> tuple[Tensor, ...]:
-        """[... width] -> [... out] of each layer."""
-        rows = x.numel() // self.width
-        product = self.product(rows)
-        if product is None:
-            return tuple([_linear(x, rows, linear.weight, linear.bias) for linear in self.linears])
-        return product(x, rows).split_with_sizes(self.sizes, dim=-1)
-
-
-class Single(Layers):
-    """A linear layer by itself: called as the layer, and otherwise what the layer is."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        rows = x.numel() // self.width
-        product = self.product(rows)
-        if product is None:
-            return _linear(x, rows, self.linears[0].weight, self.linears[0].bias)
-        return product(x, rows)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.linears[0], name)
-
-
 class Copies:
     """Those of one model's decoder and head, made as they are needed."""
 
@@ -97,7 +53,7 @@ class Copies:
         self.lock = threading.Lock()
         linears = _linears(model, (torch.float32,) if quantize is None else FLOATS)
         self.facts = _facts(linears)
-        self.single = {linear: Single([linear], self) for linear in linears}
+        self.single = {linear: Single([linear], self.useful([linear]), self.make) for linear in linears}
         # what is in force while a model decodes: attributes of its modules, which hide their children
         self.calls = {module: dict(self._calls(module)) for module in _modules(model)}
         self.placed: list[tuple[dict[str, Any], str]] = []
@@ -107,19 +63,20 @@ class Copies:
         """Whether the weights are still what the copies were made of."""
         return self.facts == _facts(list(self.single))
 
-    def useful(self, width: int, out: int) -> range:
-        """How many rows a copy of a weight is quicker for."""
+    def useful(self, linears: Sequence[nn.Linear]) -> range:
+        """How many rows one copy of their weights is quicker for."""
         if self.quantize is not None:
             return range(1, sys.maxsize)
-        return range(1 if 4 * out * width <= SMALL else 2, MOST_ROWS + 1)
+        size = sum(linear.weight.nbytes for linear in linears)
+        return range(1 if size <= SMALL else 2, MOST_ROWS + 1)
 
     def make(self, linears: Sequence[nn.Linear]) -> Product | None:
         """One copy of the weights, under one another; None where the packed ones hold too much already."""
-        weight = torch.cat([linear.weight.detach() for linear in linears])
+        weight, bias = joined(linears)
         with self.lock:
             if self.quantize is None and self.bytes + weight.nbytes > MOST_BYTES:
                 return None
-            made = self.kind(weight, _bias(linears))
+            made = self.kind(weight, bias)
             self.bytes += made.bytes
         return made
 
@@ -144,7 +101,7 @@ class Copies:
         if isinstance(module, Sublayer) and module.together:
             together = [getattr(module, name) for name in module.together]
             if all(linear in self.single for linear in together):
-                yield "joined", Layers(together, self).each
+                yield "joined", Layers(together, self.useful(together), self.make).each
         for name, child in module.named_children():
             if child in self.single:
                 yield name, self.single[child]
@@ -248,26 +205,8 @@ def _does_nothing(module: nn.Module) -> bool:
     return type(module) is nn.Identity or (type(module) is Dropout and not (module.training and module.rate))
 
 
-def _linear(x: Tensor, rows: int, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A linear layer by its own weight; one row by the product with a vector, which reads it at full speed."""
-    if rows != 1:
-        return F.linear(x, weight, bias)
-    vector = x.reshape(-1)
-    out = torch.mv(weight, vector) if bias is None else torch.addmv(bias, weight, vector)
-    return out.view(*x.shape[:-1], -1)
-
-
 def _same(x: Tensor) -> Tensor:
     return x
-
-
-def _bias(linears: Sequence[nn.Linear]) -> Tensor | None:
-    if all(linear.bias is None for linear in linears):
-        return None
-    zeros = [linear.weight.new_zeros(linear.out_features) for linear in linears]
-    return torch.cat(
-        [zero if linear.bias is None else linear.bias for zero, linear in zip(zeros, linears, strict=True)]
-    )
 
 
 def _facts(linears: Sequence[nn.Linear]) -> list[tuple[int, int, float]]:
