@@ -31,6 +31,8 @@ from tfkit.data.phrases import _half_day_clock as half_day_clock
 from tfkit.data.phrases import _Noun as Noun
 from tfkit.data.phrases import _year as year_words
 
+from ..sampling import some
+
 NUMBERS = [*range(10_000), *random.Random(0).sample(range(10_000, 1_000_000), 2_000), 999_999]
 CROWD = 20_000
 GOLD_NUMBERS = (*range(100), 100, 107, 201, 241, 301, 500, 900, 1016, 101_031)
@@ -292,7 +294,7 @@ def test_weekdays_are_those_of_babel() -> None:
     assert found == {(english[day], german[day]) for day in range(7)}
 
 
-@pytest.mark.parametrize("gold", GOLD_PAIRS, ids=lambda gold: gold.english)
+@pytest.mark.parametrize("gold", some(GOLD_PAIRS), ids=lambda gold: gold.english)
 def test_gold_pairs(gold: Phrase) -> None:
     assert germans_of(gold.english, gold.kind) == {gold.german}
 

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tfkit.core.errors import RecipeError, UsageError
@@ -334,6 +334,7 @@ def test_written_reads_back(data: dict[str, Any]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(texts(), st.dictionaries(KEYS, VALUES, max_size=4))
+@example("y: 1\nx: {model: 1,  # stays\n   layer: 2,  # goes\n   encoder: 3}", {"y": 1, "x": {"model": 1}})
 def test_any_text_becomes_any_data(text: str, data: dict[str, Any]) -> None:
     wanted = read(inline(data))
     assert strict(read(rewritten(text, wanted))) == strict(wanted)

@@ -278,7 +278,8 @@ class _Rewriter:
         start, end = entries[index].key.start, entries[index].value.end
         if index and all(entry in gone for entry in entries[index:]):
             before = entries[index - 1].value.end
-            commented = "#" in self.text[before:start]  # a comma may stay behind, a comment must
+            # the comment of an entry that stays stays too, and a comma before it may
+            commented = entries[index - 1] not in gone and "#" in self.text[before:start]
             return _Edit(start if commented else before, end, "")
         return _Edit(start, entries[index + 1].key.start if index + 1 < len(entries) else end, "")
 
