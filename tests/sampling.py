@@ -11,7 +11,10 @@ EVERY = 3
 
 
 def some(cases: Iterable[Any]) -> list[Any]:
-    """The cases, of which every third is quick."""
-    return [
-        case if number % EVERY == 0 else pytest.param(case, marks=pytest.mark.slow) for number, case in enumerate(cases)
-    ]
+    """The cases of one argument, of which every third is quick."""
+    return some_rows((case,) for case in cases)
+
+
+def some_rows(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """The same for cases of several arguments."""
+    return [pytest.param(*row, marks=[pytest.mark.slow] if number % EVERY else []) for number, row in enumerate(rows)]
