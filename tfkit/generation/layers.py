@@ -43,7 +43,7 @@ class Layers:
         rows = x.numel() // self.width
         product = self.product(rows)
         if product is None:
-            return tuple([_linear(x, rows, linear.weight, linear.bias) for linear in self.linears])
+            return tuple([F.linear(x, linear.weight, linear.bias) for linear in self.linears])
         return product(x, rows).split_with_sizes(self.sizes, dim=-1)
 
 
@@ -54,7 +54,7 @@ class Single(Layers):
         rows = x.numel() // self.width
         product = self.product(rows)
         if product is None:
-            return _linear(x, rows, self.linears[0].weight, self.linears[0].bias)
+            return F.linear(x, self.linears[0].weight, self.linears[0].bias)
         return product(x, rows)
 
     def __getattr__(self, name: str) -> Any:
@@ -69,12 +69,3 @@ def joined(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     return weight, torch.cat(
         [weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias for linear in linears]
     )
-
-
-def _linear(x: Tensor, rows: int, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A linear layer by its own weight; one row by the product with a vector, which reads it at full speed."""
-    if rows != 1:
-        return F.linear(x, weight, bias)
-    vector = x.reshape(-1)
-    out = torch.mv(weight, vector) if bias is None else torch.addmv(bias, weight, vector)
-    return out.view(*x.shape[:-1], -1)
