@@ -14,7 +14,7 @@ from tfkit.generation.stop import EndToken
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
 
-from .searching import best
+from .searching import best, small
 
 LAYER = {
     "norm": "layer_norm",
@@ -148,7 +148,7 @@ def test_learned_positions_end_the_text() -> None:
 )
 def test_what_cannot_be_read_is_refused_before_computing(prompts: list[list[int]], message: str) -> None:
     net = model("decoder", "learned")
-    net.register_forward_pre_hook(lambda *_: pytest.fail("computed"))
+    net.stack("decoder").register_forward_pre_hook(lambda *_: pytest.fail("computed"))
     with pytest.raises(UsageError, match=message):
         best(net, prompts, 3)
 
@@ -163,6 +163,13 @@ def test_wrong_calls_are_refused() -> None:
         best(net, [[1]], 3, sources=[[2] * 30])
     with pytest.raises(UsageError, match="max_new_tokens"):
         best(net, [[1]], [3, 4], sources=[[2]])
+
+
+def test_a_model_that_needs_what_no_prompt_says_is_refused_before_computing() -> None:
+    net = small(mask="prefix")
+    net.stack("decoder").register_forward_pre_hook(lambda *_: pytest.fail("computed"))
+    with pytest.raises(UsageError, match="this model needs prefix_length with every call"):
+        best(net, [[1]], 3)
 
 
 def test_only_the_last_logits_are_made() -> None:

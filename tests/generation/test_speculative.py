@@ -76,7 +76,7 @@ def test_a_perfect_draft_is_read_a_few_tokens_at_a_time(letters: Tokenizer) -> N
     net, calls = model("decoder", "rotary"), []
     twin = model("decoder", "rotary")
     twin.load_state_dict(net.state_dict())
-    net.register_forward_pre_hook(lambda *_: calls.append(1))
+    net.stack("decoder").register_forward_pre_hook(lambda *_: calls.append(1))
     written(strategy(twin, letters, tokens=4), net, [[1, 2]], 20)
     assert len(calls) == 4  # 20 tokens, each time 4 of the draft and one more
     calls.clear()
@@ -171,7 +171,7 @@ def test_a_state_that_cannot_go_back_is_refused_before_anything_is_computed(lett
     net = small(layer=layer, position="none")
     if not net.caches:
         pytest.skip("it keeps no state")
-    net.register_forward_pre_hook(lambda *_: pytest.fail("computed"))
+    net.stack("decoder").register_forward_pre_hook(lambda *_: pytest.fail("computed"))
     with pytest.raises(UsageError, match=r"a draft must be taken back, and .* keeps a state that cannot"):
         written(strategy(None, letters), net, [[1]], 3)
 

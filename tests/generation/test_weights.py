@@ -13,12 +13,15 @@ from torch import Tensor, nn
 
 import tfkit
 from tests.generation.searching import best
+from tfkit.components.attention import MultiHead
+from tfkit.components.norm import Norm
 from tfkit.core.errors import UsageError
 from tfkit.functional.loss import cross_entropy
 from tfkit.generation import weights
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.generation.weights import copied_bytes, decoding, forget_copies
 from tfkit.models import Model
+from tfkit.models.layer import Layer
 from tfkit.recipe.load import load_recipe
 
 PLAIN: dict[str, Any] = {"type": "multi_head", "num_heads": 4}
@@ -177,7 +180,7 @@ def test_copies_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     model = decoder()
     assert distance(steps(model, 2), steps(model, 2, copied=False)) < 1e-6
     head: Any = model.head
-    assert weights._MADE[model][None].single[head.output].made is None
+    assert weights._MADE[model][None].single[head.output].products[2] is None
 
 
 def test_a_layer_that_somebody_watches_is_called() -> None:
@@ -185,6 +188,20 @@ def test_a_layer_that_somebody_watches_is_called() -> None:
     linear = next(module for module in model.modules() if isinstance(module, nn.Linear))
     linear.register_forward_hook(lambda *_: seen.append(1))
     steps(model, 2)
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("kind", [nn.Linear, Layer, MultiHead, Norm])
+def test_whoever_begins_to_watch_later_is_told_too(kind: type[nn.Module], rows: int) -> None:
+    model, seen = decoder(), []
+    before = steps(model, rows)
+    watched = next(module for module in model.modules() if isinstance(module, kind))
+    hook = watched.register_forward_hook(lambda *_: seen.append(1))
+    assert distance(steps(model, rows), before) < 1e-6
+    assert len(seen) == 4
+    hook.remove()
+    steps(model, rows)
     assert len(seen) == 4
 
 

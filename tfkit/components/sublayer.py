@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -29,7 +28,6 @@ class Sublayer(Component, nn.Module):
     gained: ClassVar[tuple[str, ...]] = ()
     # linear layers that read the same input, by name; decoding may make one product of them (generation/layers.py)
     together: ClassVar[tuple[str, ...]] = ()
-    joined: Callable[[Tensor], tuple[Tensor, ...]] | None = None  # that product, while it is in use
 
     def __init__(self, config: component.Config, shape: Shape) -> None:
         super().__init__()
@@ -42,8 +40,6 @@ class Sublayer(Component, nn.Module):
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the linear layers named in `together` make of x, in their order."""
-        if self.joined is not None:
-            return self.joined(x)
         return tuple([getattr(self, name)(x) for name in self.together])
 
     def new_state(self) -> Any | None:

@@ -6,8 +6,10 @@ and packing differ only in what the context holds.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Protocol
 
 import torch
@@ -100,6 +102,7 @@ class Visibility:
     real: Tensor | None = None  # [batch place], True = a real token
     segments: tuple[Tensor, Tensor] | None = None  # of queries [batch query], of all [batch place]; equal = together
     kept: dict[Any, Any] = field(default_factory=dict, init=False)  # what kernels made of it, once for all layers
+    _full: bool | None = field(default=None, init=False)
     _dense: Tensor | None = field(default=None, init=False)
     _seen: tuple[Tensor | None, Tensor | None] | None = field(default=None, init=False)
 
@@ -112,6 +115,11 @@ class Visibility:
     @property
     def is_full(self) -> bool:
         """Everything is visible: no rule hides anything from these queries."""
+        if self._full is None:
+            self._full = self._is_full()
+        return self._full
+
+    def _is_full(self) -> bool:
         if self.real is not None or self.segments is not None:
             return False
         last_only = self.span.queries == 1 and self.span.past == self.span.keys - 1
@@ -257,8 +265,9 @@ class Placement:
         self.parts = parts
         self.query = query  # [batch|1 query], counted from 0 unless the call says otherwise
         self.key = key  # [batch|1 key], those that a decode state has forgotten left out
-        self._rotations: dict[tuple[int, bool], Any] = {}
-        self._biases: dict[int, Tensor | None] = {}
+        self._kept: dict[object, Any] = {}
+        # whether rotations change as the text grows, so that a past keeps keys that are not turned yet
+        self.moves = any(getattr(part, "moves", False) for part in parts)
 
     def embed(self) -> Tensor | None:
         """What is added to the token embeddings, [batch|1 query width], or None."""
@@ -269,32 +278,28 @@ class Placement:
 
         With `of_keys` it turns all keys so far, [batch heads key dim].
         """
-        if (dim, of_keys) not in self._rotations:
+        if (dim, of_keys) not in self._kept:
             positions = self.key if of_keys else self.query
             turns = [part.rotation(positions, dim) for part in self.parts]
             found = [turn for turn in turns if turn is not None]
-            self._rotations[dim, of_keys] = found[0] if found else None
-        return self._rotations[dim, of_keys]
-
-    @property
-    def moves(self) -> bool:
-        """Whether rotations change as the text grows, so that a past keeps keys that are not turned yet."""
-        return any(getattr(part, "moves", False) for part in self.parts)
+            self._kept[dim, of_keys] = found[0] if found else None
+        return self._kept[dim, of_keys]
 
     def bias(self, num_heads: int) -> Tensor | None:
         """What is added to the attention scores, [batch|1 heads query key], or None."""
-        if num_heads not in self._biases:
-            self._biases[num_heads] = _total([part.bias(self.query, self.key, num_heads) for part in self.parts])
-        return self._biases[num_heads]
+        if num_heads not in self._kept:
+            self._kept[num_heads] = _total([part.bias(self.query, self.key, num_heads) for part in self.parts])
+        bias: Tensor | None = self._kept[num_heads]
+        return bias
 
     def temperature(self) -> Tensor | None:
         """A factor on the scores of each query, [batch|1 query], or None."""
-        product = None
-        for part in self.parts:
-            factor = part.temperature(self.query)
-            if factor is not None:
-                product = factor if product is None else product * factor
-        return product
+        if "temperature" not in self._kept:
+            factors = [part.temperature(self.query) for part in self.parts]
+            found = [factor for factor in factors if factor is not None]
+            self._kept["temperature"] = reduce(operator.mul, found) if found else None
+        temperature: Tensor | None = self._kept["temperature"]
+        return temperature
 
 
 def _total(terms: Sequence[Tensor | None]) -> Tensor | None:

@@ -39,6 +39,8 @@ def attend(
     heads is a multiple of kv_heads; `bias` is [batch|1 heads query key]. Gives [batch heads query value_dim]. Under a
     mask that leaves a band, time and memory grow with the length, unless there is a bias.
     """
+    if bias is None and scores.softcap is None and scores.sinks is None and mask.is_full:
+        return _fused(query, key, value, None, scores)  # what a step of decoding mostly is, without a detour
     band = band_of(mask, query.shape[0]) if bias is None else None
     if band is None:
         return _whole(query, key, value, mask, scores, bias)

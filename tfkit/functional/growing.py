@@ -36,14 +36,16 @@ class Growing:
     def append(self, *new: Tensor) -> tuple[Tensor, ...]:
         """Add tensors of one length, and give what is kept of those before with the new ones behind."""
         count = new[0].shape[self.axis]
-        first, end = self._first(self.length), self.length + count
+        first = 0 if self.keeps is None else self._first(self.length)
+        end = self.length + count
         if not self._buffers or end - self._origin > self._buffers[0].shape[self.axis]:
             return self._with_room(new, first, end)
-        at = self.length - self._origin
+        at, start, kept = self.length - self._origin, first - self._origin, []
         for buffer, tensor in zip(self._buffers, new, strict=True):
             buffer.narrow(self.axis, at, count).copy_(tensor)
+            kept.append(buffer.narrow(self.axis, start, end - first))
         self.length = end
-        return self._between(first, end)
+        return tuple(kept)
 
     def held(self) -> tuple[Tensor, ...]:
         """All that the next call would be given besides what it adds; empty while nothing was added."""

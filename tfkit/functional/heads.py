@@ -8,9 +8,13 @@ from torch import Tensor
 def split_heads(x: Tensor, dim: int) -> Tensor:
     """[batch time (head dim)] -> [batch head time dim]."""
     batch, time, _ = x.shape
+    if time == 1:
+        return x.view(batch, -1, 1, dim)  # they lie in that order already
     return x.view(batch, time, -1, dim).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
     """[batch head time dim] -> [batch time (head dim)]."""
+    if x.shape[2] == 1:
+        return x.reshape(x.shape[0], 1, -1)
     return x.transpose(1, 2).flatten(2)

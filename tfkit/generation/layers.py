@@ -11,40 +11,53 @@ from torch import Tensor, nn
 
 from tfkit.generation.products import Product
 
-Make = Callable[[Sequence[nn.Linear]], Product | None]
+Kind = Callable[[Tensor, Tensor | None], Product]  # weight, bias -> a copy
+Make = Callable[[Sequence[nn.Linear], Kind], Product | None]
+
+
+class ByRows(dict[int, Product | None]):
+    """The copy that so many rows are multiplied by, looked for once; None: the weights themselves."""
+
+    def __init__(self, find: Callable[[int], Product | None]) -> None:
+        super().__init__()
+        self.find = find
+
+    def __missing__(self, rows: int) -> Product | None:
+        self[rows] = found = self.find(rows)
+        return found
 
 
 class Layers:
-    """Linear layers that read the same input; `make` copies their weights the first time that there are so many `rows`.
+    """Linear layers that read the same input, by the kind of copy that is quickest for so many rows, if any is.
 
-    It gives None where there is to be no copy.
+    `make` makes a copy the first time that it is of use, or gives None where there is to be none.
     """
 
-    def __init__(self, linears: Sequence[nn.Linear], rows: range, make: Make) -> None:
+    def __init__(self, linears: Sequence[nn.Linear], kinds: Sequence[tuple[range, Kind]], make: Make) -> None:
         self.linears = linears
-        self.rows = rows
+        self.kinds = kinds
         self.make = make
+        self.weights = [(linear.weight, linear.bias) for linear in linears]
         self.sizes = [linear.out_features for linear in linears]
         self.width = linears[0].in_features
-        self.made: Product | None = None
-        self.tried = False
-
-    def product(self, rows: int) -> Product | None:
-        """The copy, where it is of use for so many rows."""
-        if rows not in self.rows:
-            return None
-        if not self.tried:
-            self.tried = True
-            self.made = self.make(self.linears)
-        return self.made
+        self.made: dict[Kind, Product | None] = {}
+        self.products = ByRows(self._product)
 
     def each(self, x: Tensor) -> tuple[Tensor, ...]:
         """[... width] -> [... out] of each layer."""
         rows = x.numel() // self.width
-        product = self.product(rows)
+        product = self.products[rows]
         if product is None:
-            return tuple([F.linear(x, linear.weight, linear.bias) for linear in self.linears])
+            return tuple([F.linear(x, weight, bias) for weight, bias in self.weights])
         return product(x, rows).split_with_sizes(self.sizes, dim=-1)
+
+    def _product(self, rows: int) -> Product | None:
+        for useful, kind in self.kinds:
+            if rows in useful:
+                if kind not in self.made:
+                    self.made[kind] = self.make(self.linears, kind)
+                return self.made[kind]
+        return None
 
 
 class Single(Layers):
@@ -52,9 +65,9 @@ class Single(Layers):
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.numel() // self.width
-        product = self.product(rows)
+        product = self.products[rows]
         if product is None:
-            return F.linear(x, self.linears[0].weight, self.linears[0].bias)
+            return F.linear(x, *self.weights[0])
         return product(x, rows)
 
     def __getattr__(self, name: str) -> Any:

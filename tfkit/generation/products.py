@@ -1,4 +1,4 @@
-"""Products of a few rows with a copy of a weight: packed for the kernel, or in int8."""
+"""Products of a few rows with a copy of a weight: packed for the kernel, joined with others, or in int8."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import warnings
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tfkit.core.errors import UsageError
@@ -36,6 +37,17 @@ class Packed:
     def __call__(self, x: Tensor, rows: int) -> Tensor:
         out: Tensor = self.product(x, self.copy, self.shape, self.bias, rows)
         return out
+
+
+class Joined:
+    """A weight as it is, for layers that are one product: a call, and what it waits for memory, are paid once."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.bytes = weight.nbytes
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
 
 
 class Int8:

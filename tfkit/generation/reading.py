@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -91,7 +91,8 @@ def read_on(model: Model, state: DecodeState, text: Text) -> Tensor:
 
 def hidden_of(model: Model, text: Text) -> Tensor:
     """Hidden states [rows time d_model] of the texts, nothing kept."""
-    return _called(model, None, text, text.real, text.positions())
+    hidden: Tensor = last(model)(_call(text, text.ids, text.real, text.positions()))
+    return hidden
 
 
 def _read_begun(model: Model, state: DecodeState, text: Text) -> Tensor:
@@ -140,28 +141,18 @@ def _read(model: Model, state: DecodeState, text: Text, real: Tensor | None, pos
     found = []
     for start in range(seen, end, size):
         stop = min(start + size, end)
-        piece = replace(text, ids=text.ids[:, start:stop])
         mask = None if real is None else real[:, :stop]
-        found.append(_called(model, state, piece, mask, positions[:, start - seen : stop - seen]))
+        where = positions[:, start - seen : stop - seen]
+        found.append(last(model)(_call(text, text.ids[:, start:stop], mask, where, state)))
     return found[0] if len(found) == 1 else torch.cat(found, dim=1)
 
 
-def _called(model: Model, state: DecodeState | None, text: Text, real: Tensor | None, positions: Tensor) -> Tensor:
-    """Hidden states [rows time d_model] of one call; `real` may be of all that the state has seen too."""
-    if model.blueprint.encoder is None or model.blueprint.decoder is None:
-        out = model(input_ids=text.ids, attention_mask=real, position_ids=positions, state=state, with_heads=False)
-    else:
-        out = model(
-            attention_mask=text.memory_real,
-            encoder_hidden_states=text.memory,
-            decoder_input_ids=text.ids,
-            decoder_attention_mask=real,
-            decoder_position_ids=positions,
-            state=state,
-            with_heads=False,
-        )
-    hidden: Tensor = out.hidden
-    return hidden
+def _call(text: Text, ids: Tensor, real: Tensor | None, positions: Tensor, state: DecodeState | None = None) -> Call:
+    """What asks for the hidden states of some of the ids; `real` may be of all that the state has seen too."""
+    if state is not None and state.memory is None:
+        state.memory, state.memory_real = text.memory, text.memory_real
+    source = text if state is None else state
+    return Call(Inputs(ids, real=real), None, real, positions, None, source.memory, source.memory_real, state)
 
 
 def last(model: Model) -> Stack:

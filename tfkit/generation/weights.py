@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
@@ -23,15 +23,18 @@ from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
-from tfkit.generation.layers import Layers, Single, joined
-from tfkit.generation.products import Int8, Packed, Product, can_pack, check_int8
+from tfkit.generation.layers import Kind, Layers, Single, joined
+from tfkit.generation.products import Int8, Joined, Packed, Product, can_pack, check_int8
 from tfkit.models import Model
+from tfkit.models.layer import Layer
+from tfkit.models.stack import Stack
 
 Quantize = Literal["int8"]
 
 MOST_ROWS = 64  # of more rows the weight itself is as quick
 SMALL = 4 << 20  # bytes that are multiplied in no more time than a call takes: a copy pays for one row too
-MOST_BYTES = 2 << 30  # of packed copies of one model; what is beyond stays as it is
+LARGE = 32 << 20  # bytes that take one row so long that a call more is nothing
+MOST_BYTES = 2 << 30  # of float32 copies of one model; what is beyond stays as it is
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 SIMPLE = (Norm, Activation, Dropout, Residual, nn.Identity)  # they are called and asked for nothing else
 SAMPLED = 64  # elements of a weight that are looked at, to see whether it changed
@@ -48,35 +51,38 @@ class Copies:
 
     def __init__(self, model: Model, quantize: Quantize | None) -> None:
         self.quantize = quantize
-        self.kind: Callable[[Tensor, Tensor | None], Product] = Packed if quantize is None else Int8
         self.bytes = 0
         self.lock = threading.Lock()
         linears = _linears(model, (torch.float32,) if quantize is None else FLOATS)
         self.facts = _facts(linears)
-        self.single = {linear: Single([linear], self.useful([linear]), self.make) for linear in linears}
+        self.single = {linear: Single([linear], self.kinds([linear]), self.make) for linear in linears}
         # what is in force while a model decodes: attributes of its modules, which hide their children
         self.calls = {module: dict(self._calls(module)) for module in _modules(model)}
+        self.watched = [_is_watched(module) for module in self.calls]
         self.placed: list[tuple[dict[str, Any], str]] = []
 
     @property
     def current(self) -> bool:
-        """Whether the weights are still what the copies were made of."""
-        return self.facts == _facts(list(self.single))
+        """Whether the weights are still what the copies were made of, and nobody watches but who did then."""
+        return self.watched == [_is_watched(module) for module in self.calls] and self.facts == _facts(self.single)
 
-    def useful(self, linears: Sequence[nn.Linear]) -> range:
-        """How many rows one copy of their weights is quicker for."""
+    def kinds(self, linears: Sequence[nn.Linear]) -> list[tuple[range, Kind]]:
+        """The kinds of copy of their weights, and how many rows each is quickest for."""
         if self.quantize is not None:
-            return range(1, sys.maxsize)
+            return [(range(1, sys.maxsize), Int8)]
         size = sum(linear.weight.nbytes for linear in linears)
-        return range(1 if size <= SMALL else 2, MOST_ROWS + 1)
+        if size <= SMALL:
+            return [(range(1, MOST_ROWS + 1), Packed)]
+        one = [(range(1, 2), Joined)] if len(linears) > 1 and size <= LARGE else []
+        return [*one, (range(2, MOST_ROWS + 1), Packed)]
 
-    def make(self, linears: Sequence[nn.Linear]) -> Product | None:
-        """One copy of the weights, under one another; None where the packed ones hold too much already."""
+    def make(self, linears: Sequence[nn.Linear], kind: Kind) -> Product | None:
+        """One copy of the weights, under one another; None where the copies hold too much already."""
         weight, bias = joined(linears)
         with self.lock:
             if self.quantize is None and self.bytes + weight.nbytes > MOST_BYTES:
                 return None
-            made = self.kind(weight, bias)
+            made = kind(weight, bias)
             self.bytes += made.bytes
         return made
 
@@ -101,12 +107,22 @@ class Copies:
         if isinstance(module, Sublayer) and module.together:
             together = [getattr(module, name) for name in module.together]
             if all(linear in self.single for linear in together):
-                yield "joined", Layers(together, self.useful(together), self.make).each
+                yield "project", Layers(together, self.kinds(together), self.make).each
         for name, child in module.named_children():
-            if child in self.single:
-                yield name, self.single[child]
-            elif isinstance(child, SIMPLE) and not _is_watched(child):
-                yield name, _same if _does_nothing(child) else child.forward
+            if child in self.single or isinstance(child, SIMPLE):
+                yield name, self._call(child)
+        if isinstance(module, Stack):
+            yield "called", [self._call(layer) for layer in module.layers]
+        if isinstance(module, Layer):
+            yield "called", {name: self._call(child) for name, child in module._modules.items()}
+
+    def _call(self, module: Any) -> Any:
+        """What to call for a module, as directly as may be."""
+        if module in self.single:
+            return self.single[module]
+        if not isinstance(module, (*SIMPLE, Layer, Sublayer)) or _is_watched(module):
+            return module
+        return _same if _does_nothing(module) else module.forward
 
 
 # the copies of each model, by what they are, and those that are in use, the last in force
@@ -209,7 +225,7 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
-def _facts(linears: Sequence[nn.Linear]) -> list[tuple[int, int, float]]:
+def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, float]]:
     """What shows that weights changed: where they are, how often they were written to, and some of what they hold."""
     tensors = [tensor for linear in linears for tensor in (linear.weight, linear.bias) if tensor is not None]
     return [(tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version, _some(tensor)) for tensor in tensors]

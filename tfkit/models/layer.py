@@ -21,6 +21,8 @@ LayerState = dict[str, Any]
 class Layer(nn.Module):
     """Built from a LayerPlan; sublayers and norms are its children under the names that the recipe gives them."""
 
+    called: Mapping[str, Any] | None = None  # what is called for each child, while decoding goes there without a detour
+
     def __init__(self, plan: LayerPlan, stack: StackPlan, index: int) -> None:
         super().__init__()
         shape = stack.shape(index, plan)
@@ -44,7 +46,7 @@ class Layer(nn.Module):
         return out
 
     def _branches(self, context: Context, state: Mapping[str, Any]) -> list[Branch]:
-        norms = {name: getattr(self, name) for name in self.norm_names}
+        called: Mapping[str, Any] = self._modules if self.called is None else self.called
         branches = []
         for name in self.names:
             seen = context.memory if name in self.reads_memory else context
@@ -52,7 +54,7 @@ class Layer(nn.Module):
                 raise UsageError(f"{name} needs a memory to attend to: give encoder_hidden_states")
             own = state.get(name)
             seen = seen if own is None and seen.state is None else seen.with_state(own)
-            branches.append(Branch(name, getattr(self, name), seen, self.dropout, norms, self.branch_scale))
+            branches.append(Branch(name, called[name], seen, called["dropout"], called, self.branch_scale))
         return branches
 
     def new_state(self, keeps: int | None = None) -> LayerState:

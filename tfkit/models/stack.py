@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +74,8 @@ class Facts:
 class Stack(nn.Module):
     """hidden = final_norm(layer_n(...layer_1(embedding)))."""
 
+    called: Sequence[Any] = ()  # what is called for each layer, while decoding goes there directly
+
     def __init__(self, plan: StackPlan) -> None:
         super().__init__()
         shape = plan.shape()
@@ -100,12 +103,13 @@ class Stack(nn.Module):
         contexts = self._contexts(call)
         x = self._embed(call, contexts[0])
         states = [None] * len(self._order) if call.state is None else call.state.layers
-        for layer, kind, state in zip(self.layers, self._order, states, strict=True):
+        called: Iterable[Any] = self.called or self.layers
+        for layer, compute, kind, state in zip(self.layers, called, self._order, states, strict=True):
             context = contexts[kind]
             if self._kinds[kind].with_weights:
                 placement = Placement(layer.position, context.position.query, context.position.key)  # type: ignore[arg-type]
                 context = replace(context, position=placement)
-            x = layer(x, context, state)
+            x = compute(x, context, state)
         out: Tensor = self.final_dropout(self.final_norm(x))
         return out
 
@@ -179,7 +183,8 @@ class Stack(nn.Module):
         state.extend(positions, call.real, call.segments)
         span, real, of_all = Span(count, past + count, past, device), state.real, state.segments
         segments = None if of_all is None else (of_all[:, past:], of_all)
-        keys = positions if state.positions is None else state.positions
+        known = state.positions
+        keys = positions if known is None else known
         if self.moves and real is not None:
             positions, keys = positions * real[:, past:], keys * real
         return Facts(span, positions, keys, real, segments)

@@ -67,7 +67,9 @@ class DecodeState:
         self.length += new
 
     def _add(self, name: str, new: Tensor) -> None:
-        held = self._facts.setdefault(name, Growing(axis=1))
+        if name not in self._facts:
+            self._facts[name] = Growing(axis=1)
+        held = self._facts[name]
         if held.rows == 1 < new.shape[0]:
             held.reorder(torch.zeros(new.shape[0], dtype=torch.long, device=new.device))
         held.append(new.expand(max(held.rows, new.shape[0]), -1))

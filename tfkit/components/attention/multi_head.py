@@ -120,7 +120,8 @@ class MultiHead(Attention):
         scale = self.head_dim**-0.5 if config.scale is None else scale_factor(config.scale, shape.d_model)
         self.scores = Scores(scale, config.softcap)
         self.sinks = nn.Parameter(torch.zeros(heads)) if config.sinks else None
-        whole = config.qk_norm_at == "width"
+        self.norm_at = None if config.qk_norm is None else config.qk_norm_at
+        whole = self.norm_at == "width"
         self.query_norm = _norm(config.qk_norm, self.head_dim * (heads if whole else 1))
         self.key_norm = _norm(config.qk_norm, self.head_dim * (kv_heads if whole else 1))
         self.value_norm = _norm(config.value_norm, value_dim)
@@ -128,7 +129,9 @@ class MultiHead(Attention):
         self.gate = None if config.gate is None else config.gate.build(shape, heads, value_dim)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        query, *new = self._projected(x, context)
+        query, *new = self.project(x) if context.source is None else self._crossed(x, context)
+        if self.config.clip is not None:
+            query, *new = [part.clamp(-self.config.clip, self.config.clip) for part in (query, *new)]
         query = self._turned(self._split(query, self.query_norm), self.query_norm, context)
         temperature = context.position.temperature()
         if temperature is not None:
@@ -151,10 +154,8 @@ class MultiHead(Attention):
         context.collector.observe("attention", weights)
         return out
 
-    def _projected(self, x: Tensor, context: Context) -> tuple[Tensor, ...]:
-        """The queries, and keys and values of what is new: nothing, where a state keeps those of the memory already."""
-        if context.source is None:
-            return self.project(x)
+    def _crossed(self, x: Tensor, context: Context) -> tuple[Tensor, ...]:
+        """Queries, and keys and values of the memory; the queries alone, where a state keeps the others already."""
         if context.state is not None and context.state.length:
             return (self.query(x),)
         return self.query(x), self.key(context.source), self.value(context.source)
@@ -166,27 +167,23 @@ class MultiHead(Attention):
         if stored is not None:
             return stored
         key = self._split(new[0], self.key_norm)
-        value = self.value_norm(split_heads(self._clipped(new[1]), self.value_dim))
+        value = self.value_norm(split_heads(new[1], self.value_dim))
         if state is not None and context.position.moves:
             key, value = state.append(key, value)  # the past will turn otherwise when the text is longer
             return self._turned(key, self.key_norm, context, of_keys=True), value
         key = self._turned(key, self.key_norm, context)
         return (key, value) if state is None else state.append(key, value)
 
-    def _clipped(self, x: Tensor) -> Tensor:
-        return x if self.config.clip is None else x.clamp(-self.config.clip, self.config.clip)
-
     def _split(self, x: Tensor, norm: nn.Module) -> Tensor:
         """Queries or keys [batch time (heads dim)] as heads, normed where `qk_norm_at` says so."""
-        at, x = self.config.qk_norm_at, self._clipped(x)
-        x = split_heads(norm(x) if at == "width" else x, self.head_dim)
-        return norm(x) if at == "heads" else x
+        x = split_heads(norm(x) if self.norm_at == "width" else x, self.head_dim)
+        return norm(x) if self.norm_at == "heads" else x
 
     def _turned(self, x: Tensor, norm: nn.Module, context: Context, of_keys: bool = False) -> Tensor:
         """Queries or keys turned by their positions; those of a memory have none."""
         rotate = context.position.rotation(self.head_dim, of_keys) if context.source is None else None
         x = x if rotate is None else rotate(x)
-        return norm(x) if self.config.qk_norm_at == "rotated" else x
+        return norm(x) if self.norm_at == "rotated" else x
 
 
 def _norm(config: component.Config | None, width: int) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -25,20 +25,20 @@ class Branch:
     """
 
     name: str
-    sublayer: nn.Module
+    sublayer: Callable[[Tensor, Context], Tensor]
     context: Context
-    dropout: nn.Module
-    norms: Mapping[str, nn.Module] = field(default_factory=dict)
+    dropout: Callable[[Tensor], Tensor]
+    norms: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     scale: float = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
         """Scale * Dropout(Sublayer(x))."""
-        return self.scaled(self.bare(x))
+        out = self.dropout(self.sublayer(x, self.context))
+        return out if self.scale == 1.0 else self.scaled(out)
 
     def bare(self, x: Tensor) -> Tensor:
         """Dropout(Sublayer(x)), for layouts that norm it: a norm would undo the scale, which follows it."""
-        out: Tensor = self.dropout(self.sublayer(x, self.context))
-        return out
+        return self.dropout(self.sublayer(x, self.context))
 
     def scaled(self, out: Tensor) -> Tensor:
         """Scale * out."""
@@ -46,13 +46,11 @@ class Branch:
 
     def norm(self, x: Tensor) -> Tensor:
         """The norm called `<name>_norm`."""
-        out: Tensor = self.norms[f"{self.name}_norm"](x)
-        return out
+        return self.norms[f"{self.name}_norm"](x)
 
     def output_norm(self, x: Tensor) -> Tensor:
         """The second norm of the layouts that have two, called `<name>_output_norm`."""
-        out: Tensor = self.norms[f"{self.name}_output_norm"](x)
-        return out
+        return self.norms[f"{self.name}_output_norm"](x)
 
 
 class Residual(Component, nn.Module):
