@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -33,6 +33,7 @@ from tfkit.core.shape import Shape
 from tfkit.functional.attend import Scores, attend, reference
 from tfkit.functional.heads import join_heads, split_heads
 
+Rotate = Callable[[Tensor], Tensor]
 PROJECTIONS = ("query", "key", "value", "output")
 
 
@@ -124,22 +125,24 @@ class MultiHead(Attention):
         whole = self.norm_at == "width"
         self.query_norm = _norm(config.qk_norm, self.head_dim * (heads if whole else 1))
         self.key_norm = _norm(config.qk_norm, self.head_dim * (kv_heads if whole else 1))
-        self.value_norm = _norm(config.value_norm, value_dim)
-        self.output_norm = _norm(config.output_norm, heads * value_dim)
+        self.value_norm = None if config.value_norm is None else config.value_norm.build(Shape(value_dim))
+        self.output_norm = None if config.output_norm is None else config.output_norm.build(Shape(heads * value_dim))
         self.gate = None if config.gate is None else config.gate.build(shape, heads, value_dim)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         query, *new = self.project(x) if context.source is None else self._crossed(x, context)
         if self.config.clip is not None:
             query, *new = [part.clamp(-self.config.clip, self.config.clip) for part in (query, *new)]
-        query = self._turned(self._split(query, self.query_norm), self.query_norm, context)
+        rotate = context.position.rotation(self.head_dim) if context.source is None else None  # a memory has no places
+        query = self._turned(self._split(query, self.query_norm), self.query_norm, rotate)
         temperature = context.position.temperature()
         if temperature is not None:
             query = (query * temperature[:, None, :, None]).to(query.dtype)
-        key, value = self._keys_values(new, context)
+        key, value = self._keys_values(new, context, rotate)
         out = self._attended((query, key, value), context, self.config.dropout if self.training else 0.0)
         out = out if self.gate is None else self.gate(out, x)
-        merged: Tensor = self.output(self.output_norm(join_heads(out)))
+        out = join_heads(out)
+        merged: Tensor = self.output(out if self.output_norm is None else self.output_norm(out))
         return merged
 
     def _attended(self, triple: tuple[Tensor, Tensor, Tensor], context: Context, dropout: float) -> Tensor:
@@ -160,18 +163,19 @@ class MultiHead(Attention):
             return (self.query(x),)
         return self.query(x), self.key(context.source), self.value(context.source)
 
-    def _keys_values(self, new: Sequence[Tensor], context: Context) -> tuple[Tensor, Tensor]:
+    def _keys_values(self, new: Sequence[Tensor], context: Context, rotate: Rotate | None) -> tuple[Tensor, Tensor]:
         """Keys and values of all that this call may attend to: the memory's, or the past's and the new ones."""
         state: KeyValueState | None = context.state
         stored = None if new or state is None else state.stored()
         if stored is not None:
             return stored
         key = self._split(new[0], self.key_norm)
-        value = self.value_norm(split_heads(new[1], self.value_dim))
+        value = split_heads(new[1], self.value_dim)
+        value = value if self.value_norm is None else self.value_norm(value)
         if state is not None and context.position.moves:
             key, value = state.append(key, value)  # the past will turn otherwise when the text is longer
-            return self._turned(key, self.key_norm, context, of_keys=True), value
-        key = self._turned(key, self.key_norm, context)
+            return self._turned(key, self.key_norm, context.position.rotation(self.head_dim, of_keys=True)), value
+        key = self._turned(key, self.key_norm, rotate)
         return (key, value) if state is None else state.append(key, value)
 
     def _split(self, x: Tensor, norm: nn.Module) -> Tensor:
@@ -179,9 +183,8 @@ class MultiHead(Attention):
         x = split_heads(norm(x) if self.norm_at == "width" else x, self.head_dim)
         return norm(x) if self.norm_at == "heads" else x
 
-    def _turned(self, x: Tensor, norm: nn.Module, context: Context, of_keys: bool = False) -> Tensor:
-        """Queries or keys turned by their positions; those of a memory have none."""
-        rotate = context.position.rotation(self.head_dim, of_keys) if context.source is None else None
+    def _turned(self, x: Tensor, norm: nn.Module, rotate: Rotate | None) -> Tensor:
+        """Queries or keys turned by their positions, and normed where `qk_norm_at` says so."""
         x = x if rotate is None else rotate(x)
         return norm(x) if self.norm_at == "rotated" else x
 

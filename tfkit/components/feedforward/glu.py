@@ -63,6 +63,7 @@ class GatedLinearUnit(FeedForward):
         gate, up = self.project(x)
         if self.config.limit is not None:
             gate, up = gate.clamp(max=self.config.limit), up.clamp(-self.config.limit, self.config.limit)
-        inner = self.inner_norm(self.activation(gate) * (up + self.config.up_offset))
+        up = up + self.config.up_offset if self.config.up_offset else up
+        inner = self.inner_norm(self.activation(gate) * up)
         out: Tensor = self.down(self.dropout(inner))
         return out

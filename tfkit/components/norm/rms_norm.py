@@ -34,7 +34,9 @@ class RMSNorm(Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         # offset, weight and bias are applied before the result is rounded to half precision
-        weight = None if self.weight is None else self.config.weight_offset + wide(self.weight)
+        weight = None if self.weight is None else wide(self.weight)
+        if weight is not None and self.config.weight_offset:
+            weight = self.config.weight_offset + weight
         size = self.config.group_size
         if size is None:
             y = F.rms_norm(wide(x), x.shape[-1:], weight, self.config.eps)
