@@ -149,7 +149,18 @@ def _loaded(model: Model) -> None:
     model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})
 
 
-@pytest.mark.parametrize("change", [_trained, _behind_its_back, _loaded])
+def _replaced(model: Model) -> None:
+    part: Any = next(module for module in model.modules() if isinstance(module, MultiHead))
+    part.value = nn.Linear(part.value.in_features, part.value.out_features)
+
+
+def _rewritten(model: Model) -> None:
+    part: Any = next(module for module in model.modules() if isinstance(module, MultiHead))
+    own = part.forward
+    part.forward = lambda x, context: 3 * own(x, context)
+
+
+@pytest.mark.parametrize("change", [_trained, _behind_its_back, _loaded, _replaced, _rewritten])
 @pytest.mark.parametrize("quantize", [None, "int8"])
 def test_changed_weights_are_copied_anew(change: Any, quantize: Any) -> None:
     model = decoder()

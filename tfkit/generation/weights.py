@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import sys
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
@@ -58,13 +58,16 @@ class Copies:
         self.single = {linear: Single([linear], self.kinds([linear]), self.make) for linear in linears}
         # what is in force while a model decodes: attributes of its modules, which hide their children
         self.calls = {module: dict(self._calls(module)) for module in _modules(model)}
-        self.watched = [_is_watched(module) for module in self.calls]
+        self.parts = self._parts(self.calls)
         self.placed: list[tuple[dict[str, Any], str]] = []
 
-    @property
-    def current(self) -> bool:
-        """Whether the weights are still what the copies were made of, and nobody watches but who did then."""
-        return self.watched == [_is_watched(module) for module in self.calls] and self.facts == _facts(self.single)
+    def are_of(self, model: Model) -> bool:
+        """Whether the model's parts and weights are still those that the copies were made of, watched as then."""
+        return self.parts == self._parts(_modules(model)) and self.facts == _facts(self.single)
+
+    def _parts(self, modules: Iterable[nn.Module]) -> list[tuple[nn.Module, bool, object]]:
+        """The modules, whether somebody watches each, and what it computes by (a linear layer by its copy, in use)."""
+        return [(module, _is_watched(module), None if module in self.single else module.forward) for module in modules]
 
     def kinds(self, linears: Sequence[nn.Linear]) -> list[tuple[range, Kind]]:
         """The kinds of copy of their weights, and how many rows each is quickest for."""
@@ -186,7 +189,7 @@ def _copies(model: Model, quantize: Quantize | None) -> Copies | None:
         check_int8(weight)
     with _LOCK:
         made = _MADE.setdefault(model, {})
-        if quantize not in made or not made[quantize].current:
+        if quantize not in made or not made[quantize].are_of(model):
             made[quantize] = Copies(model, quantize)
         return made[quantize]
 
