@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RunError, UsageError
+from tfkit.core.files import read_json, write_json
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
@@ -28,17 +29,7 @@ from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.device import choose_device
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.fills import fillings
-from tfkit.training.folder import (
-    CHECKPOINTS,
-    ENVIRONMENT,
-    EVALUATION,
-    RESOLVED,
-    TOKENIZER,
-    WEIGHTS,
-    RunFolder,
-    read_json,
-    write_json,
-)
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import read_labels
 from tfkit.training.lifecycle import is_finished, mark_finished, train_in
 from tfkit.training.objective import MaskedLm, Objective, Prediction

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from tfkit.core.errors import RunError
+from tfkit.core.files import read_json, whole, write_json, write_text
 from tfkit.training import random_state
 from tfkit.training.average import mean
 from tfkit.training.checkpoint import Checkpoints, Progress, read_progress, restore
-from tfkit.training.folder import RunFolder, read_json, whole, write_json, write_text
+from tfkit.training.folder import RunFolder
 from tfkit.training.weights import Weights, load_weights, read_tensors
 
 

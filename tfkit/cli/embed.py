@@ -44,7 +44,7 @@ def command(
     if out is not None and out.endswith(".npy"):
         import numpy as np
 
-        from tfkit.training.folder import whole
+        from tfkit.core.files import whole
 
         with whole(Path(out)) as beside, open(beside, "wb") as stream:
             np.save(stream, vectors.numpy(), allow_pickle=False)
@@ -53,6 +53,6 @@ def command(
     if out is None:
         click.echo(rows, nl=False)
         return
-    from tfkit.training.folder import write_text
+    from tfkit.core.files import write_text
 
     write_text(Path(out), rows)

@@ -39,8 +39,8 @@ def command(name: str, source: str | None, slot: str | None, force: bool, readin
 
 def _recipe(file: Path, source: str, reading: Reading) -> None:
     from tfkit.core.errors import TfkitWarning
+    from tfkit.core.files import whole
     from tfkit.recipe.derive import Derived
-    from tfkit.training.folder import whole
 
     original = reading.recipe(source)  # every fault of the original, and of what is laid over it, at its place
     derived = Derived(source, file, reading.sets, reading.variants)
@@ -57,7 +57,7 @@ def _recipe(file: Path, source: str, reading: Reading) -> None:
 
 def _part(file: Path, slot: str, force: bool) -> None:
     from tfkit.cli.skeleton import Skeleton
-    from tfkit.training.folder import write_text
+    from tfkit.core.files import write_text
 
     skeleton = Skeleton.of(slot, file.stem)
     test = file.with_name(f"test_{file.name}")

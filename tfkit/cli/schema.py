@@ -33,7 +33,7 @@ def command(out: Path | None, imports: tuple[str, ...]) -> None:
     if out is None:
         click.echo(text)
         return
-    from tfkit.training.folder import write_text
+    from tfkit.core.files import write_text
 
     write_text(out, text + "\n")
     click.echo(f"{out}: for an editor, begin a recipe with a line that says where this file is from there, such as")

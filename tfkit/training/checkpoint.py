@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.core.errors import RunError
+from tfkit.core.files import read_json, sync, write_json
 from tfkit.training import random_state
-from tfkit.training.folder import WEIGHTS, read_json, sync, write_json
+from tfkit.training.folder import WEIGHTS
 from tfkit.training.weights import Weights, load_weights, read_tensors, save_tensors
 
 OPTIMIZER = "optimizer.safetensors"

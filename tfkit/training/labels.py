@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfkit.core.errors import RunError
-from tfkit.training.folder import LABELS, RunFolder, read_json, write_json
+from tfkit.core.files import read_json, write_json
+from tfkit.training.folder import LABELS, RunFolder
 
 
 def save_labels(folder: RunFolder, labels: Sequence[str]) -> None:

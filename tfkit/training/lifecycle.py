@@ -9,24 +9,13 @@ from typing import Any
 import yaml
 
 from tfkit.core.errors import TfkitError
+from tfkit.core.files import read_json, write_json, write_text
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.writer import check_settings
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training.checkpoint import Checkpoints, read_progress
 from tfkit.training.environment import environment
-from tfkit.training.folder import (
-    CHECKPOINTS,
-    ENVIRONMENT,
-    LOG,
-    RECIPE,
-    RESOLVED,
-    TOKENIZER,
-    WEIGHTS,
-    RunFolder,
-    read_json,
-    write_json,
-    write_text,
-)
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.interrupt import Interrupted
 from tfkit.training.labels import read_labels, save_labels
 from tfkit.training.loop import Trainer

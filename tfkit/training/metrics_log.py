@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import IO, Any
 
-from tfkit.training.folder import write_text
+from tfkit.core.files import write_text
 
 
 class MetricsLog:

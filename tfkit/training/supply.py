@@ -9,10 +9,11 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
+from tfkit.core.files import read_json
 from tfkit.core.registry import REGISTRY, source_file
 from tfkit.recipe.imports import hash_of, imported, importer_of, is_file
 from tfkit.recipe.load import Recipe, load_saved
-from tfkit.training.folder import ENVIRONMENT, RESOLVED, RunFolder, read_json
+from tfkit.training.folder import ENVIRONMENT, RESOLVED, RunFolder
 from tfkit.training.needs import NEEDS, Need, installed_version
 
 

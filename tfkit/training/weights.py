@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tfkit.core.errors import RunError
-from tfkit.training.folder import whole
+from tfkit.core.files import whole
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as the format calls them
 

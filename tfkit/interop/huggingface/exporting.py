@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.files import read_json, write_json
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_theirs
 from tfkit.interop.huggingface.family import Family
@@ -22,7 +23,7 @@ from tfkit.interop.huggingface.special import GENERATION, THEIR_IDS, TOKENIZER_C
 from tfkit.interop.huggingface.theirs import Theirs, as_theirs
 from tfkit.interop.huggingface.tokenizer_files import CHAT, write_tokenizer
 from tfkit.run import Run
-from tfkit.training.folder import ENVIRONMENT, RESOLVED, TOKENIZER, read_json, write_json
+from tfkit.training.folder import ENVIRONMENT, RESOLVED, TOKENIZER
 from tfkit.training.weights import save_tensors
 
 WRITTEN = (CONFIG, SINGLE, GENERATION, TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP, CHAT, MODELING, SOURCES, RESOLVED)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, TfkitError
+from tfkit.core.files import write_json
 from tfkit.core.registry import is_shipped
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
@@ -39,17 +40,7 @@ from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.model import blueprint_of
 from tfkit.training.environment import environment
-from tfkit.training.folder import (
-    CHECKPOINTS,
-    ENVIRONMENT,
-    OURS,
-    RECIPE,
-    RESOLVED,
-    TOKENIZER,
-    WEIGHTS,
-    RunFolder,
-    write_json,
-)
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, OURS, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import save_labels
 from tfkit.training.needs import NEEDS, parts_in, recorded
 from tfkit.training.weights import Weights

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfkit.core.files import write_json
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.special import THEIR_TOKENS, TOKENIZER_CONFIG, TOKENS_MAP, read_optional
 from tfkit.interop.huggingface.tokenizer import FILE, without_roles
 from tfkit.run import Run
-from tfkit.training.folder import write_json
 
 CHAT = "chat_template.jinja"
 TEXT = -1  # stands for a text where it is asked what an objective puts around one

@@ -1,0 +1,128 @@
+"""Files: read only when they are regular and whole, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import RunError
+
+# what a file or folder is called until it is complete: hidden, random, and known as ours when it is left behind
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+LARGEST_TEXT = 2**28  # bytes of a JSON or YAML file; a tokenizer of a large vocabulary takes 2**25
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path`, which replaces `path` when the block ends well and is removed when it does not.
+
+    Its name is random and it is created exclusively, so that nobody can prepare a link there; its mode follows the
+    umask. Raises RunError for what the disk refuses.
+    """
+    beside = temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = _create(beside)
+        yield beside
+        os.chmod(beside, mode)  # a library may have replaced the file by one of its own
+        sync(beside)
+        os.replace(beside, path)
+        sync(path.parent)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def temporary(path: Path) -> Path:
+    """A name beside `path` that nobody can guess, for what will be renamed to `path`."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether `temporary` made that name, so that nothing is lost with a leftover."""
+    return _TEMPORARY.fullmatch(path.name) is not None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text`, whole or not at all; raises RunError."""
+    with whole(path) as beside:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write `data` as JSON, whole or not at all; raises RunError."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_bytes(path: str | Path, largest: int | None = None) -> bytes:
+    """The content of a regular file; raises RunError naming the file.
+
+    A pipe, a device or a socket is refused before anything is read from it, and so is a file of more than `largest`
+    bytes.
+    """
+    try:
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise RunError(f"{path}: is not a regular file")
+            if largest is not None and status.st_size > largest:
+                raise RunError(f"{path}: has {status.st_size:,} bytes; at most {largest:,} are read")
+            return file.read()
+    except FileNotFoundError:
+        raise RunError(f"{path}: there is no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        raise RunError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_text(path: str | Path, largest: int | None = LARGEST_TEXT) -> str:
+    """The text of a UTF-8 file; raises RunError naming the file."""
+    try:
+        return read_bytes(path, largest).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path}: cannot be read: not UTF-8 at byte {error.start:,}") from None
+
+
+def read_json(path: str | Path) -> Any:
+    """The data in a JSON file; raises RunError naming the file, for text nested too deeply too."""
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise RunError(f"{path}: cannot be read: {error}") from None
+    except RecursionError:
+        raise RunError(f"{path}: cannot be read: nested too deeply") from None
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on the disk; some systems cannot do so for a folder."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        if path.is_dir():
+            return
+        raise
+    try:
+        os.fsync(handle)
+    except OSError:
+        if not path.is_dir():
+            raise
+    finally:
+        os.close(handle)
+
+
+def _create(path: Path) -> int:
+    """Create an empty file where there is none, not even a link; returns its mode, which follows the umask."""
+    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(handle).st_mode)
+    finally:
+        os.close(handle)
