@@ -10,12 +10,13 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tfkit.core.errors import RunError
+from tfkit.core.locks import mark_in_use
 
 # what a file or folder is called until it is complete: hidden, random, and known as ours when it is left behind
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
 LARGEST_TEXT = 2**28  # bytes of a JSON or YAML file; a tokenizer of a large vocabulary takes 2**25
 
 
@@ -29,11 +30,11 @@ def whole(path: Path) -> Iterator[Path]:
     beside = temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        mode = _create(beside)
-        yield beside
-        os.chmod(beside, mode)  # a library may have replaced the file by one of its own
-        sync(beside)
-        os.replace(beside, path)
+        with _created(beside) as mode:
+            yield beside
+            os.chmod(beside, mode)  # a library may have replaced the file by one of its own
+            sync(beside)
+            os.replace(beside, path)
         sync(path.parent)
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror or error}") from None
@@ -47,9 +48,15 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
+def temporary_for(path: Path) -> str | None:
+    """The name that `temporary` made this one for; None for any other name."""
+    found = _TEMPORARY.fullmatch(path.name)
+    return None if found is None else found[1]
+
+
 def is_temporary(path: Path) -> bool:
     """Whether `temporary` made that name, so that nothing is lost with a leftover."""
-    return _TEMPORARY.fullmatch(path.name) is not None
+    return temporary_for(path) is not None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -102,6 +109,20 @@ def read_json(path: str | Path) -> Any:
         raise RunError(f"{path}: cannot be read: nested too deeply") from None
 
 
+def open_log(path: Path) -> IO[str]:
+    """A text file to append to; raises RunError naming the file, also for a link and for what is no regular file."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        handle = os.open(path, flags, 0o666)
+    except OSError as error:
+        why = "is a link" if path.is_symlink() else f"cannot be written: {error.strerror or error}"
+        raise RunError(f"{path}: {why}") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise RunError(f"{path}: is not a regular file")
+    return open(handle, "a", encoding="utf-8", newline="\n")
+
+
 def sync(path: Path) -> None:
     """Wait until a file or a folder is on the disk; some systems cannot do so for a folder."""
     try:
@@ -119,10 +140,12 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def _create(path: Path) -> int:
-    """Create an empty file where there is none, not even a link; returns its mode, which follows the umask."""
+@contextlib.contextmanager
+def _created(path: Path) -> Iterator[int]:
+    """An empty file where nothing was, not even a link, marked as in use; gives its mode, which follows the umask."""
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0), 0o666)
     try:
-        return stat.S_IMODE(os.fstat(handle).st_mode)
+        mark_in_use(handle)
+        yield stat.S_IMODE(os.fstat(handle).st_mode)
     finally:
         os.close(handle)

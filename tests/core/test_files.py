@@ -1,0 +1,63 @@
+"""Files: written whole or not at all, with the mode of the umask; logs are opened where they are and nowhere else."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tfkit.core.errors import RunError
+from tfkit.core.files import open_log, whole, write_text
+from tfkit.training.weights import save_tensors
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_modes_follow_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_text(tmp_path / "text", "x")
+        save_tensors(tmp_path / "weights", {"a": torch.zeros(2)}, {})
+        open_log(tmp_path / "log").close()
+    finally:
+        os.umask(before)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("text", "weights", "log"), mode
+    )
+
+
+def test_a_file_is_in_use_while_it_is_written(tmp_path: Path) -> None:
+    from tfkit.core.locks import is_in_use
+
+    with whole(tmp_path / "a") as beside:
+        assert is_in_use(beside)
+    assert not is_in_use(tmp_path / "a") and not is_in_use(tmp_path / "nowhere") and not is_in_use(tmp_path)
+
+
+def test_a_log_goes_on(tmp_path: Path) -> None:
+    for line in ("one\n", "two ä\n"):
+        with open_log(tmp_path / "log") as file:
+            file.write(line)
+    assert (tmp_path / "log").read_bytes() == "one\ntwo ä\n".encode()
+
+
+def test_a_log_is_written_where_it_is_and_nowhere_else(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    (tmp_path / "link").symlink_to(outside)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    for name, why in {
+        "link": "is a link",
+        "dangling": "is a link",
+        "fifo": "cannot be written|is not a regular file",
+        "folder": "cannot be written: Is a directory",
+        "no/log": "cannot be written: No such file",
+    }.items():
+        with pytest.raises(RunError, match=rf"{name}: ({why})"):
+            open_log(tmp_path / name)
+    reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(RunError, match="fifo: is not a regular file"):
+        open_log(tmp_path / "fifo")
+    os.close(reader)
+    assert outside.read_text() == "mine" and not (tmp_path / "nowhere").exists()

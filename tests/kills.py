@@ -1,0 +1,81 @@
+"""Kills a process at the n-th thing that it does to files, as a power switch would."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tfkit.core import folders
+
+KILLED = -signal.SIGKILL
+SHARES = [pytest.param(7, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]  # of the events: every n-th
+_CALLS = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "fsync", "chmod", "ftruncate", "pwrite")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+def forked(work: Callable[[], object], event: int | None = None) -> int:
+    """Do `work` in a process of its own, which is killed before its file event of that number; returns how it ended."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+        child = os.fork()
+    if not child:
+        status = 1
+        try:
+            if event is not None:
+                _count_down(event)
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kills(work: Callable[[], object], share: int = 1) -> Iterator[int]:
+    """Kill `work` at every `share`-th of its file events in turn; gives the number of each."""
+    for event in count(0, share):
+        status = forked(work, event)
+        if status == 0:
+            return
+        assert status == KILLED, f"at event {event} it ended with status {status} of its own"
+        yield event
+
+
+def _count_down(event: int) -> None:
+    """Let this process die before file event number `event`, counted from 0."""
+    left = event
+
+    def happens() -> None:
+        nonlocal left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+
+    def before(module: Any, name: str, counts: Callable[..., bool] = lambda *_, **__: True) -> None:
+        plain = getattr(module, name)
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            if counts(*arguments, **options):
+                happens()
+            return plain(*arguments, **options)
+
+        setattr(module, name, counted)
+
+    for name in _CALLS:
+        before(os, name)
+    before(os, "open", lambda path, flags, *_, **__: bool(flags & _WRITING))
+    for module in (builtins, io):
+        before(module, "open", lambda file, mode="r", *_, **__: any(letter in mode for letter in "wax+"))
+    before(folders, "exchange")

@@ -1,0 +1,217 @@
+"""One writer a folder: a lock that belongs to the folder, wherever it is renamed to, and that ends with its process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import stat
+import warnings
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import RunError, TfkitWarning
+
+try:
+    import fcntl
+except ImportError:  # Windows, which has no lock of this kind
+    _fcntl: Any = None
+else:
+    _fcntl = fcntl
+
+NAME = ".lock"
+_HOLDER = re.compile(r"(\d{1,20}) ([\w.-]{1,100}) (\w{1,20})\n", re.ASCII)  # process, machine, what it does
+_LARGEST = 200  # bytes of a lock's file
+_TRIES = 100
+_held: set[FolderLock] = set()
+
+
+class FolderBusy(RunError):
+    """Somebody else writes to that folder now."""
+
+
+class FolderLock:
+    """Held by one writer of a folder at a time, of all processes and threads."""
+
+    def __init__(self, folder: int, file: int) -> None:
+        self._folder, self._file = folder, file
+
+    @classmethod
+    def take(cls, folder: Path, doing: str | None) -> FolderLock:
+        """Lock an existing folder; `doing` says what for ("trained"), None leaves what is said there.
+
+        The lock of a dead process is taken over. Raises FolderBusy where somebody holds it, RunError where the folder
+        cannot be locked, FileNotFoundError where there is none.
+        """
+        if _fcntl is None:
+            return _NoLock(folder, doing)
+        for _ in range(_TRIES):
+            place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            lock = None
+            try:
+                lock = cls._opened(folder, place)
+                if lock._hold(folder):
+                    if doing is not None:
+                        lock.say(doing)
+                    _held.add(lock)
+                    return lock
+            except FileNotFoundError:
+                pass  # somebody removes the folder now: the next try tells
+            except OSError as error:
+                raise RunError(f"{folder}: cannot be written: {error.strerror or error}") from None
+            finally:
+                if lock not in _held:
+                    os.close(place) if lock is None else lock._close()
+        raise RunError(f"{folder / NAME}: is replaced again and again by others")
+
+    @classmethod
+    def _opened(cls, folder: Path, place: int) -> FolderLock:
+        """The lock of the folder that is open as `place`, not held yet; raises OSError, and RunError for a link."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            return cls(place, os.open(NAME, flags, 0o666, dir_fd=place))
+        except OSError:
+            if os.path.lexists(folder / NAME) and not stat.S_ISREG(os.lstat(folder / NAME).st_mode):
+                raise _strange(folder) from None
+            raise
+
+    def _hold(self, folder: Path) -> bool:
+        """Take the lock; returns False where another file or folder has that name by now."""
+        status = os.fstat(self._file)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_size > _LARGEST:
+            raise _strange(folder)
+        try:
+            _fcntl.flock(self._file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderBusy(f"{folder}: is being {_described(self._holder())}") from None
+        except OSError as error:  # a file system without locks
+            _warn(folder, error.strerror or str(error))
+        if not (self._is_there() and os.path.samestat(os.stat(folder), os.fstat(self._folder))):
+            return False
+        if os.fstat(self._file).st_size and self._holder() is None:
+            raise _strange(folder)
+        return True
+
+    def say(self, doing: str) -> None:
+        """Write down who holds the lock, and what for."""
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, _line(doing), 0)
+
+    def moved(self, folder: Path) -> None:
+        """Hear that the folder has another name now."""
+
+    def release(self) -> None:
+        """Let others in; the file goes, where the folder is still there."""
+        if self in _held:
+            with contextlib.suppress(OSError):
+                if self._is_there():
+                    os.unlink(NAME, dir_fd=self._folder)
+            _held.remove(self)
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._file)
+        os.close(self._folder)
+
+    def _is_there(self) -> bool:
+        """Whether the file that is locked is the one that has the name."""
+        try:
+            now = os.stat(NAME, dir_fd=self._folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(now, os.fstat(self._file))
+
+    def _holder(self) -> re.Match[str] | None:
+        return _HOLDER.fullmatch(os.pread(self._file, _LARGEST, 0).decode("ascii", errors="replace"))
+
+
+class _NoLock(FolderLock):
+    """What stands for a lock on a system that has none: the file says who is there, and keeps nobody out."""
+
+    def __init__(self, folder: Path, doing: str | None) -> None:
+        self._path = folder / NAME
+        if not folder.is_dir():
+            raise FileNotFoundError(folder)
+        _warn(folder, "this system has no such locks")
+        if doing is not None:
+            self.say(doing)
+
+    def say(self, doing: str) -> None:
+        try:
+            self._path.write_bytes(_line(doing))
+        except OSError as error:
+            raise RunError(f"{self._path}: cannot be written: {error.strerror or error}") from None
+
+    def moved(self, folder: Path) -> None:
+        self._path = folder / NAME
+
+    def release(self) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+def lock_says(folder: Path) -> str | None:
+    """What the last holder of a folder's lock did there; None where there is no lock, or it says nothing."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        with open(os.open(folder / NAME, flags), "rb") as file:
+            found = _HOLDER.fullmatch(file.read(_LARGEST).decode("ascii", errors="replace"))
+    except OSError:
+        return None
+    return None if found is None else found[3]
+
+
+def mark_in_use(handle: int) -> None:
+    """Mark an open file as in use until it is closed, where the file system has locks."""
+    with contextlib.suppress(OSError):
+        if _fcntl is not None:
+            _fcntl.flock(handle, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether a living process marked that file; False of what is no regular file, or cannot be read."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        with open(os.open(path, flags), "rb") as file:
+            if _fcntl is not None and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _line(doing: str) -> bytes:
+    return f"{os.getpid()} {_machine()} {doing}\n".encode("ascii")
+
+
+def _machine() -> str:
+    return re.sub(r"[^\w.-]", "-", platform.node(), flags=re.ASCII)[:100] or "unknown"
+
+
+def _described(holder: re.Match[str] | None) -> str:
+    if holder is None:
+        return "written by another process"
+    elsewhere = "" if holder[2] == _machine() else f" on {holder[2]}"
+    return f"{holder[3]} by process {holder[1]}{elsewhere}"
+
+
+def _warn(folder: Path, why: str) -> None:
+    warnings.warn(f"{folder}: cannot be locked ({why}); let no other process write there", TfkitWarning, stacklevel=4)
+
+
+def _strange(folder: Path) -> RunError:
+    return RunError(f"{folder / NAME}: is no lock of tfkit's; remove it, or choose another folder")
+
+
+def _let_go() -> None:
+    """A forked child holds no lock: it would keep the folder closed when its parent is gone."""
+    for lock in _held:
+        lock._close()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
