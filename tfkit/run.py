@@ -26,19 +26,20 @@ from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.sections import Data
 from tfkit.training.checkpoint import Checkpoints
+from tfkit.training.claim import claim_folder, one_training
 from tfkit.training.device import choose_device
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.fills import fillings
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import read_labels
 from tfkit.training.lifecycle import is_finished, mark_finished, train_in
+from tfkit.training.mend import mend
 from tfkit.training.objective import MaskedLm, Objective, Prediction
 from tfkit.training.objective.reading import Reading
 from tfkit.training.progress import Reporter
 from tfkit.training.samples import Sample, cut, print_samples
 from tfkit.training.scoring import chosen_metrics
 from tfkit.training.setup import longest_example
-from tfkit.training.start import choose_folder
 from tfkit.training.supply import saved_recipe
 from tfkit.training.validation import total_loss
 from tfkit.training.weights import load_weights, saved_dtype
@@ -379,8 +380,8 @@ def load_run(
     recipe = saved_recipe(folder, trust, imports, sets)
     if recipe.data is not None and not (folder / TOKENIZER).is_file():
         raise RunError(f"{folder / TOKENIZER}: is missing")
-    known: Any = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).is_file() else {}
-    return Run(folder.path, replace(recipe, name=known.get("recipe", folder.path.name)), device, as_saved=not sets)
+    known = folder.known if (folder / ENVIRONMENT).is_file() else {}
+    return Run(folder.path, replace(recipe, name=str(known.get("recipe", folder.path.name))), device, as_saved=not sets)
 
 
 def train(
@@ -399,13 +400,15 @@ def train(
     for what cannot be done, before training starts.
     """
     loaded = load_recipe(recipe, trust=trust, imports=imports)
-    folder = choose_folder(loaded.name, out, resume, force)
-    run = Run(folder.path, loaded, loaded.train.device)
-    with Reporter(visible=progress) as reporter:
+    with one_training(), claim_folder(loaded.name, out, resume, force) as claim, Reporter(progress) as reporter:
+        folder = claim.folder
+        run = Run(folder.path, loaded, loaded.train.device)
+        for message in (*claim.news(), *(mend(folder) if resume else ())):
+            reporter.say(message)
         if resume and is_finished(folder, loaded):
             reporter.say(f"{folder}: is finished; nothing is left to do\n{_next(run)}")
         else:
-            train_in(folder, loaded, resume, reporter)
+            train_in(claim, loaded, reporter)
             _conclude(run, reporter)
             mark_finished(folder, loaded)
     return run

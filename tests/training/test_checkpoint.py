@@ -16,7 +16,6 @@ from tfkit.core.files import read_json, whole, write_json, write_text
 from tfkit.training import random_state
 from tfkit.training.average import mean
 from tfkit.training.checkpoint import Checkpoints, Progress, read_progress, restore
-from tfkit.training.folder import RunFolder
 from tfkit.training.weights import Weights, load_weights, read_tensors
 
 
@@ -193,15 +192,3 @@ def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
         write_json(tmp_path / "blocked" / "x.json", {})
     with pytest.raises(RunError, match=r"x\.json: there is no such file"):
         read_json(tmp_path / "x.json")
-
-
-def test_clearing_removes_nothing_of_others(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    assert folder.is_free and not folder.holds_run
-    write_json(folder / "environment.json", {"tfkit": "1"})
-    write_text(folder / "checkpoints" / "step-00000001" / "state.json", "{}")
-    write_text(folder / "notes.txt", "mine")
-    assert folder.holds_run and not folder.is_free
-    folder.clear()
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    assert not folder.holds_run

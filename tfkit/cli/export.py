@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from tfkit.cli.options import Reading, reads_run
@@ -13,11 +11,11 @@ FORMATS = ("huggingface",)
 
 @click.command("export")
 @click.argument("run")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder")
 @click.option("--to", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="The format.")
 @click.option("--force", is_flag=True, help="Replace the model that is there.")
 @reads_run
-def command(run: str, folder: Path, form: str, force: bool, reading: Reading) -> None:
+def command(run: str, folder: str, form: str, force: bool, reading: Reading) -> None:
     """Write RUN (a run's folder) to FOLDER as transformers loads it.
 
     Where the architecture is one that transformers knows, the folder holds nothing but its files. Any other brings its

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from tfkit.cli.options import IMPORTS
@@ -13,13 +11,11 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @click.command("import")
 @click.argument("source", metavar="FOLDER_OR_NAME")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="RUN", help="Where to write.  [default: runs/<its name>]"
-)
+@click.option("--out", metavar="RUN", help="Where to write.  [default: runs/<its name>]")
 @click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Of the weights.")
 @click.option("--force", is_flag=True, help="Replace the run that is there.")
 @IMPORTS
-def command(source: str, out: Path | None, dtype: str, force: bool, imports: tuple[str, ...]) -> None:
+def command(source: str, out: str | None, dtype: str, force: bool, imports: tuple[str, ...]) -> None:
     """Bring in a model: a folder with config.json and safetensors, or the name of a repository on the hub.
 
     Writes a run's folder with a recipe, the weights and the tokenizer, which show, generate and verify take. Weights

@@ -47,26 +47,27 @@ class NewFolder:
                 raise RunError(f"{target}: cannot be written: {target.parent}: {error.strerror or error}") from None
         raise RunError(f"{target}: cannot be written: no folder can be made in {target.parent}")
 
-    def put(self, ours: Finder) -> list[str]:
+    def put(self, ours: Finder | None) -> list[str]:
         """Take the target's name, in the place of what is there; returns what is to be told.
 
-        The files of the folder before that are not `ours` move over. Raises RunError; the folder before is whole then.
+        The files of the folder before that are not `ours` move over; None says that there is no folder. Raises
+        RunError; the folder before is whole then.
         """
         try:
             for path in sorted(self.path.rglob("*")):
                 sync(path)
             sync(self.path)
-            before = self._take_name()
+            before = self._take_name(ours is None)
         except OSError as error:
             raise RunError(f"{self.target}: cannot be replaced: {error.strerror or error}") from None
         self.lock.moved(self.target)
         with contextlib.suppress(OSError):
             sync(self.target.parent)
-        return [] if before is None else retire(before, self.target, ours)
+        return [] if before is None or ours is None else retire(before, self.target, ours)
 
-    def _take_name(self) -> Path | None:
-        """Rename to the target; returns where the folder is now that was there."""
-        if not os.path.lexists(self.target):
+    def _take_name(self, is_free: bool) -> Path | None:
+        """Rename to the target; returns where the folder is now that was there. Raises OSError where it is not free."""
+        if is_free or not os.path.lexists(self.target):
             os.rename(self.path, self.target)
             return None
         if exchange(self.path, self.target):
@@ -118,15 +119,20 @@ def check_replaceable(target: Path) -> None:
 def recover(target: Path, ours: Finder) -> list[str]:
     """Finish or undo what killed processes left beside `target`; returns what is to be told.
 
-    Where a folder was moved aside and nothing took its place, it comes back. What cannot be cleaned up stays.
+    Where a folder was moved aside and nothing took its place, it comes back. What cannot be cleaned up stays. Raises
+    FolderBusy where the folder is being replaced just now.
     """
     told: list[str] = []
     for path in _leftovers(target):
         said = lock_says(path)
         try:
             lock = FolderLock.take(path, None)
+        except FolderBusy:
+            if said != NEW and not os.path.lexists(target):
+                raise  # it was moved aside, and what takes its place comes just now
+            continue
         except (RunError, OSError):
-            continue  # its process lives, or another one cleans up, or it is somebody else's
+            continue  # another one cleans up, or it cannot be written
         try:
             if said == NEW or all(entry.name == LOCK for entry in path.iterdir()):
                 _remove_new(path)

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tfkit.core.component import Config, Slot
+from tfkit.core.options import PathMark
 from tfkit.core.registry import REGISTRY, UnknownPart
 from tfkit.recipe.node import Node
 
@@ -35,6 +36,20 @@ def marks(field: FieldInfo) -> Iterator[Any]:
         annotation: Any = pending.pop()
         yield from getattr(annotation, "__metadata__", ())
         pending.extend(getattr(annotation, "__args__", ()))
+
+
+def path_values(config: BaseModel) -> tuple[str, ...]:
+    """The paths that the options of a part say, those of parts within it too."""
+    found: list[str] = []
+    for name, field in type(config).model_fields.items():
+        is_path = any(isinstance(mark, PathMark) for mark in marks(field))
+        value = getattr(config, name)
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(one, BaseModel):
+                found += path_values(one)
+            elif is_path and isinstance(one, str):
+                found.append(one)
+    return tuple(dict.fromkeys(found))
 
 
 def types_in(annotation: Any) -> Iterator[type]:

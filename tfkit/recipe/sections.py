@@ -97,6 +97,9 @@ class Train(Section):
         (), description="computed on the validation set when training ends, and by evaluate"
     )
     samples: NonNegativeInt = Field(5, description="sample outputs shown when training ends")
+    changed_data: Literal["refuse", "accept"] = Field(
+        "refuse", description="what --resume does when the data is not what the run began with"
+    )
     init_from: RecipePath | None = Field(None, description="a run whose weights training starts from")
     freeze: Names = Field((), description="parameters that stay as they are: names or beginnings of names")
 

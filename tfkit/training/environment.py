@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +28,15 @@ def environment(seed: int, device: torch.device) -> dict[str, Any]:
         "seed": seed,
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
+
+
+def resumption(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """What a resume adds to the environment that a run began with: where, when and with what else it went on."""
+    versions = ("tfkit", *PACKAGES, "python", "platform")
+    other = {name: now[name] for name in versions if now[name] != before.get(name)}
+    again = {"step": step, "started": now["started"], "device": now["device"], "threads": now["threads"], **other}
+    said = before.get("resumed")
+    return {"resumed": [*(said if isinstance(said, list) else []), again]}
 
 
 def _version(package: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_json
+from tfkit.core.files import is_temporary, read_json
+from tfkit.core.locks import NAME as LOCK
 
 RECIPE = "recipe.yaml"
 RESOLVED = "resolved.yaml"
@@ -36,29 +38,37 @@ class RunFolder:
         return str(self.path)
 
     @property
+    def known(self) -> Mapping[str, Any]:
+        """What environment.json says; raises RunError where it cannot be read."""
+        known = read_json(self / ENVIRONMENT)
+        if not isinstance(known, dict):
+            raise RunError(f"{self / ENVIRONMENT}: holds no mapping")
+        return known
+
+    @property
     def holds_run(self) -> bool:
         """Whether tfkit has written a run here."""
         try:
-            return "tfkit" in read_json(self / ENVIRONMENT)
-        except (RunError, TypeError):
+            return "tfkit" in self.known
+        except RunError:
             return False
 
     @property
     def holds_import(self) -> bool:
         """Whether the run here was imported, not trained."""
-        return self.holds_run and "imported" in read_json(self / ENVIRONMENT)
+        return self.holds_run and "imported" in self.known
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing stands in the way of a new run."""
-        return not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
+        """Whether nothing stands in the way of a new run: no folder, or no more in it than a killed process left.
 
-    def clear(self) -> None:
-        """Remove the files of the run that is here, and only those; raises RunError when one cannot be removed."""
+        Raises RunError for a folder that cannot be read.
+        """
         try:
-            for name in OURS:
-                (self / name).unlink(missing_ok=True)
-            if (self / CHECKPOINTS).is_dir():
-                shutil.rmtree(self / CHECKPOINTS)
+            return not self.path.exists() or (self.path.is_dir() and all(map(_is_left, self.path.iterdir())))
         except OSError as error:
-            raise RunError(f"{error.filename}: cannot be removed: {error.strerror}") from None
+            raise RunError(f"{self.path}: cannot be read: {error.strerror}") from None
+
+
+def _is_left(path: Path) -> bool:
+    return path.name == LOCK or (is_temporary(path) and not path.is_dir())

@@ -10,9 +10,11 @@ from tfkit.training.folder import LABELS, RunFolder
 
 
 def save_labels(folder: RunFolder, labels: Sequence[str]) -> None:
-    """Write the labels in the order of a head's logits; nothing where there are none."""
+    """Write the labels in the order of a head's logits; where there are none, there is no file either."""
     if labels:
         write_json(folder / LABELS, list(labels))
+    else:
+        (folder / LABELS).unlink(missing_ok=True)
 
 
 def read_labels(folder: RunFolder) -> tuple[str, ...]:

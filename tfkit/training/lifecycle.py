@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tfkit.core.errors import TfkitError
-from tfkit.core.files import read_json, write_json, write_text
+from tfkit.core.errors import RunError, TfkitError
+from tfkit.core.files import write_json, write_text
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.writer import check_settings
 from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.training.changed import DATA, differences, file_hashes
 from tfkit.training.checkpoint import Checkpoints, read_progress
-from tfkit.training.environment import environment
+from tfkit.training.claim import Claim
+from tfkit.training.environment import environment, resumption
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.interrupt import Interrupted
 from tfkit.training.labels import read_labels, save_labels
@@ -23,16 +26,22 @@ from tfkit.training.needs import NEEDS, recorded
 from tfkit.training.progress import Reporter
 from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task, prepare
-from tfkit.training.start import check_same
+from tfkit.training.start import check_nothing_is_lost, check_same
 from tfkit.training.supply import changes, needs_of
 
 
-def train_in(folder: RunFolder, recipe: Recipe, resume: bool, reporter: Reporter) -> None:
-    """Train until the work is done; raises Interrupted when a signal stopped it before, with a checkpoint saved."""
-    checkpoint = Checkpoints(folder / CHECKPOINTS).last() if resume else None
+def train_in(claim: Claim, recipe: Recipe, reporter: Reporter) -> None:
+    """Train until the work is done; raises Interrupted when a signal stopped it before, with a checkpoint saved.
+
+    Where a run that is resumed has no checkpoint it begins again; raises RunError where something would be lost.
+    """
+    folder = claim.folder
+    checkpoint = Checkpoints(folder / CHECKPOINTS).last() if claim.resume else None
+    if claim.resume and checkpoint is None:
+        check_nothing_is_lost(folder)
     with seeded(recipe.train.seed):
         if checkpoint is None:
-            trainer = _begun(folder, recipe, reporter)
+            trainer = _begun(claim, recipe, reporter)
         else:
             trainer = _resumed(folder, recipe, reporter, checkpoint)
         if trainer.run():
@@ -62,7 +71,7 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
         return False
     recipe = recipe.labelled(len(read_labels(folder)))
     check_same(folder, recipe.resolved(Tokenizer.load(folder / TOKENIZER).vocab_size))
-    finished = read_json(folder / ENVIRONMENT).get("finished")
+    finished = folder.known.get("finished")
     return bool(finished == _ending(recipe, read_progress(checkpoint).step) and (folder / WEIGHTS).is_file())
 
 
@@ -70,7 +79,7 @@ def mark_finished(folder: RunFolder, recipe: Recipe) -> None:
     """Write down that all is done, so that the same command has nothing left to do."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     step = 0 if checkpoint is None else read_progress(checkpoint).step
-    write_json(folder / ENVIRONMENT, read_json(folder / ENVIRONMENT) | {"finished": _ending(recipe, step)})
+    write_json(folder / ENVIRONMENT, {**folder.known, "finished": _ending(recipe, step)})
 
 
 def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
@@ -78,42 +87,65 @@ def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
     return {"step": step, **settings}
 
 
-def _begun(folder: RunFolder, recipe: Recipe, reporter: Reporter) -> Trainer:
-    """A new run; the folder is written to only when everything is known to work."""
+def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
+    """A new run; the folder is written to only when everything is known to work.
+
+    The checkpoint of step 0 is what --resume goes on from until there is another one.
+    """
+    hashes = {} if recipe.data is None else file_hashes(recipe.data)
     task = prepare(recipe, reporter)
     check_settings(task.model, task.tokenizer, recipe.generate)  # raises here, not when all is trained
-    known = _environment(folder, task) | {"recipe": recipe.name} | _baseline(task)
+    known = environment(task.settings.seed, task.train.device) | _needs(claim.folder, task)
+    known |= {DATA: hashes | task.hashes, "recipe": recipe.name} | _baseline(task)
     beside = _beside(known, reporter)
-    trainer = Trainer(task, folder, reporter, beside)
-    folder.clear()
-    write_json(folder / ENVIRONMENT, known)
-    _describe(folder, task)
-    task.tokenizer.save(folder / TOKENIZER)
-    save_labels(folder, task.objective.labels)
-    reporter.open(folder / LOG)
-    reporter.say(f"training {recipe.name} in {folder}")
+    trainer = Trainer(task, claim.folder, reporter, beside)
+    with claim.beginning() as new:
+        write_json(new / ENVIRONMENT, known)
+        _describe(new, task)
+        task.tokenizer.save(new / TOKENIZER)
+        save_labels(new, task.objective.labels)
+        Checkpoints(new / CHECKPOINTS).save(task.model, trainer.optimizer, trainer.progress, task.objective.module)
+    reporter.open(claim.folder / LOG)
+    reporter.say(f"training {recipe.name} in {claim.folder}")
+    for message in claim.news():
+        reporter.say(message)
     return trainer
 
 
 def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: Path) -> Trainer:
     """The run that is there, in the state of its last checkpoint."""
+    before = folder.known
+    hashes = {} if recipe.data is None else file_hashes(recipe.data)
+    _check_data(folder, recipe, differences(before.get(DATA), hashes), reporter)
     task = prepare(recipe, reporter, Tokenizer.load(folder / TOKENIZER), initial=False, labels=read_labels(folder))
-    before = read_json(folder / ENVIRONMENT)
+    _check_data(folder, recipe, differences(before.get(DATA), task.hashes), reporter)
     trainer = Trainer(task, folder, reporter, _beside(before, reporter))
     for message in changes(needs_of(folder)):
         reporter.say(message)
     trainer.restore(checkpoint)
-    kept = {key: before[key] for key in ("recipe", "baseline", "started") if key in before}
-    write_json(folder / ENVIRONMENT, _environment(folder, task) | kept)
+    kept = {key: value for key, value in before.items() if key not in ("finished", NEEDS)}
+    now = environment(task.settings.seed, task.train.device)
+    again = resumption(before, now, trainer.progress.step)
+    known = kept | again | {DATA: hashes | task.hashes} | _needs(folder, task)
+    write_json(folder / ENVIRONMENT, known)
     _describe(folder, task)
     reporter.open(folder / LOG)
     reporter.say(f"going on with {folder} from step {trainer.progress.step:,}")
     return trainer
 
 
-def _environment(folder: RunFolder, task: Task) -> dict[str, Any]:
+def _check_data(folder: RunFolder, recipe: Recipe, changed: list[str], reporter: Reporter) -> None:
+    """Raise RunError where the data is not what the run began with, unless the recipe accepts that."""
+    if changed and recipe.train.changed_data == "refuse":
+        go_on = "to go on all the same, say --set train.changed_data=accept"
+        raise RunError(f"{folder}: cannot be resumed with other data; {go_on}\n  " + "\n  ".join(changed))
+    for message in changed:
+        reporter.say(message)
+
+
+def _needs(folder: RunFolder, task: Task) -> dict[str, Any]:
     needs = recorded(task.recipe, folder.path, task.tokenizer.vocab_size)
-    return environment(task.settings.seed, task.train.device) | ({NEEDS: needs} if needs else {})
+    return {NEEDS: needs} if needs else {}
 
 
 def _describe(folder: RunFolder, task: Task) -> None:
@@ -130,10 +162,11 @@ def _baseline(task: Task) -> dict[str, Any]:
     return {} if found is None else {"baseline": {"name": found.name, "loss": found.loss}}
 
 
-def _beside(known: dict[str, Any], reporter: Reporter) -> str:
+def _beside(known: Mapping[str, Any], reporter: Reporter) -> str:
     """What to say behind each validation loss, for comparison."""
-    if "baseline" not in known:
+    said = known.get("baseline")
+    name, loss = (said.get("name"), said.get("loss")) if isinstance(said, Mapping) else (None, None)
+    if not isinstance(name, str) or not isinstance(loss, (int, float)):
         return ""
-    name, loss = known["baseline"]["name"], known["baseline"]["loss"]
     reporter.say(f"to compare: {name} reaches a validation loss of {loss:.4f}")
     return f" ({name.split(',')[0]}: {loss:.2f})"

@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 from typing import IO, Any
 
-from tfkit.core.files import write_text
+from tfkit.core.files import open_log, read_bytes, write_text
 
 
 class MetricsLog:
     """The open file."""
 
     def __init__(self, path: Path, step: int = 0) -> None:
-        """Go on behind the lines up to `step`."""
+        """Go on after the lines up to `step`; raises RunError."""
         if path.exists():
-            kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _is_upto(line, step)]
+            kept = [line for line in good_lines(read_bytes(path))[0] if json.loads(line)["step"] <= step]
             write_text(path, "".join(line + "\n" for line in kept))
-        self._file: IO[str] = path.open("a", encoding="utf-8", newline="\n")
+        self._file: IO[str] = open_log(path)
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one line."""
@@ -29,8 +29,15 @@ class MetricsLog:
         self._file.close()
 
 
-def _is_upto(line: str, step: int) -> bool:
+def good_lines(text: bytes) -> tuple[list[str], int]:
+    """The lines of a metrics.jsonl that are about a step, and how many are not; what a kill cut off is neither."""
+    lines = text.split(b"\n")
+    good = [line.decode("utf-8") for line in lines[:-1] if _is_about_a_step(line)]
+    return good, len(lines) - 1 - len(good)
+
+
+def _is_about_a_step(line: bytes) -> bool:
     try:
-        return int(json.loads(line)["step"]) <= step
-    except (ValueError, KeyError, TypeError):
-        return False  # a line that was cut off
+        return type(json.loads(line.decode("utf-8"))["step"]) is int
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False

@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
+from tfkit.core.files import open_log
+
 LOGGER = logging.getLogger("tfkit")
 SECONDS = 10.0  # between two lines where there is no terminal
 STEPS = 100
@@ -54,8 +56,8 @@ class Reporter:
         self.close()
 
     def open(self, path: Path) -> None:
-        """Append to the log at `path` from now on."""
-        self._log = path.open("a", encoding="utf-8", newline="\n")
+        """Append to the log at `path` from now on; raises RunError."""
+        self._log = open_log(path)
         self._log.write("".join(self._waiting))
         self._log.flush()
         self._waiting.clear()

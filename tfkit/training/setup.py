@@ -15,6 +15,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.sections import Data, Train
+from tfkit.training.changed import Hashes, example_hashes
 from tfkit.training.device import check_memory, choose_device, describe
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.initial import fill_vectors, freeze, start_from
@@ -24,7 +25,10 @@ from tfkit.training.progress import Reporter
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, and on what; `recipe` has the number of labels where it asks for one."""
+    """What is trained, and on what; `recipe` has the number of labels where it asks for one.
+
+    `hashes` are those of the examples that come from no file.
+    """
 
     recipe: Recipe
     model: Model
@@ -33,6 +37,7 @@ class Task:
     settings: Train
     train: Feed
     valid: Feed | None
+    hashes: Hashes
 
     @property
     def trained(self) -> nn.Module:
@@ -66,14 +71,15 @@ def prepare(
     _check_size(blueprint, settings, device)
     longest = longest_example(blueprint, data)
     train = Feed(objective, objective.prepare(examples, tokenizer, longest), data.batch, settings.seed, device)
-    valid = None
+    valid, read = None, {"train": examples}
     if data.valid is not None:
-        held_out = objective.prepare(data.valid.build().examples(), tokenizer, longest)
+        read["valid"] = data.valid.build().examples()
+        held_out = objective.prepare(read["valid"], tokenizer, longest)
         valid = Feed(objective, held_out, data.batch, settings.seed, device, VALID)
     model = _model(blueprint, settings, device, tokenizer, reporter, initial)
     objective.attach(model)
     _announce(model, train, valid, len(examples), reporter)
-    return Task(recipe, model, tokenizer, objective, settings, train, valid)
+    return Task(recipe, model, tokenizer, objective, settings, train, valid, example_hashes(data, read))
 
 
 def _needed(recipe: Recipe) -> tuple[Data, Objective]:

@@ -1,49 +1,66 @@
-"""Which folder a run goes to, and whether what is there may be continued or replaced."""
+"""Whether what is in a run's folder may be continued or replaced, and what is to be told where it may not."""
 
 from __future__ import annotations
 
-import glob
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import RunError
+from tfkit.core.files import is_temporary, read_text
 from tfkit.training.checkpoint import Checkpoints, read_progress
-from tfkit.training.folder import CHECKPOINTS, RESOLVED, RunFolder
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, WEIGHTS, RunFolder
 
-RUNS = Path("runs")
 # what a run is about: with other values it would be another run; steps and intervals may change
 FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", "train.freeze")
 ABSENT = object()
 
 
-def choose_folder(name: str, out: str | Path | None, resume: bool, force: bool) -> RunFolder:
-    """The folder to train in. Raises RunError for one that may not be used; changes nothing."""
-    if resume and force:
-        raise UsageError("--resume goes on with what is there and --force replaces it; give one of the two")
-    folder = RunFolder(Path(out) if out is not None else _default(name, resume))
+def check_ours(folder: RunFolder) -> None:
+    """Raise RunError for a folder that is not free and holds no run."""
     if folder.path.exists() and not folder.path.is_dir():
         raise RunError(f"{folder}: is a file; a run needs a folder")
-    if folder.is_free:
-        return folder
-    if not folder.holds_run:
-        raise RunError(f"{folder}: is not empty and holds no run of tfkit; choose another --out")
+    if folder.is_free or folder.holds_run:
+        return
+    if (folder / ENVIRONMENT).is_file() and (folder / RESOLVED).is_file():
+        try:
+            _ = folder.known
+        except RunError as error:
+            raise RunError(f"{error}; it says what this run was made with. Choose another --out") from None
+    raise RunError(f"{folder}: is not empty and holds no run of tfkit; choose another --out")
+
+
+def check_use(folder: RunFolder, resume: bool, force: bool) -> None:
+    """Raise RunError where the run that is there is not to be touched."""
     if resume and folder.holds_import:
         begin = f"to begin with its weights say train.init_from: {folder}"
         raise RunError(f"{folder}: holds an imported model, which has no training to resume; {begin}")
     if not (resume or force):
         raise RunError(f"{folder}: {_what_is_there(folder)}--force replaces it, or choose another --out")
-    return folder
+
+
+def check_nothing_is_lost(folder: RunFolder) -> None:
+    """Raise RunError where training cannot go on, and would lose more than a beginning by beginning again."""
+    if there := _worth_keeping(folder):
+        hints = [f"if {path.name} holds its checkpoints, rename it to {CHECKPOINTS}; " for path in _renamed(folder)]
+        raise RunError(
+            f"{folder}: holds {there}, but no checkpoint to go on from, and --resume deletes nothing; {''.join(hints)}"
+            "--force replaces the run, or choose another --out"
+        )
 
 
 def check_same(folder: RunFolder, resolved: str) -> None:
-    """Raise RunError when the run in `folder` was started from another model, other data or another objective."""
+    """Raise RunError when the run in `folder` was started from another model, other data or another objective.
+
+    A run whose resolved.yaml is gone is believed.
+    """
+    if not (folder / RESOLVED).is_file():
+        return
     try:
-        there = yaml.safe_load((folder / RESOLVED).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+        there = yaml.safe_load(read_text(folder / RESOLVED))
+    except yaml.YAMLError as error:
         raise RunError(f"{folder / RESOLVED}: cannot be read, so this run cannot be resumed: {error}") from None
     here = yaml.safe_load(resolved)
     found = [line for key in FIXED for line in _differences(_at(there, key), _at(here, key), key)]
@@ -56,27 +73,36 @@ def check_same(folder: RunFolder, resolved: str) -> None:
         )
 
 
-def _default(name: str, resume: bool) -> Path:
-    """runs/<name>, with the next free number behind it; the newest there is, when resuming."""
-    numbers = [0]
-    for path in RUNS.glob(f"{glob.escape(name)}*") if RUNS.is_dir() else ():
-        found = re.fullmatch(re.escape(name) + r"(?:-(\d+))?", path.name)
-        if found is not None and not RunFolder(path).is_free:
-            numbers.append(int(found[1] or 1))
-    number = max(1, max(numbers) + (not resume))
-    return RUNS / (name if number == 1 else f"{name}-{number}")
-
-
 def _what_is_there(folder: RunFolder) -> str:
     if folder.holds_import:
         return "holds an imported model; "
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is None:
+        there = _worth_keeping(folder)
+        if there:
+            return f"holds {there}, but no checkpoint; "
         return "holds a run that never came to a checkpoint; --resume starts it again, "
     progress = read_progress(checkpoint)
     if progress.finished:
         return f"holds a finished run of {progress.step:,} steps; "
     return f"holds a run that stopped at step {progress.step:,}; --resume continues it, "
+
+
+def _worth_keeping(folder: RunFolder) -> str:
+    """What there is that a run without a checkpoint would lose if it began again; empty where that is nothing."""
+    found = [name for name in (WEIGHTS, EVALUATION) if (folder / name).exists()]
+    found += ["the record of a finished run"] if folder.holds_run and "finished" in folder.known else []
+    checkpoints = folder / CHECKPOINTS
+    others = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
+    found += [f"{CHECKPOINTS}/{path.name}" for path in others if not is_temporary(path)][:3]
+    found += [path.name for path in _renamed(folder)]
+    return ", ".join(found)
+
+
+def _renamed(folder: RunFolder) -> list[Path]:
+    """Folders that look like the checkpoints of the run under another name."""
+    places = [path for path in folder.path.iterdir() if path.is_dir() and path.name != CHECKPOINTS]
+    return sorted(path for path in places if Checkpoints(path).last() is not None)
 
 
 def _at(data: Any, path: str) -> Any:

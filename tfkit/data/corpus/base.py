@@ -13,6 +13,7 @@ from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError
 from tfkit.core.options import PositiveInt, RecipePath
+from tfkit.recipe.options import path_values
 
 Example = dict[str, str]
 Record = tuple[str, Example]  # where it stands ("train.en:12") and what it holds
@@ -49,6 +50,14 @@ class Corpus(Component):
         """Options of every corpus; `limit` takes the first so many examples."""
 
         limit: PositiveInt | None = Field(None, description="only the first so many examples; none: all")
+
+        def files_read(self) -> tuple[str, ...]:
+            """The files that all examples come from: by default what its options say that are paths.
+
+            A run keeps their hashes, and --resume looks whether one has changed; where there are none, or one of them
+            is a folder, the examples themselves are hashed.
+            """
+            return path_values(self)
 
     fields: tuple[str, ...] = ()  # set on the object where its options say them
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +12,8 @@ from pydantic import Field
 
 from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
-from tfkit.core.errors import DataError, TfkitError, UsageError
+from tfkit.core.errors import DataError, RunError, TfkitError, UsageError
+from tfkit.core.files import write_text
 from tfkit.data.tokenizer.special import ROLES, SpecialTokens, infer_roles, roles_in, with_roles
 
 
@@ -114,19 +113,10 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json, whole or not at all; raises DataError naming the file."""
-        target = Path(path)
-        beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(beside, "w", encoding="utf-8", newline="\n") as stream:
-                stream.write(self.to_json())
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(beside, target)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
-            raise DataError(f"{target}: the tokenizer cannot be written: {error.strerror}") from None
+            write_text(Path(path), self.to_json())
+        except RunError as error:
+            raise DataError(f"the tokenizer: {error}") from None
 
     @classmethod
     def load(cls, path: str | Path, special: Mapping[str, str] | None = None) -> Tokenizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.files import read_json, write_json
+from tfkit.core.folders import named
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_theirs
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
-from tfkit.interop.huggingface.folder import check_free, whole_folder
+from tfkit.interop.huggingface.folder import target_folder, whole_folder
 from tfkit.interop.huggingface.importing import THEIRS, own_tensors
 from tfkit.interop.huggingface.own import BESIDE, MODELING, SOURCES, head_classes, own_config, write_sources
 from tfkit.interop.huggingface.special import GENERATION, THEIR_IDS, TOKENIZER_CONFIG, TOKENS_MAP, read_optional
@@ -44,11 +45,10 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
 
     Raises RunError for a folder that may not be written; nothing is left then.
     """
-    goal, kept = Path(target), _kept(run)
-    check_free(goal, (CONFIG, SINGLE), force, "model")
+    goal, kept = target_folder(target, "model", (CONFIG, SINGLE), _written, force), _kept(run)
     tensors, tied = own_tensors(run.model)
     theirs = as_theirs(run.blueprint, _said(run))
-    with whole_folder(goal, WRITTEN) as folder:
+    with whole_folder(goal) as folder:
         if theirs is not None:
             save_tensors(folder / SINGLE, _their_tensors(run.blueprint, theirs.family, tensors), {"format": "pt"})
             config = theirs.config | _labels(run, kept, theirs)
@@ -65,7 +65,12 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
             write_json(folder / GENERATION, read_optional(kept / GENERATION) or known)
         if has_tokenizer(run):
             write_tokenizer(run, kept, folder)
-    return Exported(goal, theirs, auto_class(run.blueprint, theirs is not None))
+    return Exported(goal.path, theirs, auto_class(run.blueprint, theirs is not None))
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    """The files in a folder that an export writes."""
+    return named(folder, WRITTEN)
 
 
 def _their_tensors(blueprint: Blueprint, family: type[Family], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, TfkitError
 from tfkit.core.files import write_json
+from tfkit.core.folders import named
 from tfkit.core.registry import is_shipped
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
 from tfkit.interop.huggingface.convert import names_of, to_ours
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, folder_of, open_checkpoint, read_config
-from tfkit.interop.huggingface.folder import check_free, whole_folder
+from tfkit.interop.huggingface.folder import target_folder, whole_folder
 from tfkit.interop.huggingface.known import family_of
 from tfkit.interop.huggingface.recipe import recipe_text, shortened
 from tfkit.interop.huggingface.special import (
@@ -39,8 +40,9 @@ from tfkit.interop.huggingface.watched import Watched
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.model import blueprint_of
+from tfkit.training.contents import run_files
 from tfkit.training.environment import environment
-from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, OURS, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import save_labels
 from tfkit.training.needs import NEEDS, parts_in, recorded
 from tfkit.training.weights import Weights
@@ -112,17 +114,15 @@ def import_model(
     DataError for what cannot be brought in, RunError for a folder that may not be written; nothing is left then.
     """
     read = Source.of(source)
-    target = (
-        Path(out)
-        if out is not None
-        else Path("runs") / (read.folder.resolve().name if _is_path(source) else _last(source))
-    )
-    check_free(target, (ENVIRONMENT, RESOLVED), force, "run of tfkit")
+    if out is None:
+        out = Path("runs") / (read.folder.resolve().name if _is_path(source) else _last(source))
+    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), _written, force)
+    target = goal.path
     tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
     model = read.model()
     absent = without_weights(read, model, _described(read, model))
     text = _text(read, model, tokenizer, target)
-    with whole_folder(target, (*OURS, CHECKPOINTS, THEIRS)) as folder:
+    with whole_folder(goal) as folder:
         (folder / RECIPE).write_text(text, encoding="utf-8", newline="\n")
         recipe = _loaded(folder / RECIPE, imports)
         unread, parameters = _weights(read, recipe.blueprint(), folder / WEIGHTS, DTYPES[dtype])
@@ -136,6 +136,12 @@ def import_model(
     made.notes += [f"without {name}, which the files have no weights of" for name in absent]
     made.notes += _notes(read, recipe.blueprint(), tokenizer, unread)
     return made
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    """The files in a folder that an import writes, or training."""
+    yield from run_files(folder)
+    yield from named(folder / THEIRS, SMALL)
 
 
 def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:

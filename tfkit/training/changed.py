@@ -1,0 +1,70 @@
+"""What a run was trained on, as hashes in its environment.json, so that --resume notices other data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tfkit.core.component import Config
+from tfkit.core.errors import RunError
+from tfkit.data.corpus import Corpus
+from tfkit.recipe.options import path_values
+from tfkit.recipe.sections import Data
+
+DATA = "data"  # the key of environment.json
+EXAMPLES = "examples"  # what is hashed of a corpus without files
+Hashes = dict[str, dict[str, str]]  # of `data.train` and so on: the SHA-256 of each file, or of the examples
+
+
+def file_hashes(data: Data) -> Hashes:
+    """The SHA-256 of every file that training reads its data from; raises RunError for one that cannot be read."""
+    return {f"data.{name}": {file: _hash_of(file) for file in files} for name, files in _files(data).items()}
+
+
+def example_hashes(data: Data, examples: Mapping[str, Iterable[Mapping[str, str]]]) -> Hashes:
+    """The SHA-256 of the examples of those splits that come from no file."""
+    held = _files(data)
+    return {f"data.{name}": {EXAMPLES: _hash_all(rows)} for name, rows in examples.items() if name not in held}
+
+
+def differences(before: Any, now: Hashes) -> list[str]:
+    """What is not as it was on record, a sentence each; what was never recorded says nothing."""
+    found = []
+    for name, hashes in now.items():
+        known = before.get(name) if isinstance(before, Mapping) else None
+        for what, sha256 in hashes.items():
+            recorded = known.get(what) if isinstance(known, Mapping) else None
+            if recorded is not None and recorded != sha256:
+                subject = "its examples have" if what == EXAMPLES else f"{what} has"
+                found.append(f"{name}: {subject} changed since this run began")
+    return found
+
+
+def _files(data: Data) -> dict[str, tuple[str, ...]]:
+    """What training reads its data from; nothing of a split whose examples no file holds."""
+    read = {name: _read_by(getattr(data, name)) for name in ("train", "valid", "tokenizer")}
+    return {name: files for name, files in read.items() if files and all(os.path.isfile(file) for file in files)}
+
+
+def _read_by(config: Config | None) -> tuple[str, ...]:
+    if isinstance(config, Corpus.Config):
+        return config.files_read()
+    return () if config is None else path_values(config)
+
+
+def _hash_of(file: str) -> str:
+    try:
+        with open(file, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise RunError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _hash_all(examples: Iterable[Mapping[str, str]]) -> str:
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(json.dumps(example).encode("ascii") + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,60 @@
+"""What in a run's folder is tfkit's own: nothing else is ever deleted, and nothing is written through a link."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tfkit.core.errors import RunError
+from tfkit.core.folders import named, remove_leftovers
+from tfkit.training.checkpoint import BESIDE, OPTIMIZER, STATE
+from tfkit.training.folder import CHECKPOINTS, OURS, WEIGHTS
+
+# what a checkpoint is called, one that is being written, and one that was set aside
+_CHECKPOINT = re.compile(r"step-\d{8,}(\.damaged)?|\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp")
+_OF_CHECKPOINT = (WEIGHTS, OPTIMIZER, BESIDE, STATE)
+
+
+def run_files(folder: Path) -> Iterator[Path]:
+    """The files of the run in a folder; a checkpoint that holds anything else is not one of ours."""
+    yield from named(folder, OURS)
+    for checkpoint in _checkpoints(folder):
+        files = list(named(checkpoint, _OF_CHECKPOINT))
+        if len(files) == len(list(checkpoint.iterdir())):
+            yield from files
+
+
+def clean_up(folder: Path) -> None:
+    """Remove what killed processes left of writing files in a run; raises RunError."""
+    remove_leftovers(folder, OURS)
+    for checkpoint in _checkpoints(folder):
+        remove_leftovers(checkpoint, _OF_CHECKPOINT)
+
+
+def check_regular(folder: Path) -> None:
+    """Raise RunError for what has the name of a file or folder of ours, but is a link or of another kind."""
+    for name in OURS:
+        _check(folder / name, is_folder=False)
+    _check(folder / CHECKPOINTS, is_folder=True)
+    for path in (folder / CHECKPOINTS).iterdir() if (folder / CHECKPOINTS).is_dir() else ():
+        if _CHECKPOINT.fullmatch(path.name):
+            _check(path, is_folder=True)
+            for name in _OF_CHECKPOINT:
+                _check(path / name, is_folder=False)
+
+
+def _checkpoints(folder: Path) -> Iterator[Path]:
+    """The folders that are named as tfkit names checkpoints."""
+    place = folder / CHECKPOINTS
+    if place.is_dir() and not place.is_symlink():
+        for path in sorted(place.iterdir()):
+            if _CHECKPOINT.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                yield path
+
+
+def _check(path: Path, is_folder: bool) -> None:
+    if path.is_symlink():
+        raise RunError(f"{path}: is a link, through which tfkit would write elsewhere; put there what it points to")
+    if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
+        raise RunError(f"{path}: is no {'folder' if is_folder else 'regular file'}, which tfkit would write there")

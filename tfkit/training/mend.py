@@ -1,0 +1,101 @@
+"""Files of a run that training does not need: where one is damaged, it is set aside, told, and begun anew."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from tfkit.core.errors import RunError
+from tfkit.core.files import open_log, read_bytes, read_json, read_text, whole, write_text
+from tfkit.training.checkpoint import Checkpoints
+from tfkit.training.folder import CHECKPOINTS, EVALUATION, LOG, METRICS, RECIPE, RESOLVED, RunFolder
+from tfkit.training.metrics_log import good_lines
+
+UNCHECKED = "whether the recipe is the one that the run began with cannot be checked"
+
+
+def mend(folder: RunFolder) -> Iterator[str]:
+    """Set aside what cannot be used; gives what is to be told, a sentence each. Raises RunError."""
+    if not (folder / RESOLVED).exists() and Checkpoints(folder / CHECKPOINTS).all():
+        yield f"{folder / RESOLVED}: is missing; {UNCHECKED}"
+    for name, problem in ((RESOLVED, _not_yaml), (RECIPE, _not_text), (EVALUATION, _not_scores), (LOG, _not_open)):
+        why = problem(folder / name) if (folder / name).exists() else ""
+        if why:
+            aside = _free_name(folder / name)
+            _rename(folder / name, aside)
+            unchecked = f"; {UNCHECKED}" if name == RESOLVED else ""
+            yield f"{folder / name}: {why}; it is {aside.name} now, and begun anew{unchecked}"
+    yield from _mend_metrics(folder / METRICS)
+
+
+def _mend_metrics(file: Path) -> Iterator[str]:
+    """Keep the lines that are whole; a last line without an end was cut off by a kill, and is no damage."""
+    if not file.exists():
+        return
+    aside = _free_name(file)
+    try:
+        text = read_bytes(file)
+    except RunError:
+        _rename(file, aside)
+        yield f"{file}: cannot be read; it is {aside.name} now, and begun anew"
+        return
+    good, bad = good_lines(text)
+    if bad:
+        with whole(aside) as beside:
+            shutil.copyfile(file, beside)
+        write_text(file, "".join(f"{line}\n" for line in good))
+        yield f"{file}: {bad} of its lines are damaged and left out; as it was, it is {aside.name}"
+
+
+def _not_yaml(file: Path) -> str:
+    try:
+        data = yaml.safe_load(read_text(file))
+    except RunError:
+        return "is no text"
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return "is no YAML"
+    return "" if isinstance(data, dict) else "is no recipe"
+
+
+def _not_text(file: Path) -> str:
+    try:
+        read_text(file)
+    except RunError:
+        return "is no text"
+    return ""
+
+
+def _not_scores(file: Path) -> str:
+    try:
+        data = read_json(file)
+    except RunError:
+        return "is no JSON"
+    return "" if isinstance(data, dict) else "holds no scores"
+
+
+def _not_open(file: Path) -> str:
+    try:
+        open_log(file).close()
+    except RunError:
+        return "cannot be written"
+    return ""
+
+
+def _free_name(file: Path) -> Path:
+    """`metrics.jsonl.damaged`, numbered where that is taken."""
+    aside, number = file.with_name(f"{file.name}.damaged"), 1
+    while os.path.lexists(aside):
+        number += 1
+        aside = file.with_name(f"{file.name}.damaged-{number}")
+    return aside
+
+
+def _rename(file: Path, aside: Path) -> None:
+    try:
+        os.rename(file, aside)
+    except OSError as error:
+        raise RunError(f"{file}: cannot be renamed: {error.strerror}") from None
