@@ -18,9 +18,14 @@ import pytest
 from tfkit.core import folders
 
 KILLED = -signal.SIGKILL
-SHARES = [pytest.param(7, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]  # of the events: every n-th
 _CALLS = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "fsync", "chmod", "ftruncate", "pwrite")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+def shares(every: int) -> Any:
+    """Parametrizes `share`: every so many events in the quick suite, all of them in the slow one."""
+    some, whole = pytest.param(every, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)
+    return pytest.mark.parametrize("share", [some, whole])
 
 
 def forked(work: Callable[[], object], event: int | None = None) -> int:

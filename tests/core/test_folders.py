@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kills import SHARES, kills
+from tests.kills import kills, shares
 from tfkit.core import folders
 from tfkit.core.errors import RunError
 from tfkit.core.files import temporary, whole, write_text
@@ -101,7 +101,7 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("steps", [True, False], ids=["one step", "two steps"], indirect=True)
-@pytest.mark.parametrize("share", SHARES)
+@shares(7)
 def test_killed_at_any_file_event(target: Path, steps: None, share: int) -> None:
     seen = set()
     for event in kills(lambda: replace(target), share):
@@ -122,7 +122,7 @@ def test_killed_at_any_file_event(target: Path, steps: None, share: int) -> None
     assert seen == {"old", "new"}
 
 
-@pytest.mark.parametrize("share", SHARES)
+@shares(7)
 def test_killed_where_nothing_was(tmp_path: Path, share: int) -> None:
     target = tmp_path / "goal"
     for event in kills(lambda: replace(target), share):
@@ -133,7 +133,7 @@ def test_killed_where_nothing_was(tmp_path: Path, share: int) -> None:
 
 
 @pytest.mark.parametrize("steps", [True, False], ids=["one step", "two steps"], indirect=True)
-@pytest.mark.parametrize("share", SHARES)
+@shares(7)
 def test_killed_while_cleaning_up(target: Path, steps: None, share: int) -> None:
     """Whatever a kill left is dealt with by a start that is killed, too."""
     for event in kills(lambda: replace(target), 4 * share):

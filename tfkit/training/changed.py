@@ -16,30 +16,31 @@ from tfkit.recipe.sections import Data
 
 DATA = "data"  # the key of environment.json
 EXAMPLES = "examples"  # what is hashed of a corpus without files
-Hashes = dict[str, dict[str, str]]  # of `data.train` and so on: the SHA-256 of each file, or of the examples
+Hashes = dict[str, dict[str, str]]  # of train, valid and tokenizer: the SHA-256 of each file, or of the examples
 
 
 def file_hashes(data: Data) -> Hashes:
     """The SHA-256 of every file that training reads its data from; raises RunError for one that cannot be read."""
-    return {f"data.{name}": {file: _hash_of(file) for file in files} for name, files in _files(data).items()}
+    held = _files(data)
+    known = {file: _hash_of(file) for file in {file for files in held.values() for file in files}}
+    return {name: {file: known[file] for file in files} for name, files in held.items()}
 
 
 def example_hashes(data: Data, examples: Mapping[str, Iterable[Mapping[str, str]]]) -> Hashes:
     """The SHA-256 of the examples of those splits that come from no file."""
     held = _files(data)
-    return {f"data.{name}": {EXAMPLES: _hash_all(rows)} for name, rows in examples.items() if name not in held}
+    return {name: {EXAMPLES: _hash_all(rows)} for name, rows in examples.items() if name not in held}
 
 
-def differences(before: Any, now: Hashes) -> list[str]:
-    """What is not as it was on record, a sentence each; what was never recorded says nothing."""
-    found = []
+def differences(before: Any, now: Hashes) -> dict[str, list[str]]:
+    """What is not as it was on record, and in which of train, valid and tokenizer; what was never recorded is none."""
+    found: dict[str, list[str]] = {}
     for name, hashes in now.items():
         known = before.get(name) if isinstance(before, Mapping) else None
         for what, sha256 in hashes.items():
             recorded = known.get(what) if isinstance(known, Mapping) else None
             if recorded is not None and recorded != sha256:
-                subject = "its examples have" if what == EXAMPLES else f"{what} has"
-                found.append(f"{name}: {subject} changed since this run began")
+                found.setdefault(f"the examples of data.{name}" if what == EXAMPLES else what, []).append(name)
     return found
 
 

@@ -11,8 +11,8 @@ from tfkit.core.folders import named, remove_leftovers
 from tfkit.training.checkpoint import BESIDE, OPTIMIZER, STATE
 from tfkit.training.folder import CHECKPOINTS, OURS, WEIGHTS
 
-# what a checkpoint is called, one that is being written, and one that was set aside
-_CHECKPOINT = re.compile(r"step-\d{8,}(\.damaged)?|\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp")
+_UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # what a checkpoint is called while it is written
+_CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged)?|{_UNFINISHED}")  # and then, and when it was set aside
 _OF_CHECKPOINT = (WEIGHTS, OPTIMIZER, BESIDE, STATE)
 
 
@@ -42,6 +42,13 @@ def check_regular(folder: Path) -> None:
             _check(path, is_folder=True)
             for name in _OF_CHECKPOINT:
                 _check(path / name, is_folder=False)
+
+
+def in_checkpoints(folder: Path) -> list[str]:
+    """The names of what is in the folder of the checkpoints, without a save that was cut off."""
+    place = folder / CHECKPOINTS
+    names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+    return [name for name in names if re.fullmatch(_UNFINISHED, name) is None]
 
 
 def _checkpoints(folder: Path) -> Iterator[Path]:

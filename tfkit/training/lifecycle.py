@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,31 +116,36 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     """The run that is there, in the state of its last checkpoint."""
     before = folder.known
     hashes = {} if recipe.data is None else file_hashes(recipe.data)
-    _check_data(folder, recipe, differences(before.get(DATA), hashes), reporter)
+    changed = _accepted(folder, recipe, differences(before.get(DATA), hashes))
     task = prepare(recipe, reporter, Tokenizer.load(folder / TOKENIZER), initial=False, labels=read_labels(folder))
-    _check_data(folder, recipe, differences(before.get(DATA), task.hashes), reporter)
+    changed |= _accepted(folder, recipe, differences(before.get(DATA), task.hashes))
     trainer = Trainer(task, folder, reporter, _beside(before, reporter))
-    for message in changes(needs_of(folder)):
+    for message in (*(_told(*one) for one in changed.items()), *changes(needs_of(folder))):
         reporter.say(message)
     trainer.restore(checkpoint)
+    if any("valid" in splits for splits in changed.values()):
+        trainer.progress.best = None  # it was measured on other examples
     kept = {key: value for key, value in before.items() if key not in ("finished", NEEDS)}
-    now = environment(task.settings.seed, task.train.device)
-    again = resumption(before, now, trainer.progress.step)
-    known = kept | again | {DATA: hashes | task.hashes} | _needs(folder, task)
-    write_json(folder / ENVIRONMENT, known)
+    again = resumption(before, environment(task.settings.seed, task.train.device), trainer.progress.step)
+    write_json(folder / ENVIRONMENT, kept | again | {DATA: hashes | task.hashes} | _needs(folder, task))
     _describe(folder, task)
     reporter.open(folder / LOG)
     reporter.say(f"going on with {folder} from step {trainer.progress.step:,}")
     return trainer
 
 
-def _check_data(folder: RunFolder, recipe: Recipe, changed: list[str], reporter: Reporter) -> None:
-    """Raise RunError where the data is not what the run began with, unless the recipe accepts that."""
+def _accepted(folder: RunFolder, recipe: Recipe, changed: dict[str, list[str]]) -> dict[str, list[str]]:
+    """What of the data has changed since the run began; raises RunError unless the recipe accepts that."""
     if changed and recipe.train.changed_data == "refuse":
+        lines = "".join(f"\n  {_told(*one)}" for one in changed.items())
         go_on = "to go on all the same, say --set train.changed_data=accept"
-        raise RunError(f"{folder}: cannot be resumed with other data; {go_on}\n  " + "\n  ".join(changed))
-    for message in changed:
-        reporter.say(message)
+        raise RunError(f"{folder}: cannot be resumed with other data; {go_on}{lines}")
+    return changed
+
+
+def _told(what: str, splits: Sequence[str]) -> str:
+    verb = "have" if what.startswith("the examples") else "has"
+    return f"{what} {verb} changed since this run began ({', '.join(f'data.{name}' for name in splits)})"
 
 
 def _needs(folder: RunFolder, task: Task) -> dict[str, Any]:

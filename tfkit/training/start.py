@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import is_temporary, read_text
+from tfkit.core.files import read_text
 from tfkit.training.checkpoint import Checkpoints, read_progress
+from tfkit.training.contents import in_checkpoints
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, WEIGHTS, RunFolder
 
 # what a run is about: with other values it would be another run; steps and intervals may change
@@ -92,11 +93,9 @@ def _worth_keeping(folder: RunFolder) -> str:
     """What there is that a run without a checkpoint would lose if it began again; empty where that is nothing."""
     found = [name for name in (WEIGHTS, EVALUATION) if (folder / name).exists()]
     found += ["the record of a finished run"] if folder.holds_run and "finished" in folder.known else []
-    checkpoints = folder / CHECKPOINTS
-    others = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
-    found += [f"{CHECKPOINTS}/{path.name}" for path in others if not is_temporary(path)][:3]
-    found += [path.name for path in _renamed(folder)]
-    return ", ".join(found)
+    found += [f"{CHECKPOINTS}/{name}" for name in in_checkpoints(folder.path)[:3]]
+    found += [f"{path.name}/" for path in _renamed(folder)]
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
 
 
 def _renamed(folder: RunFolder) -> list[Path]:

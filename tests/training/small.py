@@ -1,0 +1,71 @@
+"""A run that is trained in a moment, from files that a test can change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.run import Run, train
+
+LINES = ["one two three four", "two three", "four five six one two", "three one", "six six five", "one five two"]
+RECIPE: dict[str, Any] = {
+    "tfkit": 1,
+    "model": {
+        "type": "decoder",
+        "d_model": 8,
+        "num_layers": 1,
+        "vocab_size": "tokenizer",
+        "max_length": 16,
+        "embedding": "tokens",
+        "position": "sinusoidal",
+        "layer": {
+            "norm": "layer_norm",
+            "attention": {"type": "multi_head", "num_heads": 2, "dropout": 0.1},
+            "feedforward": {"type": "mlp", "d_ff": 8},
+            "dropout": 0.2,
+        },
+        "head": {"type": "language_model", "tied": True},
+        "init": "xavier",
+    },
+    "data": {"tokenizer": "word", "batch": {"size": 2}},
+    "objective": {"type": "causal_lm", "join": False},
+    "train": {
+        "steps": 3,
+        "device": "cpu",
+        "schedule": {"type": "constant", "lr": 0.05},
+        "evaluate_every": 1,
+        "checkpoint_every": 2,
+        "metrics": ["perplexity"],
+    },
+}
+
+
+def small(folder: Path, **train: Any) -> Recipe:
+    """The recipe, with its texts in `folder`; they are written where they are not there yet."""
+    for split, lines in (("train", LINES), ("valid", LINES[:2])):
+        if not (folder / f"{split}.txt").exists():
+            (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    corpora = {split: {"type": "text", "files": str(folder / f"{split}.txt")} for split in ("train", "valid")}
+    data = {**RECIPE["data"], **corpora}
+    return load_recipe({**RECIPE, "data": data, "train": {**RECIPE["train"], **train}})
+
+
+def trained(loaded: Recipe, out: Path | str | None, **options: Any) -> Run:
+    """The run of a recipe, without a word."""
+    return train(loaded, out, progress=False, **options)
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All of a run that the same steps give again."""
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    last = max((folder / "checkpoints").glob("step-????????"))
+    return {
+        "metrics": [
+            {name: value for name, value in line.items() if not name.endswith("_per_second")} for line in metrics
+        ],
+        "weights": (folder / "model.safetensors").read_bytes(),
+        "evaluation": (folder / "evaluation.json").read_bytes(),
+        **{f"{last.name}/{file.name}": file.read_bytes() for file in last.glob("*.*")},
+    }

@@ -1,0 +1,95 @@
+"""A run is killed at any of its file events: nothing is lost, and the same line goes on to the same bits."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.kills import kills, shares
+from tests.training.small import outcome, small, trained
+from tfkit.core import folders
+from tfkit.run import load_run
+
+MINE = {"notes.txt": "mine", "mine/deep.txt": "mine too", "checkpoints/best/model.safetensors": "a copy"}
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def leftovers(folder: Path) -> list[str]:
+    """What no finished command leaves."""
+    return [str(path) for path in folder.rglob(".*")]
+
+
+@pytest.mark.parametrize("keep", ["best", pytest.param("last", marks=pytest.mark.slow)])
+@shares(23)
+def test_the_same_line_goes_on_after_any_kill(tmp_path: Path, keep: str, share: int) -> None:
+    loaded, folder = small(tmp_path, keep=keep), tmp_path / "run"
+    unbroken = outcome(trained(loaded, tmp_path / "unbroken").folder)
+    seen = set()
+    for event in kills(lambda: trained(loaded, folder, resume=True), share):
+        if (folder / "model.safetensors").exists():
+            assert (folder / "checkpoints").is_dir(), event  # weights never stand alone
+            load_run(folder).generate("one", max_new_tokens=2)
+            seen.add("weights")
+        elif folder.is_dir() and any(folder.glob("checkpoints/step-*")):
+            seen.add("checkpoint")
+        else:
+            seen.add("nothing")
+        assert outcome(trained(loaded, folder, resume=True).folder) == unbroken, event
+        assert not leftovers(tmp_path), event
+        shutil.rmtree(folder)
+    assert seen == {"nothing", "checkpoint", "weights"}
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again(tmp_path: Path) -> None:
+    loaded, folder = small(tmp_path), tmp_path / "run"
+    unbroken = outcome(trained(loaded, tmp_path / "unbroken").folder)
+    for first in range(8, 200, 13):
+        for number, _ in enumerate(kills(lambda: trained(loaded, folder, resume=True), first)):
+            if number > 40:
+                break
+        assert outcome(trained(loaded, folder, resume=True).folder) == unbroken, first
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("step", ["one", pytest.param("two", marks=pytest.mark.slow)])
+@shares(29)
+def test_replacing_leaves_the_old_run_or_the_new_one(
+    tmp_path: Path, step: str, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one step, or where the system has no such step, in two, between which the old run stands aside."""
+    if step == "two":
+        monkeypatch.setattr(folders, "exchange", lambda *_: False)
+    before, after, folder = small(tmp_path, seed=1), small(tmp_path, seed=2), tmp_path / "run"
+    old = trained(before, tmp_path / "old").folder
+    unbroken = outcome(trained(after, tmp_path / "new").folder)
+    written = outcome(old)
+    for name, text in MINE.items():
+        (old / name).parent.mkdir(exist_ok=True)
+        (old / name).write_text(text)
+    shutil.copytree(old, folder)
+    seen = set()
+    for event in kills(lambda: trained(after, folder, force=True), share):
+        if not folder.exists():
+            assert step == "two"
+        elif json.loads((folder / "environment.json").read_text())["seed"] == 1:
+            assert outcome(folder) == written, event
+            seen.add("old")
+        else:
+            assert {"recipe.yaml", "resolved.yaml", "tokenizer.json"} <= set(os.listdir(folder)), event
+            assert list(folder.glob("checkpoints/step-????????")), event
+            seen.add("new")
+        assert outcome(trained(after, folder, force=True).folder) == unbroken, event
+        kept = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.txt")}
+        assert kept == {"notes.txt": "mine", "mine/deep.txt": "mine too"}, event
+        assert (folder / "checkpoints.old" / "best" / "model.safetensors").read_text() == "a copy", event
+        assert not leftovers(tmp_path), event
+        shutil.rmtree(folder)
+        shutil.copytree(old, folder)
+    assert seen == {"old", "new"}
