@@ -34,10 +34,13 @@ class Claim:
         """Take the folder; raises RunError for one that may not be used, with nothing in it changed."""
         self.folder, self.resume = folder, resume
         self._place = Path(os.path.realpath(folder.path))  # the folder may be a link, which stays
-        self._told = recover(self._place, run_files)
-        check_ours(folder)
         self._made: list[Path] = []
-        self._lock = self._locked()
+        try:
+            self._told = recover(self._place, run_files)
+            check_ours(folder)
+            self._lock = self._locked()
+        except OSError as error:
+            raise RunError(f"{folder}: cannot be read: {error.strerror or error}") from None
         try:
             check_ours(folder)  # others had it until now
             self._is_free = folder.is_free
@@ -95,11 +98,18 @@ class Claim:
             except (FileExistsError, FileNotFoundError):
                 continue  # somebody made it, or gave it up, just now
             except OSError as error:
+                self._remove_made()
                 raise RunError(f"{self.folder}: cannot be made: {error.strerror or error}") from None
+            except RunError:
+                self._remove_made()
+                raise
         raise RunError(f"{self.folder}: cannot be made: it is a link to itself, or others remove it again and again")
 
     def _give_up(self) -> None:
         self._lock.release()
+        self._remove_made()
+
+    def _remove_made(self) -> None:
         for path in self._made:
             with contextlib.suppress(OSError):  # something was written
                 path.rmdir()

@@ -1,0 +1,351 @@
+"""Who may train in a folder: one process at a time, through no link, and nothing that was there is lost."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kills import forked
+from tests.training.small import outcome, small, trained
+from tfkit.core.errors import RunError, UsageError
+from tfkit.core.files import temporary
+from tfkit.run import Run, load_run
+from tfkit.training.claim import Claim, claim_folder, one_training
+from tfkit.training.folder import RunFolder
+from tfkit.training.loop import Trainer
+
+SMALL = {"steps": 1, "metrics": []}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("done")
+    return trained(small(folder), folder / "run")
+
+
+@pytest.fixture
+def run(done: Run, tmp_path: Path) -> Path:
+    """A finished run that a test may damage."""
+    shutil.copytree(done.folder, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def paused(done: Run, tmp_path: Path) -> Iterator[Any]:
+    """Trains in a process of its own, which waits in its first step; gives its id, and kills it in the end."""
+    children: list[int] = []
+    waiting, go_on = os.pipe()  # it waits for a byte that never comes, or for the end of this process
+    ready, there = os.pipe()
+
+    def work(options: dict[str, Any]) -> None:
+        def wait(*_: Any) -> None:
+            os.write(there, b".")
+            os.close(go_on)
+            os.read(waiting, 1)
+
+        Trainer._step = wait  # type: ignore[method-assign,assignment]
+        trained(small(tmp_path, **SMALL), **options)
+
+    def start(**options: Any) -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+            child = os.fork()
+        if not child:
+            try:
+                work(options)
+            finally:
+                os._exit(1)
+        children.append(child)
+        os.read(ready, 1)
+        return child
+
+    yield start
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    for handle in (waiting, go_on, ready, there):
+        os.close(handle)
+
+
+def test_the_second_process_is_refused_and_the_first_goes_on(tmp_path: Path, paused: Any) -> None:
+    child = paused(out=tmp_path / "run")
+    before = content(tmp_path / "run")
+    for options in ({}, {"resume": True}, {"force": True}):
+        with pytest.raises(RunError, match=rf"run: is being trained by process {child}$"):
+            trained(small(tmp_path), tmp_path / "run", **options)
+    assert content(tmp_path / "run") == before
+
+
+def test_the_default_folder_of_a_living_process_is_taken(
+    tmp_path: Path, paused: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paused(out=None)
+    name = small(tmp_path).name
+    assert str(trained(small(tmp_path, **SMALL), None).folder) == f"runs/{name}-2"
+    with pytest.raises(RunError, match=rf"runs/{name}: is being trained"):
+        trained(small(tmp_path), Path("runs") / name, resume=True)
+
+
+def test_claims_of_one_name_never_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing is written yet, too."""
+    monkeypatch.chdir(tmp_path)
+    claims = [claim_folder("a", None, False, False) for _ in range(3)]
+    assert [str(claim.folder) for claim in claims] == ["runs/a", "runs/a-2", "runs/a-3"]
+    with claims[1]:
+        pass
+    assert not Path("runs/a-2").exists()  # nothing was written into it
+    again = claim_folder("a", None, False, False)
+    assert str(again.folder) == "runs/a-2"
+    for claim in (*claims, again):
+        with claim:
+            pass
+    assert not os.listdir("runs")
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with Claim(RunFolder(tmp_path / "run")), pytest.raises(RunError, match="is being trained"):
+        Claim(RunFolder(tmp_path / "run"))
+    assert (tmp_path / "run").is_dir() and not os.listdir(tmp_path / "run")
+    with Claim(RunFolder(tmp_path / "a" / "b" / "c")):
+        assert (tmp_path / "a" / "b" / "c").is_dir()
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_what_a_kill_left_is_no_run(tmp_path: Path) -> None:
+    """Killed before the first file had its name: the same line starts again."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    temporary(folder / "environment.json").write_text("{")
+    (folder / ".lock").touch()
+    assert RunFolder(folder).is_free
+    trained(small(tmp_path, **SMALL), folder)
+    assert not list(folder.glob(".*"))
+
+
+def test_two_trainings_in_one_process_are_refused(tmp_path: Path) -> None:
+    seen: list[BaseException] = []
+
+    def second() -> None:
+        try:
+            trained(small(tmp_path, **SMALL), tmp_path / "second")
+        except UsageError as error:
+            seen.append(error)
+
+    step = Trainer._step
+    done = []
+
+    def beside(self: Trainer, *arguments: Any) -> Any:
+        if not done:
+            done.append(1)
+            thread = threading.Thread(target=second)
+            thread.start()
+            thread.join()
+        return step(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_step", beside)
+        trained(small(tmp_path, **SMALL), tmp_path / "first")
+    assert len(seen) == 1 and "another thread of this process is training" in str(seen[0])
+    assert not (tmp_path / "second").exists()
+    trained(small(tmp_path, **SMALL), tmp_path / "second")
+    with one_training():  # a child of a process that trains may train
+        assert forked(lambda: trained(small(tmp_path, **SMALL), tmp_path / "third")) == 0
+
+
+@pytest.mark.parametrize("damage", ["removed", "emptied", "renamed", "moved", "weights alone"])
+@pytest.mark.parametrize("other", [False, True])
+def test_resume_never_deletes_a_model(done: Run, run: Path, damage: str, other: bool) -> None:
+    checkpoints = run / "checkpoints"
+    if damage == "moved":
+        checkpoints.rename(run / "old")
+    elif damage == "renamed":
+        for path in list(checkpoints.iterdir()):
+            path.rename(checkpoints / f"best-{path.name}")
+    else:
+        shutil.rmtree(checkpoints)
+        if damage == "emptied":
+            checkpoints.mkdir()
+        elif damage == "weights alone":
+            for name in ("environment.json", "evaluation.json"):
+                text = (run / name).read_text() if name == "environment.json" else ""
+                (run / name).write_text(text.replace('"finished"', '"x"')) if text else (run / name).unlink()
+    before = content(run)
+    loaded = small(run.parent, seed=5 if other else 0)
+    with pytest.raises(RunError, match=r"run: holds model\.safetensors.* but no checkpoint to go on from") as error:
+        trained(loaded, run, resume=True)
+    assert "--force replaces the run, or choose another --out" in str(error.value)
+    assert ("if old holds its checkpoints, rename it to checkpoints" in str(error.value)) == (damage == "moved")
+    assert ("checkpoints/best-step" in str(error.value)) == (damage == "renamed")
+    with pytest.raises(RunError, match=r"run: holds model\.safetensors.*--force replaces it, or choose") as error:
+        trained(loaded, run)
+    assert "--resume" not in str(error.value)
+    assert content(run) == before
+    if damage == "moved":
+        (run / "old").rename(checkpoints)
+        trained(small(done.folder.parent), run, resume=True)  # is finished
+
+
+def test_checkpoints_that_stand_alone_are_told_too(run: Path) -> None:
+    """Without weights and the record of an end a run was stopped; its checkpoints are all there is."""
+    for name in ("model.safetensors", "evaluation.json"):
+        (run / name).unlink()
+    text = (run / "environment.json").read_text()
+    (run / "environment.json").write_text(text.replace('"finished"', '"x"'))
+    (run / "checkpoints").rename(run / "saved")
+    with pytest.raises(RunError, match="run: holds saved/, but no checkpoint"):
+        trained(small(run.parent), run, resume=True)
+    (run / "saved").rename(run.parent / "saved")
+    assert outcome(trained(small(run.parent), run, resume=True).folder)  # nothing could be lost
+
+
+def test_force_keeps_what_is_the_users(run: Path) -> None:
+    step = sorted((run / "checkpoints").glob("step-*"))[-1]
+    mine = {"notes.txt", "mine/a", "checkpoints/copy/state.json", f"checkpoints/{step.name}/notes.txt", "x.damaged"}
+    for name in mine:
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text(name)
+    weights = (step / "model.safetensors").read_bytes()
+    trained(small(run.parent, seed=3, **SMALL), run, force=True)
+    assert {(run / name).read_text() for name in ("notes.txt", "mine/a", "x.damaged")} < mine
+    assert (run / "checkpoints.old" / "copy" / "state.json").read_text() in mine
+    assert (run / "checkpoints.old" / step.name / "notes.txt").read_text() in mine
+    # with something else in it, it was no checkpoint of ours
+    assert (run / "checkpoints.old" / step.name / "model.safetensors").read_bytes() == weights
+    assert "held files of yours, which are in" in (run / "train.log").read_text()
+    assert sorted(path.name for path in (run / "checkpoints").iterdir())[-1] == "step-00000001"
+    assert os.listdir(run.parent).count("run") == 1 and not list(run.parent.glob(".*"))
+
+
+LINKED = ["checkpoints", "train.log", "metrics.jsonl", "environment.json", "model.safetensors", "evaluation.json"]
+
+
+@pytest.mark.parametrize("name", [*LINKED, "recipe.yaml", "checkpoints/step", "checkpoints/step/state.json"])
+@pytest.mark.parametrize("how", ["resume", "force"])
+def test_nothing_is_written_through_a_link(run: Path, name: str, how: str) -> None:
+    outside = run.parent / "outside"
+    path = run / name.replace("step", sorted(os.listdir(run / "checkpoints"))[-1])
+    path.rename(outside)
+    path.symlink_to(outside)
+    loaded = small(run.parent, steps=5)
+    before = content(run.parent)
+    with pytest.raises(RunError, match=rf"{path.name}: is a link, through which tfkit would write elsewhere"):
+        trained(loaded, run, **{how: True})
+    assert content(run.parent) == before and path.is_symlink()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "train.log", "checkpoints"])
+@pytest.mark.parametrize("how", ["resume", "force"])
+def test_what_is_of_another_kind_is_refused(run: Path, name: str, how: str) -> None:
+    if name == "checkpoints":
+        shutil.rmtree(run / name)
+        (run / name).write_text("a file")
+    elif name == "train.log":
+        (run / name).unlink()
+        os.mkfifo(run / name)
+    else:
+        (run / name).unlink()
+        (run / name).mkdir()
+    with pytest.raises(RunError, match=rf"{name}: is no (folder|regular file)"):
+        trained(small(run.parent, steps=5), run, **{how: True})
+
+
+def test_the_run_itself_may_be_a_link(run: Path) -> None:
+    link = run.parent / "link"
+    link.symlink_to("run")
+    trained(small(run.parent, seed=3, **SMALL), link, force=True)
+    assert link.is_symlink() and run.is_dir() and not run.is_symlink()
+    assert load_run(link).recipe.train.seed == load_run(run).recipe.train.seed == 3
+    (run.parent / "dangling").symlink_to("made")
+    trained(small(run.parent, **SMALL), run.parent / "dangling")
+    assert (run.parent / "made" / "model.safetensors").is_file()
+    (run.parent / "loop").symlink_to("loop")
+    with pytest.raises(RunError, match="loop: cannot be made"):
+        trained(small(run.parent), run.parent / "loop")
+
+
+def test_a_folder_that_cannot_be_replaced_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = content(run)
+    loaded = small(run.parent, seed=3)
+    monkeypatch.chdir(run)
+    with pytest.raises(RunError, match="is the folder you are in, and would be replaced; go to another folder first"):
+        trained(loaded, ".", force=True)
+    monkeypatch.chdir(run.parent)
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == run)
+    with pytest.raises(RunError, match="run: is a mount point"):
+        trained(loaded, run, force=True)
+    assert content(run) == before
+
+
+def test_a_free_working_folder_can_be_trained_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert trained(small(tmp_path, **SMALL), ".").model is not None
+    monkeypatch.chdir(tmp_path)
+    assert (tmp_path / "here" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\0b"])
+def test_what_is_no_name_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"--out: .* is no name of a folder"):
+        trained(small(tmp_path), name)
+    assert sorted(os.listdir(tmp_path)) == ["train.txt", "valid.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, why in {
+        "file": "is a file",
+        "file/x": "cannot be made: Not a directory",
+        "x" * 300: "cannot be read: File name too long",
+    }.items():
+        with pytest.raises(RunError, match=f"{name}: {why}"):
+            trained(small(tmp_path), tmp_path / name)
+
+
+def test_an_environment_that_cannot_be_read_is_named(run: Path) -> None:
+    for text, why in {"{": "cannot be read", "[]": "holds no mapping", "[" * 10**5: "cannot be read"}.items():
+        (run / "environment.json").write_text(text)
+        for how in ("resume", "force"):
+            with pytest.raises(RunError, match=rf"environment\.json: {why}"):
+                trained(small(run.parent), run, **{how: True})
+    (run / "environment.json").unlink()
+    with pytest.raises(RunError, match="is not empty and holds no run of tfkit"):
+        trained(small(run.parent), run, resume=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("out", [None, "run"])
+def test_two_commands_at_once(tmp_path: Path, out: str | None) -> None:
+    """The real command, twice at the same moment: both train in folders of their own, or one is refused."""
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text((trained(small(tmp_path, steps=30), tmp_path / "first").folder / "resolved.yaml").read_text())
+    command = [sys.executable, "-m", "tfkit", "train", str(recipe), *(["--out", out] if out else [])]
+    for _ in range(4):
+        both = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        said = [one.communicate(timeout=200)[1] for one in both]
+        codes = [one.returncode for one in both]
+        if out:
+            assert sorted(codes) == [0, 2], said
+            assert any("is being trained by process" in text or "holds a finished run" in text for text in said)
+            shutil.rmtree(tmp_path / out)
+        else:
+            assert codes == [0, 0], said
+    runs = list((tmp_path / "runs").iterdir()) if out is None else []
+    assert len(runs) == (8 if out is None else 0)
+    for folder in runs:
+        assert len((folder / "metrics.jsonl").read_text().splitlines()) == 30 and load_run(folder).model is not None
