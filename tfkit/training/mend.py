@@ -13,14 +13,15 @@ from tfkit.core.errors import RunError
 from tfkit.core.files import open_log, read_bytes, read_json, read_text, whole, write_text
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.folder import CHECKPOINTS, EVALUATION, LOG, METRICS, RECIPE, RESOLVED, RunFolder
-from tfkit.training.metrics_log import good_lines
+from tfkit.training.metrics_log import good_lines, step_of
 
 UNCHECKED = "whether the recipe is the one that the run began with cannot be checked"
 
 
 def mend(folder: RunFolder) -> Iterator[str]:
     """Set aside what cannot be used; gives what is to be told, a sentence each. Raises RunError."""
-    if not (folder / RESOLVED).exists() and Checkpoints(folder / CHECKPOINTS).all():
+    last = Checkpoints(folder / CHECKPOINTS).last()
+    if last is not None and not (folder / RESOLVED).exists():
         yield f"{folder / RESOLVED}: is missing; {UNCHECKED}"
     for name, problem in ((RESOLVED, _not_yaml), (RECIPE, _not_text), (EVALUATION, _not_scores), (LOG, _not_open)):
         why = problem(folder / name) if (folder / name).exists() else ""
@@ -29,26 +30,27 @@ def mend(folder: RunFolder) -> Iterator[str]:
             _rename(folder / name, aside)
             unchecked = f"; {UNCHECKED}" if name == RESOLVED else ""
             yield f"{folder / name}: {why}; it is {aside.name} now, and begun anew{unchecked}"
-    yield from _mend_metrics(folder / METRICS)
+    yield from _mend_metrics(folder / METRICS, 0 if last is None else int(last.name[5:]))
 
 
-def _mend_metrics(file: Path) -> Iterator[str]:
+def _mend_metrics(file: Path, step: int) -> Iterator[str]:
     """Keep the lines that are whole; a last line without an end was cut off by a kill, and is no damage."""
-    if not file.exists():
-        return
-    aside = _free_name(file)
     try:
-        text = read_bytes(file)
+        text = read_bytes(file) if file.exists() else b""
     except RunError:
+        text, aside = b"", _free_name(file)
         _rename(file, aside)
         yield f"{file}: cannot be read; it is {aside.name} now, and begun anew"
-        return
     good, bad = good_lines(text)
     if bad:
+        aside = _free_name(file)
         with whole(aside) as beside:
             shutil.copyfile(file, beside)
         write_text(file, "".join(f"{line}\n" for line in good))
         yield f"{file}: {bad} of its lines are damaged and left out; as it was, it is {aside.name}"
+    missing = step - len({step_of(line) for line in good if step_of(line) <= step})
+    if missing > bad:
+        yield f"{file}: has no lines of {missing:,} of the {step:,} steps that the run has made"
 
 
 def _not_yaml(file: Path) -> str:

@@ -15,7 +15,7 @@ class MetricsLog:
     def __init__(self, path: Path, step: int = 0) -> None:
         """Go on after the lines up to `step`; raises RunError."""
         if path.exists():
-            kept = [line for line in good_lines(read_bytes(path))[0] if json.loads(line)["step"] <= step]
+            kept = [line for line in good_lines(read_bytes(path))[0] if step_of(line) <= step]
             write_text(path, "".join(line + "\n" for line in kept))
         self._file: IO[str] = open_log(path)
 
@@ -31,9 +31,14 @@ class MetricsLog:
 
 def good_lines(text: bytes) -> tuple[list[str], int]:
     """The lines of a metrics.jsonl that are about a step, and how many are not; what a kill cut off is neither."""
-    lines = text.split(b"\n")
-    good = [line.decode("utf-8") for line in lines[:-1] if _is_about_a_step(line)]
-    return good, len(lines) - 1 - len(good)
+    *lines, last = text.split(b"\n")
+    good = [line.decode("utf-8") for line in lines if _is_about_a_step(line)]
+    return good, len(lines) - len(good) + (last[:1] not in (b"", b"{"))
+
+
+def step_of(line: str) -> int:
+    """The step that a good line is about."""
+    return int(json.loads(line)["step"])
 
 
 def _is_about_a_step(line: bytes) -> bool:

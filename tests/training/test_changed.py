@@ -1,0 +1,163 @@
+"""A run goes on with the data it began with, or is told what has changed; its environment keeps how it began."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tfkit
+from tests.training.small import RECIPE, outcome, small, trained
+from tfkit.core.errors import RecipeError, RunError
+from tfkit.core.options import RecipePath
+from tfkit.data.corpus import Corpus, Example, LabelledText, ParallelText, Phrases, Text
+from tfkit.recipe.load import load_recipe
+from tfkit.training import environment
+from tfkit.training.changed import differences, file_hashes
+
+TWO = {"steps": 2, "metrics": []}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return trained(small(tmp_path, **TWO), tmp_path / "run").folder
+
+
+def known(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "environment.json").read_text()))
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_changed_file_is_named_and_may_be_accepted(tmp_path: Path, run: Path, split: str) -> None:
+    file = tmp_path / f"{split}.txt"
+    file.write_text(file.read_text().replace("three", "eerht"))  # of the same length
+    before = {path.name: path.read_bytes() for path in run.glob("*.*")}
+    with pytest.raises(RunError, match=r"run: cannot be resumed with other data; to go on all the same, say") as error:
+        trained(small(tmp_path), run, resume=True)
+    assert str(error.value).splitlines()[1:] == [f"  {file} has changed since this run began (data.{split})"]
+    assert "--set train.changed_data=accept" in str(error.value)
+    assert {path.name: path.read_bytes() for path in run.glob("*.*")} == before
+    trained(small(tmp_path, changed_data="accept"), run, resume=True)
+    assert f"{file} has changed since this run began" in (run / "train.log").read_text()
+    assert known(run)["data"] == file_hashes(small(tmp_path).data)  # type: ignore[arg-type]
+    trained(small(tmp_path, steps=4), run, resume=True)  # what is on record now is accepted
+    best = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][2:]
+    checkpoint = json.loads((run / "checkpoints" / "step-00000004" / "state.json").read_text())["progress"]
+    if split == "valid":  # the best of before was measured on other examples
+        assert checkpoint["best"] == min(line["valid.loss"] for line in best)
+
+
+def test_what_is_the_same_goes_on(tmp_path: Path, run: Path) -> None:
+    (tmp_path / "train.txt").write_text((tmp_path / "train.txt").read_text())
+    trained(small(tmp_path), run, resume=True)
+
+
+def test_a_file_in_two_splits_is_told_once(tmp_path: Path) -> None:
+    loaded = small(tmp_path)
+    both = load_recipe(
+        loaded.root.plain(), overrides={"data.valid.files": str(tmp_path / "train.txt"), "train.steps": 1}
+    )
+    trained(both, tmp_path / "run")
+    (tmp_path / "train.txt").write_text("one two\n" * 5)
+    with pytest.raises(RunError) as error:
+        trained(load_recipe(both.root.plain(), overrides={"train.steps": 2}), tmp_path / "run", resume=True)
+    assert str(error.value).splitlines()[1:] == [
+        f"  {tmp_path / 'train.txt'} has changed since this run began (data.train, data.valid)"
+    ]
+
+
+def test_a_tokenizer_file_counts_too(tmp_path: Path, run: Path) -> None:
+    shutil.copy(run / "tokenizer.json", tmp_path / "tokens.json")
+    overrides = {"data.tokenizer": {"type": "file", "path": str(tmp_path / "tokens.json")}}
+    loaded = load_recipe(small(tmp_path, **TWO).root.plain(), overrides=overrides)
+    trained(loaded, tmp_path / "other")
+    (tmp_path / "tokens.json").write_text((tmp_path / "tokens.json").read_text() + "\n")
+    with pytest.raises(RunError, match=r"tokens\.json has changed since this run began \(data\.tokenizer\)"):
+        trained(load_recipe(loaded.root.plain(), overrides={"train.steps": 3}), tmp_path / "other", resume=True)
+
+
+def test_every_shipped_corpus_says_its_files(tmp_path: Path) -> None:
+    data = small(tmp_path).data
+    assert data is not None
+    assert data.train.files_read() == (str(tmp_path / "train.txt"),)  # type: ignore[attr-defined]
+    assert ParallelText.Config(source="a", target="b").files_read() == ("a", "b")
+    assert LabelledText.Config(file="a").files_read() == ("a",)
+    assert Text.Config(files=["a", "b", "a"]).files_read() == ("a", "b")
+    assert Phrases.Config().files_read() == ()
+
+
+TEXTS = ["one two", "three four"]
+
+
+@pytest.fixture
+def own() -> Iterator[None]:
+    @tfkit.register("corpus", "own")
+    class Own(Corpus):
+        """Texts that no file holds, or a folder of them."""
+
+        class Config(Corpus.Config):
+            folder: RecipePath | None = None
+
+        fields = ("text",)
+
+        def read(self) -> Iterator[Example]:
+            for text in TEXTS:
+                yield {"text": text}
+
+    yield
+    del Own
+
+
+@pytest.mark.parametrize("options", [{}, {"folder": "."}])
+def test_what_no_file_holds_is_known_by_its_examples(
+    tmp_path: Path, own: None, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(steps: int) -> Any:
+        data = {**RECIPE["data"], "train": {"type": "own", **options}}
+        return load_recipe({**RECIPE, "data": data, "train": {**RECIPE["train"], "steps": steps, "metrics": []}})
+
+    folder = trained(loaded(1), tmp_path / "run").folder
+    assert known(folder)["data"]["train"].keys() == {"examples"}
+    trained(loaded(2), folder, resume=True)
+    monkeypatch.setitem(globals(), "TEXTS", ["two one", "three four"])
+    with pytest.raises(RunError, match=r"the examples of data\.train have changed since this run began"):
+        trained(loaded(3), folder, resume=True)
+
+
+def test_an_older_run_has_no_record_and_gets_one(tmp_path: Path, run: Path) -> None:
+    for odd in (None, [], {"train": 5}, {"train": {"x": 1}}):
+        environment = {name: value for name, value in known(run).items() if name != "data"}
+        (run / "environment.json").write_text(json.dumps(environment | ({} if odd is None else {"data": odd})))
+        trained(small(tmp_path, **TWO), run, resume=True)
+        text = (run / "environment.json").read_text()
+        (run / "environment.json").write_text(text.replace('"finished"', '"x"'))
+    trained(small(tmp_path), run, resume=True)
+    assert known(run)["data"].keys() == {"train", "valid"}
+    assert differences({}, known(run)["data"]) == {}
+
+
+def test_a_resume_keeps_how_the_run_began(tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = known(run)
+    monkeypatch.setattr(environment, "PACKAGES", ("torch", "numpy"))
+    monkeypatch.setattr(environment, "_version", lambda name: "9.9" if name == "torch" else before[name])
+    monkeypatch.setattr(environment, "describe", lambda _: "a GPU")
+    trained(small(tmp_path), run, resume=True)
+    monkeypatch.undo()
+    trained(small(tmp_path, steps=4), run, resume=True)
+    after = known(run)
+    first, second = after.pop("resumed")
+    assert {**after, "finished": None} == {**before, "finished": None}
+    assert first.pop("started") >= before["started"] and second.pop("started") >= before["started"]
+    threads = before["threads"]
+    assert first == {"step": 2, "device": "a GPU", "threads": threads, "torch": "9.9"}
+    assert second == {"step": 3, "device": before["device"], "threads": threads}
+
+
+def test_accepting_makes_no_other_recipe(tmp_path: Path, run: Path) -> None:
+    loaded = small(tmp_path, changed_data="accept")
+    straight = trained(small(tmp_path), tmp_path / "straight").folder
+    assert outcome(trained(loaded, run, resume=True).folder) == outcome(straight)
+    with pytest.raises(RecipeError, match=r"train\.changed_data.*'refuse' or 'accept'"):
+        small(tmp_path, changed_data="maybe")
