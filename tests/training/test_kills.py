@@ -12,6 +12,7 @@ from tests.training.small import outcome, small, trained
 from tfkit.core import folders
 from tfkit.run import load_run
 
+pytestmark = pytest.mark.timeout(1800)
 MINE = {"notes.txt": "mine", "mine/deep.txt": "mine too", "checkpoints/best/model.safetensors": "a copy"}
 
 

@@ -215,6 +215,10 @@ def _is_own(path: Path) -> bool:
 def _move(entry: Path, folder: Path) -> list[str]:
     """Move into `folder`, under a name that is free there; returns what is to be told."""
     goal, number = folder / entry.name, 1
+    if os.path.lexists(goal):
+        _remove_empty(entry)  # one of ours that a killed process had emptied
+        if not os.path.lexists(entry):
+            return []
     while os.path.lexists(goal):
         goal = folder / (f"{entry.name}.old" if number == 1 else f"{entry.name}.old-{number}")
         number += 1
