@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import io
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tfkit.core import folders
+from tfkit.core.errors import TfkitError, TfkitWarning
 
 KILLED = -signal.SIGKILL
 _CALLS = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "fsync", "chmod", "ftruncate", "pwrite")
@@ -48,6 +50,36 @@ def forked(work: Callable[[], object], event: int | None = None) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def fails(work: Callable[[], object], share: int = 1) -> Iterator[int]:
+    """Let the system refuse every `share`-th file event of `work` in turn; gives the number of each.
+
+    That is told as an error of the user's, or does not matter.
+    """
+    for event in count(0, share):
+        reached, there = os.pipe()
+        status = forked(lambda event=event, there=there: _refused(work, event, there))  # type: ignore[misc]
+        os.close(there)
+        with open(reached) as stream:
+            if not stream.read():
+                assert status == 0
+                return
+        assert status == 0, f"at event {event} it ended with an error that is not the user's"
+        yield event
+
+
+def _refused(work: Callable[[], object], event: int, there: int) -> None:
+    def refuse() -> None:
+        os.write(there, b"x")
+        raise OSError(errno.EIO, "Input/output error", "a file")
+
+    _count_down(event, refuse)
+    warnings.simplefilter("ignore", TfkitWarning)  # of what could not be removed
+    try:
+        work()
+    except TfkitError as error:
+        assert "None" not in str(error), error
+
+
 def kills(work: Callable[[], object], share: int = 1) -> Iterator[int]:
     """Kill `work` at every `share`-th of its file events in turn; gives the number of each."""
     for event in count(0, share):
@@ -58,15 +90,19 @@ def kills(work: Callable[[], object], share: int = 1) -> Iterator[int]:
         yield event
 
 
-def _count_down(event: int) -> None:
-    """Let this process die before file event number `event`, counted from 0."""
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _count_down(event: int, then: Callable[[], None] = _die) -> None:
+    """Before file event number `event`, counted from 0, do something else."""
     left = event
 
     def happens() -> None:
         nonlocal left
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
         left -= 1
+        if left == -1:
+            then()
 
     def before(module: Any, name: str, counts: Callable[..., bool] = lambda *_, **__: True) -> None:
         plain = getattr(module, name)

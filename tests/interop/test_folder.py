@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kills import kills, shares
+from tests.kills import fails, kills, shares
 from tests.training.small import RECIPE, small, trained
 from tfkit.core import folders
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
@@ -107,6 +107,18 @@ def test_killed_while_replacing(tmp_path: Path, write: Callable[..., object], st
         shutil.rmtree(goal)
         shutil.copytree(tmp_path / "before", goal)
     assert seen == {1, 2}
+
+
+@pytest.mark.slow
+def test_what_the_disk_refuses_is_told_and_costs_nothing(tmp_path: Path, write: Callable[..., object]) -> None:
+    goal, states = tmp_path / "goal", []
+    for number in (1, 2):
+        write(number, goal)
+        states.append(content(goal))
+    for event in fails(lambda: write(1, goal)):
+        assert content(goal) in states, event
+        write(2, goal)
+        assert content(goal) == states[1] and os.listdir(tmp_path) == ["goal"], event
 
 
 @pytest.mark.slow

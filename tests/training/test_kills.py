@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kills import kills, shares
+from tests.kills import fails, kills, shares
 from tests.training.small import outcome, small, trained
 from tfkit.core import folders
 from tfkit.run import load_run
@@ -94,3 +94,21 @@ def test_replacing_leaves_the_old_run_or_the_new_one(
         shutil.rmtree(folder)
         shutil.copytree(old, folder)
     assert seen == {"old", "new"}
+
+
+@pytest.mark.parametrize("how", ["resume", "force"])
+@shares(31)
+def test_what_the_disk_refuses_is_told_and_costs_nothing(tmp_path: Path, how: str, share: int) -> None:
+    before, after, folder = small(tmp_path, seed=1), small(tmp_path, seed=2), tmp_path / "run"
+    unbroken = outcome(trained(after, tmp_path / "new").folder)
+    written = outcome(trained(before, tmp_path / "old").folder)
+    if how == "force":
+        shutil.copytree(tmp_path / "old", folder)
+    for event in fails(lambda: trained(after, folder, **{how: True}), share):
+        if how == "force" and json.loads((folder / "environment.json").read_text())["seed"] == 1:
+            assert outcome(folder) == written, event
+        assert outcome(trained(after, folder, **{how: True}).folder) == unbroken, event
+        assert not leftovers(tmp_path), event
+        shutil.rmtree(folder)
+        if how == "force":
+            shutil.copytree(tmp_path / "old", folder)

@@ -70,6 +70,14 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
+def remove(path: Path) -> None:
+    """Remove a file where there is one; raises RunError."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be removed: {error.strerror or error}") from None
+
+
 def read_bytes(path: str | Path, largest: int | None = None) -> bytes:
     """The content of a regular file; raises RunError naming the file.
 
@@ -113,14 +121,14 @@ def open_log(path: Path) -> IO[str]:
     """A text file to append to; raises RunError naming the file, also for a link and for what is no regular file."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        handle = os.open(path, flags, 0o666)
+        file = os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8", newline="\n")
     except OSError as error:
         why = "is a link" if path.is_symlink() else f"cannot be written: {error.strerror or error}"
         raise RunError(f"{path}: {why}") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
         raise RunError(f"{path}: is not a regular file")
-    return open(handle, "a", encoding="utf-8", newline="\n")
+    return file
 
 
 def sync(path: Path) -> None:

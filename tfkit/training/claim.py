@@ -79,12 +79,16 @@ class Claim:
             (new.path / CHECKPOINTS).mkdir()  # what the user had in the old one is not taken for a checkpoint of ours
             yield RunFolder(new.path)
             self._told += new.put(run_files)
+        except OSError as error:
+            new.close()
+            raise RunError(f"{self.folder}: cannot be written: {error.strerror or error}") from None
         except BaseException:
             new.close()
             raise
         self._lock.release()
         self._lock = new.lock
-        self._lock.say(TRAINED)
+        with contextlib.suppress(OSError):  # it is held, whatever it says
+            self._lock.say(TRAINED)
 
     def _locked(self) -> FolderLock:
         """The lock of the folder, which is made where there is none."""

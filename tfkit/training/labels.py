@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_json, write_json
+from tfkit.core.files import read_json, remove, write_json
 from tfkit.training.folder import LABELS, RunFolder
 
 
@@ -14,7 +14,7 @@ def save_labels(folder: RunFolder, labels: Sequence[str]) -> None:
     if labels:
         write_json(folder / LABELS, list(labels))
     else:
-        (folder / LABELS).unlink(missing_ok=True)
+        remove(folder / LABELS)
 
 
 def read_labels(folder: RunFolder) -> tuple[str, ...]:

@@ -70,11 +70,11 @@ def whole_folder(target: Target) -> Iterator[Path]:
             target.check()  # others had it until now
         try:
             target.place.parent.mkdir(parents=True, exist_ok=True)
+            new = NewFolder(target.place)
+            stack.callback(new.close)
+            yield new.path
         except OSError as error:
             raise RunError(f"{target.path}: cannot be written: {error.strerror or error}") from None
-        new = NewFolder(target.place)
-        stack.callback(new.close)
-        yield new.path
         _tell(new.put(target.ours if is_there else None))
 
 
