@@ -27,7 +27,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("keep", ["best", pytest.param("last", marks=pytest.mark.slow)])
-@shares(23)
+@shares(37)
 def test_the_same_line_goes_on_after_any_kill(tmp_path: Path, keep: str, share: int) -> None:
     loaded, folder = small(tmp_path, keep=keep), tmp_path / "run"
     unbroken = outcome(trained(loaded, tmp_path / "unbroken").folder)
@@ -44,7 +44,7 @@ def test_the_same_line_goes_on_after_any_kill(tmp_path: Path, keep: str, share: 
         assert outcome(trained(loaded, folder, resume=True).folder) == unbroken, event
         assert not leftovers(tmp_path), event
         shutil.rmtree(folder)
-    assert seen == {"nothing", "checkpoint", "weights"}
+    assert share > 1 or seen == {"nothing", "checkpoint", "weights"}
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_a_run_that_is_killed_again_and_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["one", pytest.param("two", marks=pytest.mark.slow)])
-@shares(29)
+@shares(47)
 def test_replacing_leaves_the_old_run_or_the_new_one(
     tmp_path: Path, step: str, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,11 +93,11 @@ def test_replacing_leaves_the_old_run_or_the_new_one(
         assert not leftovers(tmp_path), event
         shutil.rmtree(folder)
         shutil.copytree(old, folder)
-    assert seen == {"old", "new"}
+    assert share > 1 or seen == {"old", "new"}
 
 
-@pytest.mark.parametrize("how", ["resume", "force"])
-@shares(31)
+@pytest.mark.parametrize("how", ["force", pytest.param("resume", marks=pytest.mark.slow)])
+@shares(67)
 def test_what_the_disk_refuses_is_told_and_costs_nothing(tmp_path: Path, how: str, share: int) -> None:
     before, after, folder = small(tmp_path, seed=1), small(tmp_path, seed=2), tmp_path / "run"
     unbroken = outcome(trained(after, tmp_path / "new").folder)

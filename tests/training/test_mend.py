@@ -15,7 +15,7 @@ from tfkit.training.mend import mend
 from tfkit.training.metrics_log import MetricsLog, good_lines
 
 TWO = {"steps": 2, "metrics": []}
-ODD = [b"", b"\xff\xfe\x00", b"[" * 1500, b"[1, 2]", b'"text"', b"{", b"- a: [", b"!!python/object:os.system {}\n"]
+ODD = [b"", b"\xff\xfe\x00", b"[" * 1100, b"[1, 2]", b'"text"', b"{", b"- a: [", b"!!python/object:os.system {}\n"]
 
 
 @pytest.fixture(scope="module")
