@@ -122,6 +122,29 @@ def test_killed_at_any_file_event(target: Path, steps: None, share: int) -> None
     assert seen == {"old", "new"}
 
 
+@pytest.mark.parametrize("steps", [True, False], ids=["one step", "two steps"], indirect=True)
+@shares(9)
+def test_what_the_user_does_after_a_kill_counts(target: Path, steps: None, share: int) -> None:
+    """A folder that he removed does not come back in parts, and one that he made costs nothing."""
+    for event in kills(lambda: replace(target), share):
+        was_there = target.exists()
+        shutil.rmtree(target, ignore_errors=True)
+        if not was_there:
+            target.mkdir()
+        told = recover(target, ours)
+        files, everything = content(target), content(target.parent)
+        if was_there:
+            assert files in ({}, of("old") | THEIRS), event
+            left = {text for name, text in everything.items() if not name.startswith("goal/")}
+            assert left <= set(THEIRS.values()) and bool(left) == any("holds files of yours" in one for one in told)
+        else:
+            assert not files and set((of("old") | THEIRS).values()) <= set(everything.values()), event
+            assert any("is what" in line and "was before a process was killed" in line for line in told), event
+        for path in target.parent.iterdir():
+            shutil.rmtree(path)
+        new_start(target)
+
+
 @shares(7)
 def test_killed_where_nothing_was(tmp_path: Path, share: int) -> None:
     target = tmp_path / "goal"

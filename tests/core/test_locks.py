@@ -12,7 +12,7 @@ import pytest
 from tests.kills import KILLED, forked
 from tfkit.core import locks
 from tfkit.core.errors import RunError, TfkitWarning
-from tfkit.core.locks import FolderBusy, FolderLock, lock_says
+from tfkit.core.locks import FolderBusy, FolderLock, let_lock_say, lock_says
 
 
 def refused(folder: Path) -> None:
@@ -81,6 +81,18 @@ def test_a_child_that_ends_leaves_the_lock_of_its_parent(tmp_path: Path) -> None
     assert forked(lock.release) == 0
     refused(tmp_path)
     lock.release()
+
+
+def test_a_word_that_somebody_else_wrote_stays(tmp_path: Path) -> None:
+    lock = FolderLock.take(tmp_path, "trained")
+    let_lock_say(tmp_path, "old")
+    lock.release()
+    assert lock_says(tmp_path) == "old"
+    again = FolderLock.take(tmp_path, None)
+    assert lock_says(tmp_path) == "old"
+    again.say("trained")
+    again.release()
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_lock_goes_with_the_folder(tmp_path: Path) -> None:

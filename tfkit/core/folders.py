@@ -19,10 +19,11 @@ from pathlib import Path
 from tfkit.core.errors import RunError
 from tfkit.core.files import is_temporary, sync, temporary, temporary_for
 from tfkit.core.locks import NAME as LOCK
-from tfkit.core.locks import FolderBusy, FolderLock, is_in_use, lock_says
+from tfkit.core.locks import FolderBusy, FolderLock, is_in_use, let_lock_say, lock_says
 
 Finder = Callable[[Path], Iterable[Path]]  # the files in a folder that are ours, and may be deleted
-NEW = "new"  # what the lock of a folder says that never had the target's name
+NEW = "new"  # what the lock of a folder says until it has the target's name for good
+OLD = "old"  # what the lock of a folder says that another one has replaced
 _TRIES = 100
 _NO_SUCH_STEP = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
@@ -43,6 +44,10 @@ class NewFolder:
             except FileNotFoundError:
                 if not target.parent.is_dir():
                     break
+            except RunError:
+                with contextlib.suppress(OSError):
+                    self.path.rmdir()
+                raise
             except OSError as error:
                 raise RunError(f"{target}: cannot be written: {target.parent}: {error.strerror or error}") from None
         raise RunError(f"{target}: cannot be written: no folder can be made in {target.parent}")
@@ -124,22 +129,25 @@ def recover(target: Path, ours: Finder) -> list[str]:
     """
     told: list[str] = []
     for path in _leftovers(target):
+        is_gone = not os.path.lexists(target)
         said = lock_says(path)
         try:
             lock = FolderLock.take(path, None)
         except FolderBusy:
-            if said != NEW and not os.path.lexists(target):
+            if said != NEW and is_gone:
                 raise  # it was moved aside, and what takes its place comes just now
             continue
         except (RunError, OSError):
             continue  # another one cleans up, or it cannot be written
         try:
-            if said == NEW or all(entry.name == LOCK for entry in path.iterdir()):
+            if said == NEW or not _entries(path):
                 _remove_new(path)
-            elif os.path.lexists(target):
+            elif said == OLD or lock_says(target) == NEW:
                 told += retire(path, target, ours)
-            else:
+            elif is_gone:
                 os.rename(path, target)
+            else:
+                told.append(f"{path}: is what {target} was before a process was killed that wanted to replace it")
         except OSError as error:
             told.append(f"{path}: was left by a process that was killed, and cannot be removed: {error.strerror}")
         finally:
@@ -150,21 +158,27 @@ def recover(target: Path, ours: Finder) -> list[str]:
 def retire(before: Path, target: Path, ours: Finder) -> list[str]:
     """Move what is not `ours` from a folder that was replaced to the one in its place, and remove the rest.
 
-    Returns what is to be told: what got another name, because the folder has that one now, and what had to stay.
+    Returns what is to be told: what got another name, because the folder has that one now, and what had to stay. Where
+    the one in its place is gone, what is not ours stays.
     """
     told: list[str] = []
     try:
+        let_lock_say(before, OLD)  # from here on it is not whole
         known = sorted(ours(before))
         tops = {path.relative_to(before).parts[0] for path in known}
-        for entry in _entries(before):
-            if entry.name not in tops:
-                told += _move(entry, target)
+        if target.is_dir():
+            for entry in _entries(before):
+                if entry.name not in tops:
+                    told += _move(entry, target)
         for path in known:
             path.unlink(missing_ok=True)
         for entry in _entries(before):  # the folders of ours; they stay where something of the user's is in them
             _remove_empty(entry)
-        for entry in _entries(before):
-            told += _move(entry, target)
+        if target.is_dir():
+            for entry in _entries(before):
+                told += _move(entry, target)
+        if _entries(before):
+            return [*told, f"{before}: holds files of yours, which were in {target}"]
         (before / LOCK).unlink(missing_ok=True)
         before.rmdir()
     except OSError as error:

@@ -36,6 +36,7 @@ class FolderLock:
 
     def __init__(self, folder: int, file: int) -> None:
         self._folder, self._file = folder, file
+        self._said: str | None = None
 
     @classmethod
     def take(cls, folder: Path, doing: str | None) -> FolderLock:
@@ -54,6 +55,8 @@ class FolderLock:
                 if lock._hold(folder):
                     if doing is not None:
                         lock.say(doing)
+                    else:
+                        lock._said = lock_says(folder)
                     _held.add(lock)
                     return lock
             except FileNotFoundError:
@@ -97,15 +100,17 @@ class FolderLock:
         """Write down who holds the lock, and what for."""
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, _line(doing), 0)
+        self._said = doing
 
     def moved(self, folder: Path) -> None:
         """Hear that the folder has another name now."""
 
     def release(self) -> None:
-        """Let others in; the file goes, where the folder is still there."""
+        """Let others in; the file goes, unless `let_lock_say` has left a word in it that is to stay."""
         if self in _held:
             with contextlib.suppress(OSError):
-                if self._is_there():
+                holder = self._holder()
+                if self._is_there() and (holder is None or holder[3] == self._said):
                     os.unlink(NAME, dir_fd=self._folder)
             _held.remove(self)
             self._close()
@@ -134,12 +139,14 @@ class _NoLock(FolderLock):
         if not folder.is_dir():
             raise FileNotFoundError(folder)
         _warn(folder, "this system has no such locks")
+        self._said = lock_says(folder)
         if doing is not None:
             self.say(doing)
 
     def say(self, doing: str) -> None:
         try:
             self._path.write_bytes(_line(doing))
+            self._said = doing
         except OSError as error:
             raise RunError(f"{self._path}: cannot be written: {error.strerror or error}") from None
 
@@ -148,7 +155,8 @@ class _NoLock(FolderLock):
 
     def release(self) -> None:
         with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            if lock_says(self._path.parent) in (self._said, None):
+                self._path.unlink(missing_ok=True)
 
 
 def lock_says(folder: Path) -> str | None:
@@ -160,6 +168,13 @@ def lock_says(folder: Path) -> str | None:
     except OSError:
         return None
     return None if found is None else found[3]
+
+
+def let_lock_say(folder: Path, doing: str) -> None:
+    """Write into a folder's lock what is done there, whoever holds it; raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    with open(os.open(folder / NAME, flags, 0o666), "wb") as file:
+        file.write(_line(doing))
 
 
 def mark_in_use(handle: int) -> None:

@@ -123,8 +123,9 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     for message in (*(_told(*one) for one in changed.items()), *changes(needs_of(folder))):
         reporter.say(message)
     trainer.restore(checkpoint)
-    if any("valid" in splits for splits in changed.values()):
+    if any("valid" in splits for splits in changed.values()) and not trainer.progress.finished:
         trainer.progress.best = None  # it was measured on other examples
+        trainer.checkpoints.save(trainer.model, trainer.optimizer, trainer.progress, task.objective.module)
     kept = {key: value for key, value in before.items() if key not in ("finished", NEEDS)}
     again = resumption(before, environment(task.settings.seed, task.train.device), trainer.progress.step)
     write_json(folder / ENVIRONMENT, kept | again | {DATA: hashes | task.hashes} | _needs(folder, task))
