@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -213,17 +214,20 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _leftovers(target: Path) -> list[Path]:
-    """The temporary folders of this user that were made for `target`."""
-    found = target.parent.iterdir() if target.parent.is_dir() else ()
-    return sorted(
-        path
-        for path in found
-        if temporary_for(path) == target.name and path.is_dir() and not path.is_symlink() and _is_own(path)
-    )
+    """The temporary folders of this user that were made for `target`; none where nobody may look for them."""
+    try:
+        return sorted(path for path in target.parent.iterdir() if temporary_for(path) == target.name and _is_own(path))
+    except OSError:
+        return []
 
 
 def _is_own(path: Path) -> bool:
-    return not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
+    """Whether that is a folder of this user, and no link."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and (not hasattr(os, "getuid") or status.st_uid == os.getuid())
 
 
 def _move(entry: Path, folder: Path) -> list[str]:

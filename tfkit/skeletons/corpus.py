@@ -16,7 +16,8 @@ class MyPart(Corpus):
     """Sums, such as "12+7=19", as many as are asked for; another seed gives others."""
 
     # The options of the part, as a recipe writes them: {type: my_part, count: 1000}. Add yours here; one that is a
-    # file is of the type `RecipePath` of tfkit.core.options, so that it is looked for beside the recipe.
+    # file is of the type `RecipePath` of tfkit.core.options, so that it is looked for beside the recipe and --resume
+    # notices when it has changed.
     class Config(Corpus.Config):
         count: int = Field(200, ge=1, description="how many examples")
         seed: int = Field(0, ge=0, description="of the random numbers; say another one for valid and test")
