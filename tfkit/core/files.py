@@ -9,6 +9,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -84,18 +85,33 @@ def read_bytes(path: str | Path, largest: int | None = None) -> bytes:
     A pipe, a device or a socket is refused before anything is read from it, and so is a file of more than `largest`
     bytes.
     """
+    with regular(path, largest) as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def regular(path: str | Path, largest: int | None = None) -> Iterator[FileIO]:
+    """A regular file, open for reading without a buffer; raises RunError as `read_bytes` does."""
     try:
-        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        with open(_open(path), "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise RunError(f"{path}: is not a regular file")
             if largest is not None and status.st_size > largest:
                 raise RunError(f"{path}: has {status.st_size:,} bytes; at most {largest:,} are read")
-            return file.read()
+            yield file
     except FileNotFoundError:
         raise RunError(f"{path}: there is no such file") from None
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        raise RunError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _open(path: str | Path) -> int:
+    """A handle to what is there; a pipe without a writer is not waited for."""
+    try:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except ValueError as error:  # a path with a null character
+        raise RunError(f"{path}: cannot be read: {error}") from None
 
 
 def read_text(path: str | Path, largest: int | None = LARGEST_TEXT) -> str:
