@@ -106,11 +106,11 @@ class Meter:
         self.reporter = reporter
         self.first, self.steps = first, steps
         self.began = self._said = self._shown = time.perf_counter()
-        self._recent: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+        self._recent: deque[tuple[int, int, float]] = deque(maxlen=WINDOW)
 
-    def step(self, step: int, loss: float, tokens: int, seconds: float) -> float:
-        """Take in a step and report it when its time has come; gives the tokens per second of this step."""
-        self._recent.append((tokens, seconds))
+    def step(self, step: int, loss: float, read: int, targets: int, seconds: float) -> None:
+        """Take in a step, with the tokens that were read and predicted in it; report it when its time has come."""
+        self._recent.append((read, targets, seconds))
         now = time.perf_counter()
         if self.reporter.terminal and (now - self._shown > 0.1 or step == self.steps):
             self._shown = now
@@ -120,13 +120,17 @@ class Meter:
             self._said = now
             line = self._line(step, loss, now)
             self.reporter.log(line) if self.reporter.terminal else self.reporter.say(line)
-        return tokens / seconds
 
     def _line(self, step: int, loss: float, now: float) -> str:
-        rate = sum(tokens for tokens, _ in self._recent) / sum(seconds for _, seconds in self._recent)
         left = (now - self.began) / (step - self.first) * (self.steps - step)
         ending = f", {duration(left)} left" if step < self.steps else ""
-        return f"step {step:,} of {self.steps:,}: loss {loss:.4f}, {rate:,.0f} tokens/s{ending}"
+        return f"step {step:,} of {self.steps:,}: loss {loss:.4f}, {self._rates()}{ending}"
+
+    def _rates(self) -> str:
+        """What is read a second, and what is predicted where that is another number."""
+        read, targets, seconds = (sum(column) for column in zip(*self._recent, strict=True))
+        rate = f"{read / seconds:,.0f} tokens/s"
+        return rate if 0.9 * read < targets <= read else f"{rate} read, {targets / seconds:,.0f} predicted"
 
 
 def duration(seconds: float) -> str:

@@ -6,21 +6,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tfkit.models import Model
 from tfkit.training.device import autocast
 from tfkit.training.feed import Feed
+from tfkit.training.objective import Batch
 
 Places = Iterator[tuple[int, int, Any]]  # epoch, batch and indices of each batch
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What the batches of a step gave: nats per target, targets, and the factor that the gradients still need."""
+    """What the batches of a step gave: nats per target, and the factor that the gradients still need.
+
+    `read` counts the tokens that the model read, `targets` those that losses were taken on.
+    """
 
     loss: float
+    read: int
     targets: int
     factor: float
 
@@ -28,16 +34,39 @@ class Sums:
 def accumulate(model: Model, feed: Feed, places: Places, count: int, precision: str) -> Sums:
     """Run `count` batches forward and backward; the gradients are left in the parameters, to be scaled by `factor`."""
     totals, targets = [], []
+    read: Tensor | int = 0
     for _ in range(count):
-        batch = feed.make(*next(places))
+        epoch, number, indices = next(places)
+        batch = feed.make(epoch, number, indices)
         with autocast(feed.device, precision):
             loss = feed.objective.loss(model, batch, training=True)
         targets.append(loss.count)
+        read += tokens_read(feed, batch, indices)
         # how many targets come is not known yet: the first batch's count brings the gradients near their final size
         (loss.total / max(1, targets[0])).backward()  # type: ignore[no-untyped-call]
         totals.append(loss.total.detach())
     number = max(1, sum(targets))
-    return Sums(float(torch.stack(totals).double().sum()) / number, number, max(1, targets[0]) / number)
+    loss_ = float(torch.stack(totals).double().sum()) / number
+    return Sums(loss_, int(read), number, max(1, targets[0]) / number)
+
+
+def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:
+    """The tokens that a model reads of a batch, on both sides, without padding.
+
+    Where no mask tells padding apart, the lengths of the items do; these may be bounds where tokens are drawn.
+    """
+    items = np.hstack([np.asarray(row, dtype=np.int64) for row in indices])
+    sides = np.asarray(feed.lengths).reshape(len(feed.items), -1)[items].sum(axis=0).tolist()
+    names = [name for name in ("input_ids", "decoder_input_ids") if name in batch]
+    return sum(_real(batch, name, bound) for name, bound in zip(names, sides, strict=False))
+
+
+def _real(batch: Batch, name: str, bound: int) -> Tensor | int:
+    """The places of one side that are no padding, as far as the batch tells; at most `bound`."""
+    for mask in (name.replace("input_ids", "attention_mask"), "segment_ids"):
+        if mask in batch:
+            return batch[mask].count_nonzero().clamp(max=bound)
+    return min(batch[name].numel(), bound)
 
 
 def scale_gradients(parameters: Sequence[nn.Parameter], factor: float, clip_norm: float | None) -> float:
