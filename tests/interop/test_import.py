@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tfkit
-from tfkit.core.errors import DataError, RunError
+from tfkit.core.checksums import read_sums
+from tfkit.core.errors import DataError, RunError, TfkitWarning
+from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.special import generate_section, special_ids
 from tfkit.interop.huggingface.watched import Watched
@@ -378,3 +381,44 @@ def test_the_summary_names_weights_that_nothing_reads(tmp_path: Path) -> None:
     save_file({**tensors, "bert.pooler.dense.weight": torch.ones(32, 32)}, bert / "model.safetensors")
     result = command("import", bert, "--out", tmp_path / "run")
     assert "weights that no output of this model reads: bert.pooler.dense.weight" in result.stdout
+
+
+def with_tensor(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Change one tensor in a folder of theirs."""
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | {name: change(load_file(file)[name])}, file, {"format": "pt"})
+
+
+def test_an_import_is_on_record(llama: Path, tmp_path: Path) -> None:
+    run = import_model(str(llama), tmp_path / "run").run
+    listed = read_sums(run)
+    assert listed is not None and set(listed) | {"SHA256SUMS"} == {
+        path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()
+    }
+    config = run / "huggingface" / "config.json"
+    config.write_text(config.read_text() + " ")
+    assert tfkit.load_run(run).model is not None
+    with pytest.raises(RunError, match=r"huggingface/config\.json: has changed since it was written"):
+        export_model(tfkit.load_run(run), tmp_path / "out")
+    with pytest.warns(TfkitWarning, match=r"huggingface/config\.json: is on record as it is now"):
+        export_model(tfkit.load_run(run, accept_changes=True), tmp_path / "out")
+
+
+def test_numbers_that_are_not_finite_are_told(llama: Path, tmp_path: Path) -> None:
+    with_tensor(llama, "model.layers.0.mlp.up_proj.weight", lambda tensor: tensor.index_fill(0, torch.tensor(0), 1e6))
+    name = r"decoder\.layers\.0\.feedforward\.up\.weight"
+    with pytest.warns(TfkitWarning, match=rf"llama: 1 of \d+ tensors hold NaN or infinite numbers: {name}"):
+        import_model(str(llama), tmp_path / "half", dtype="float16")  # in which 1e6 is infinite
+    import_model(str(llama), tmp_path / "run")
+    with pytest.warns(TfkitWarning, match=rf"half/model\.safetensors: 1 of \d+ tensors hold NaN .*: {name}"):
+        _ = tfkit.load_run(tmp_path / "half").model
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int8, torch.bool])
+def test_integers_are_no_weights(llama: Path, tmp_path: Path, dtype: torch.dtype) -> None:
+    with_tensor(llama, "model.layers.0.mlp.up_proj.weight", lambda tensor: tensor.to(dtype))
+    kind = str(dtype).removeprefix("torch.")
+    name = r"decoder\.layers\.0\.feedforward\.up\.weight"
+    with pytest.raises(DataError, match=rf"llama: .*{name} \({kind}\) hold no floats, so they are no weights"):
+        import_model(str(llama), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -54,7 +54,9 @@ def test_the_same_model_is_equal(run: Path, theirs: Path) -> None:
 
 def test_another_weight_shows_where_it_first_matters(run: Path, theirs: Path, tmp_path: Path) -> None:
     other = change(run, tmp_path / "other", "decoder.layers.1.attention.query.weight")
-    result = command("verify", other, "--against", theirs, "--json")
+    refused = command("verify", other, "--against", theirs)
+    assert refused.exit_code == 2 and "model.safetensors: has changed since it was written" in refused.stderr
+    result = command("verify", other, "--against", theirs, "--json", "--accept-changes")
     assert result.exit_code == 2
     data = json.loads(result.stdout)
     off = {one["place"]: one["relative"] > data["tolerance"] for one in data["differences"]}

@@ -128,11 +128,13 @@ def test_what_no_file_holds_is_known_by_its_examples(
 
 def test_an_older_run_has_no_record_and_gets_one(tmp_path: Path, run: Path) -> None:
     for odd in (None, [], {"train": 5}, {"train": {"x": 1}}):
+        (run / "SHA256SUMS").unlink(missing_ok=True)
         environment = {name: value for name, value in known(run).items() if name != "data"}
         (run / "environment.json").write_text(json.dumps(environment | ({} if odd is None else {"data": odd})))
         trained(small(tmp_path, **TWO), run, resume=True)
         text = (run / "environment.json").read_text()
         (run / "environment.json").write_text(text.replace('"finished"', '"x"'))
+    (run / "SHA256SUMS").unlink()
     trained(small(tmp_path), run, resume=True)
     assert known(run)["data"].keys() == {"train", "valid"}
     assert differences({}, known(run)["data"]) == {}

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from tfkit.core.errors import RunError
+from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.core.files import read_json, whole, write_json, write_text
 from tfkit.training import random_state
 from tfkit.training.average import mean
-from tfkit.training.checkpoint import Checkpoints, Progress, read_progress, restore
-from tfkit.training.weights import Weights, load_weights, read_tensors
+from tfkit.training.checkpoint import Checkpoints, Progress, damage, read_progress, restore
+from tfkit.training.weights import Weights, load_weights, not_finite, read_tensors, save_tensors
 
 
 class Tied(nn.Module):
@@ -104,7 +104,8 @@ def test_training_goes_on_exactly(tmp_path: Path, kind: Any) -> None:
     assert progress == Progress(step=3, tokens=12, epoch=1, batch=2, best=0.5) == read_progress(path)
     steps(other, again, 3)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
-    assert sorted(file.name for file in path.iterdir()) == ["model.safetensors", "optimizer.safetensors", "state.json"]
+    files = ["SHA256SUMS", "model.safetensors", "optimizer.safetensors", "state.json"]
+    assert sorted(file.name for file in path.iterdir()) == files
     json.loads((path / "state.json").read_text())
 
 
@@ -113,14 +114,43 @@ def test_old_checkpoints_go(tmp_path: Path) -> None:
     optimizer = torch.optim.Adam(model.parameters())
     steps(model, optimizer, 1)
     one, three = Checkpoints(tmp_path / "one"), Checkpoints(tmp_path / "three", keep=3)
-    (tmp_path / "one" / ".step-00000001.tmp").mkdir(parents=True)  # a save that was cut off
+    (tmp_path / "one" / ".step-00000001.0123456789abcdef.tmp").mkdir(parents=True)  # a save that was cut off
+    (tmp_path / "one" / ".step-00000002.tmp").mkdir()  # and one by an older version
     for step in range(1, 6):
         for checkpoints in (one, three):
             checkpoints.save(model, optimizer, Progress(step=step))
-    assert [path.name for path in one.folder.iterdir()] == ["step-00000005"]
+    assert sorted(path.name for path in one.folder.iterdir()) == ["step-00000004", "step-00000005"]
     assert [path.name for path in three.all()] == ["step-00000003", "step-00000004", "step-00000005"]
     assert three.last() == three.folder / "step-00000005"
-    assert len(list(three.folder.glob("*/optimizer.safetensors"))) == 1
+    assert len(list(three.folder.glob("*/optimizer.safetensors"))) == 2
+    assert all(damage(path) == [] for path in [*one.all(), *three.all()[1:]])
+    assert "optimizer.safetensors" not in (three.all()[0] / "SHA256SUMS").read_text()
+
+
+def test_old_checkpoints_go_without_what_others_put_there(tmp_path: Path) -> None:
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    checkpoints = Checkpoints(tmp_path)
+    first = checkpoints.save(model, optimizer, Progress(step=1))
+    (first / "notes.txt").write_text("mine")
+    (first / ".state.json.0123456789abcdef.tmp").write_text("of a process that was killed")
+    for step in range(2, 6):
+        checkpoints.save(model, optimizer, Progress(step=step))
+    assert [path.name for path in first.iterdir()] == ["notes.txt"]
+    assert [path.name for path in checkpoints.all()[1:]] == ["step-00000004", "step-00000005"]
+    assert checkpoints.sound(print) == checkpoints.last()
+
+
+def test_what_an_objective_owns_is_part_of_a_checkpoint(tmp_path: Path) -> None:
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    checkpoints = Checkpoints(tmp_path)
+    for step in (1, 2):
+        checkpoints.save(model, optimizer, Progress(step=step), nn.Linear(2, 2))
+    before, newest = checkpoints.all()
+    (newest / "beside.safetensors").unlink()
+    said: list[str] = []
+    assert checkpoints.sound(said.append) == before and "beside.safetensors: is missing" in said[0]
 
 
 def test_saving_the_same_step_again_changes_only_what_is_said(tmp_path: Path) -> None:
@@ -192,3 +222,118 @@ def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
         write_json(tmp_path / "blocked" / "x.json", {})
     with pytest.raises(RunError, match=r"x\.json: there is no such file"):
         read_json(tmp_path / "x.json")
+
+
+def made(folder: Path) -> tuple[Path, Tied, torch.optim.Optimizer]:
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    steps(model, optimizer, 1)
+    return Checkpoints(folder).save(model, optimizer, Progress(step=1, tokens=7, targets=4)), model, optimizer
+
+
+ODD_PROGRESS = [
+    ({"step": 10**12}, r"progress\.step is 1,000,000,000,000, in a folder named step-00000001"),
+    ({"step": -1}, r"progress\.step: Input should be greater than or equal to 0, got -1"),
+    ({"step": "1"}, r"progress\.step: Input should be a valid integer, got '1'"),
+    ({"tokens": None}, r"progress\.tokens: "),
+    ({"best": float("nan")}, r"progress\.best: Input should be a finite number"),
+    ({"finished": "yes"}, r"progress\.finished: Input should be '', 'steps' or 'patience'"),
+    ({"unknown": 1}, r"progress\.unknown: "),
+]
+
+
+@pytest.mark.parametrize(("said", "message"), ODD_PROGRESS, ids=[message[9:25] for _, message in ODD_PROGRESS])
+def test_progress_that_no_run_can_have_made_is_refused(tmp_path: Path, said: dict[str, Any], message: str) -> None:
+    path, model, optimizer = made(tmp_path)
+    state = read_json(path / "state.json")
+    write_json(path / "state.json", state | {"progress": state["progress"] | said})
+    for reading in (lambda: read_progress(path), lambda: restore(path, model, optimizer)):
+        with pytest.raises(RunError, match=rf"state\.json: {message}"):
+            reading()
+
+
+ODD_STATE: list[tuple[str, Any]] = [
+    ("progress", None),
+    ("progress", [1]),
+    ("random", None),
+    ("random", {}),
+    ("random.python", [3, [1], None]),
+    ("random.numpy", []),
+    ("random.torch", "AAAA"),
+    ("random.torch", 7),
+    ("optimizer", None),
+    ("optimizer", {"items": 3}),
+    ("optimizer", {"items": [["state", {"tensor": "nowhere"}]]}),
+    ("optimizer", {"items": [["state", {"items": []}], ["param_groups", [1]]]}),
+]
+
+
+@pytest.mark.parametrize(("place", "value"), ODD_STATE)
+def test_a_state_with_odd_content_is_refused(tmp_path: Path, place: str, value: Any) -> None:
+    path, model, optimizer = made(tmp_path)
+    state = read_json(path / "state.json")
+    *outer, name = place.split(".")
+    (state[outer[0]] if outer else state)[name] = value
+    write_json(path / "state.json", state)
+    with pytest.raises(RunError, match=r"(state\.json|optimizer\.safetensors): "):
+        restore(path, model, optimizer)
+
+
+def test_a_state_of_an_older_version_counted_targets(tmp_path: Path) -> None:
+    path, _, _ = made(tmp_path)
+    state = read_json(path / "state.json")
+    del state["progress"]["targets"]
+    write_json(path / "state.json", state)
+    assert read_progress(path) == Progress(step=1, tokens=7, targets=7)
+
+
+def test_an_older_checkpoint_without_the_optimizer_is_none_to_go_on_from(tmp_path: Path) -> None:
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    steps(model, optimizer, 1)
+    checkpoints = Checkpoints(tmp_path, keep=4)
+    for step in range(1, 5):
+        checkpoints.save(model, optimizer, Progress(step=step))
+    first, second, third, fourth = checkpoints.all()
+    said: list[str] = []
+    for damaged in (third, fourth):
+        (damaged / "state.json").write_text("{}")
+    with pytest.raises(RunError, match=r"(?s)step-00000004/state\.json: .*step-00000003/state\.json: .*cannot go on"):
+        checkpoints.sound(said.append)
+    assert said == [] and (first / "SHA256SUMS").exists() and not (second / "optimizer.safetensors").exists()
+
+
+# --- numbers
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_weights_that_are_not_finite_are_told(tmp_path: Path, value: float, dtype: torch.dtype) -> None:
+    model, file = Tied().to(dtype), tmp_path / "model.safetensors"
+    with torch.no_grad():
+        model.hidden.weight[1, 2] = value
+    Weights.of(model).save(file)
+    with pytest.warns(TfkitWarning, match=r"model\.safetensors: 1 of 4 tensors hold NaN .* numbers: hidden\.weight"):
+        load_weights(Tied().to(dtype), file)
+
+
+@pytest.mark.parametrize("said", ["{", "[1]", "7", '[["a", "b"]]', "[" * 100_000])
+def test_a_list_of_tied_tensors_that_is_none(tmp_path: Path, said: str) -> None:
+    save_tensors(tmp_path / "model.safetensors", {"a": torch.ones(1)}, {"tied": said})
+    with pytest.raises(RunError, match=r"model\.safetensors: its list of tied tensors cannot be read"):
+        Weights.read(tmp_path / "model.safetensors")
+
+
+def test_large_numbers_are_finite() -> None:
+    """Their sum is not."""
+    large = {"float": torch.full((9, 9), torch.finfo(torch.float32).max), "empty": torch.empty(0)}
+    large |= {"half": torch.full((9, 9), 6e4, dtype=torch.float16), "whole": torch.ones(1).int()}
+    assert not_finite(large) == [] == not_finite({})
+    assert not_finite({**large, "x": torch.tensor([float("inf"), -float("inf")])}) == ["x"]
+
+
+def test_integers_are_no_weights(tmp_path: Path) -> None:
+    file, weights = tmp_path / "model.safetensors", Weights.of(Tied())
+    Weights(weights.tensors | {"hidden.bias": torch.zeros(3, dtype=torch.int32)}, weights.tied).save(file)
+    with pytest.raises(RunError, match=r"does not fit this model: hidden\.bias holds int32, expected float32"):
+        load_weights(Tied(), file)

@@ -180,6 +180,7 @@ def test_resume_never_deletes_a_model(done: Run, run: Path, damage: str, other: 
         if damage == "emptied":
             checkpoints.mkdir()
         elif damage == "weights alone":
+            (run / "SHA256SUMS").unlink()
             for name in ("environment.json", "evaluation.json"):
                 text = (run / name).read_text() if name == "environment.json" else ""
                 (run / name).write_text(text.replace('"finished"', '"x"')) if text else (run / name).unlink()
@@ -201,7 +202,7 @@ def test_resume_never_deletes_a_model(done: Run, run: Path, damage: str, other: 
 
 def test_checkpoints_that_stand_alone_are_told_too(run: Path) -> None:
     """Without weights and the record of an end a run was stopped; its checkpoints are all there is."""
-    for name in ("model.safetensors", "evaluation.json"):
+    for name in ("model.safetensors", "evaluation.json", "SHA256SUMS"):
         (run / name).unlink()
     text = (run / "environment.json").read_text()
     (run / "environment.json").write_text(text.replace('"finished"', '"x"'))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.small import outcome, small, trained
+from tfkit.core.checksums import forget
 from tfkit.core.errors import RunError
 from tfkit.run import Run
 from tfkit.training.folder import RunFolder
@@ -59,11 +60,25 @@ def test_damage_is_never_a_stop(run: Path, name: str, text: bytes) -> None:
             b"{",
         )
         assert good_lines((run / name).read_bytes()) == ([], 0)
-    elif name == "recipe.yaml":  # it was only ever copied
-        assert aside.exists() != text.isascii()
     else:
-        assert aside.exists() == (name != "train.log")
-        assert name == "train.log" or not (run / name).exists()
+        assert aside.exists() and not (run / name).exists()
+
+
+@pytest.mark.parametrize("name", ["resolved.yaml", "recipe.yaml", "metrics.jsonl", "train.log"])
+def test_a_change_that_leaves_a_file_readable_is_told(run: Path, name: str) -> None:
+    before = (run / name).read_bytes()
+    (run / name).write_bytes(before.replace(b": ", b":  ", 1))
+    assert [line.partition(f"{run / name}: has changed since it was written")[0] for line in mend(RunFolder(run))] == [
+        ""
+    ]
+    assert (run / f"{name}.damaged").exists() == (name != "metrics.jsonl")  # good lines stay
+
+
+def test_files_that_a_kill_left_unrecorded_are_believed(run: Path) -> None:
+    forget(run, ["metrics.jsonl", "train.log"])
+    with (run / "train.log").open("a") as file:
+        file.write("half a li")
+    assert list(mend(RunFolder(run))) == []
 
 
 def test_a_resume_goes_on_and_tells(done: Run, run: Path, longer: Path) -> None:
@@ -106,6 +121,7 @@ def test_a_missing_resolved_recipe_is_told(done: Run, run: Path, longer: Path) -
 
 def test_a_line_that_was_cut_off_is_no_damage(run: Path) -> None:
     before = (run / "metrics.jsonl").read_bytes()
+    forget(run, ["metrics.jsonl"])
     (run / "metrics.jsonl").write_bytes(before + b'{"step": 3, "lo')
     assert list(mend(RunFolder(run))) == []
     MetricsLog(run / "metrics.jsonl", 2).close()

@@ -44,6 +44,7 @@ class Reading:
     variants: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     trust: bool = False
+    accept_changes: bool = False
 
     def recipe(self, source: str) -> Recipe:
         """The recipe of that name or path; raises RecipeError with every fault, RunError for a run's resolved.yaml."""
@@ -52,6 +53,10 @@ class Reading:
 
         run = run_folder(source)
         if run is not None:
+            from tfkit.training.folder import ENVIRONMENT, RESOLVED
+            from tfkit.training.record import warn_changed
+
+            warn_changed(run, (RESOLVED, ENVIRONMENT))
             return saved_recipe(run, self.trust, self.imports, self.sets, self.variants)
         return load_recipe(source, variant=self.variants, trust=self.trust, sets=self.sets, imports=self.imports)
 
@@ -59,7 +64,7 @@ class Reading:
         """The run in that folder; raises RunError."""
         from tfkit.run import load_run
 
-        return load_run(Path(folder), trust=self.trust, device=device, imports=self.imports, sets=self.sets)
+        return load_run(Path(folder), self.trust, device, self.imports, self.sets, self.accept_changes)
 
 
 TRUST = click.option("--trust", is_flag=True, help="Import what the recipe's own `imports:` names: that runs its code.")
@@ -76,6 +81,9 @@ GENERATE_SETS = click.option(
     metavar="KEY=VALUE",
     help="Change how it writes, as in generate.stop=[end_token, {type: time, seconds: 5}]; repeatable.",
 )
+ACCEPT = click.option(
+    "--accept-changes", is_flag=True, help="Files of the run were exchanged on purpose: record them as they are."
+)
 VARIANTS = click.option(
     "--variant", "variants", multiple=True, metavar="NAME", help="Lay a variant of the recipe over it; repeatable."
 )
@@ -87,13 +95,13 @@ def reads_recipe(function: Function) -> Function:
 
 
 def reads_run(function: Function) -> Function:
-    """Give a command --import and --trust; it gets them as `reading`."""
-    return _reading(function, IMPORTS, TRUST)
+    """Give a command --import, --trust and --accept-changes; it gets them as `reading`."""
+    return _reading(function, IMPORTS, TRUST, ACCEPT)
 
 
 def sets_run(function: Function) -> Function:
-    """Give a command --set, --import and --trust; it gets them as `reading`."""
-    return _reading(function, GENERATE_SETS, IMPORTS, TRUST)
+    """Give a command --set, --import, --trust and --accept-changes; it gets them as `reading`."""
+    return _reading(function, GENERATE_SETS, IMPORTS, TRUST, ACCEPT)
 
 
 def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
@@ -104,9 +112,10 @@ def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
         variants: tuple[str, ...] = (),
         imports: tuple[str, ...] = (),
         trust: bool = False,
+        accept_changes: bool = False,
         **kwargs: Any,
     ) -> Any:
-        return function(*args, reading=Reading(sets, variants, imports, trust), **kwargs)
+        return function(*args, reading=Reading(sets, variants, imports, trust, accept_changes), **kwargs)
 
     decorated: Any = with_reading
     for option in reversed(options):

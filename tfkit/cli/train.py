@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tfkit.cli.options import Reading, reads_recipe
+from tfkit.cli.options import ACCEPT, Reading, reads_recipe
 
 
 @click.command("train")
@@ -14,6 +14,7 @@ from tfkit.cli.options import Reading, reads_recipe
 )
 @click.option("--resume", is_flag=True, help="Go on with what is there, or start; the same line can be repeated.")
 @click.option("--force", is_flag=True, help="Replace the run that is there.")
+@ACCEPT
 @reads_recipe
 def command(recipe: str, out: str | None, resume: bool, force: bool, reading: Reading) -> None:
     """Train the model of RECIPE (a shipped name or a path)."""
@@ -22,4 +23,4 @@ def command(recipe: str, out: str | None, resume: bool, force: bool, reading: Re
     loaded = reading.recipe(recipe)
     from tfkit.run import train
 
-    train(loaded, out=out, resume=resume, force=force)
+    train(loaded, out=out, resume=resume, force=force, accept_changes=reading.accept_changes)

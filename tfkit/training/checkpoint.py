@@ -1,6 +1,8 @@
 """Checkpoints: everything that exact resumption needs, as safetensors and JSON; nothing is pickled.
 
-A folder each: checkpoints/step-00000500/ with model.safetensors, optimizer.safetensors and state.json.
+A folder each: checkpoints/step-00000500/ with model.safetensors, optimizer.safetensors and state.json, and SHA256SUMS
+that says what they were when they were written. The two newest are whole, so that one may be damaged; older ones, which
+only a mean needs, hold weights.
 """
 
 from __future__ import annotations
@@ -8,16 +10,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
+from tfkit.core import checksums
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_json, sync, write_json
+from tfkit.core.files import is_temporary, read_json, sync, temporary, write_json
 from tfkit.training import random_state
 from tfkit.training.folder import WEIGHTS
 from tfkit.training.weights import Weights, load_weights, read_tensors, save_tensors
@@ -26,38 +30,87 @@ OPTIMIZER = "optimizer.safetensors"
 BESIDE = "beside.safetensors"  # what the objective owns
 STATE = "state.json"
 VERSION = 1
+WHOLE = 2  # checkpoints that training can go on from
+NEEDED = (WEIGHTS, OPTIMIZER, STATE)
+FILES = (*NEEDED, BESIDE, checksums.SUMS)  # all that may be in a checkpoint
+ODD = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)  # what odd data raises
+DAMAGED = ".damaged"  # the ending of a checkpoint's name that was set aside
+
+_FOLDER = re.compile(r"step-(\d{8,})")
+_CUT_OFF = re.compile(r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp")  # a save that did not come to its end
+Count = Annotated[int, Field(ge=0)]
 
 
-@dataclass
-class Progress:
+class Progress(BaseModel):
     """How far a run has come."""
 
-    step: int = 0
-    tokens: int = 0  # targets that losses were taken on
-    epoch: int = 0  # of the batch that comes next
-    batch: int = 0
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    step: Count = 0
+    tokens: Count = 0  # read: all that is no padding
+    targets: Count = 0  # that losses were taken on
+    epoch: Count = 0  # of the batch that comes next
+    batch: Count = 0
     best: float | None = None  # validation loss
-    best_step: int = 0
-    stale: int = 0  # validations since the best
+    best_step: Count = 0
+    stale: Count = 0  # validations since the best
     keeps_best: bool = True  # the run's model.safetensors holds the best weights
-    finished: str = ""  # why nothing is left to do: "steps" or "patience"
+    finished: Literal["", "steps", "patience"] = ""  # why nothing is left to do
 
 
 class Checkpoints:
-    """The checkpoints of a run; the last `keep` of them stay, all but the newest without their optimizer's state."""
+    """The checkpoints of a run; `keep` of them stay, and at least those that are whole."""
 
     def __init__(self, folder: Path, keep: int = 1) -> None:
         self.folder = folder
-        self.keep = keep
+        self.keep = max(keep, WHOLE)
 
     def all(self) -> list[Path]:
         """The checkpoints there are, oldest first."""
         found = self.folder.glob("step-*") if self.folder.is_dir() else ()
-        return sorted(path for path in found if re.fullmatch(r"step-\d{8,}", path.name))
+        return sorted((path for path in found if _FOLDER.fullmatch(path.name)), key=step_of)
 
     def last(self) -> Path | None:
         """The newest checkpoint, None when there is none."""
-        return max(self.all(), default=None, key=lambda path: int(path.name[5:]))
+        return next(reversed(self.all()), None)
+
+    def trained(self, most: int) -> list[Path]:
+        """The newest checkpoints, up to `most`, that training has made: not the one it began with."""
+        return [path for path in self.all() if step_of(path)][-most:]
+
+    def sound(self, say: Callable[[str], None]) -> Path | None:
+        """The newest checkpoint that is as it was written, None when there is none at all.
+
+        Says what is wrong with newer ones; raises RunError naming every damaged file where no checkpoint is sound.
+        """
+        problems: list[str] = []
+        for checkpoint in reversed(self.all()):
+            if not _is_whole(checkpoint):
+                continue
+            found = damage(checkpoint)
+            if not found:
+                for problem in problems:
+                    say(problem)
+                return checkpoint
+            problems += found
+        if problems:
+            nothing = f"{self.folder}: no other checkpoint is whole, so this run cannot go on"
+            raise RunError("\n".join([*problems, nothing]))
+        return None
+
+    def go_on_from(self, checkpoint: Path, say: Callable[[str], None]) -> None:
+        """Set newer checkpoints aside, which are damaged: they are in the way of those to come."""
+        for newer in self.all():
+            if step_of(newer) <= step_of(checkpoint):
+                continue
+            aside = newer.with_name(newer.name + DAMAGED)
+            try:
+                if aside.exists():
+                    _remove(aside)
+                os.replace(newer, aside)
+            except OSError as error:
+                raise RunError(f"{newer}: cannot be renamed: {error.strerror or error}") from None
+            say(f"{newer}: set aside as {aside.name}; {checkpoint.name} is used")
 
     def save(
         self,
@@ -71,43 +124,107 @@ class Checkpoints:
         `beside_model` is what the objective owns, which resuming needs and nobody else.
         """
         final = self.folder / f"step-{progress.step:08d}"
-        beside = self.folder / f".{final.name}.tmp"
+        beside = temporary(final)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for left in self.folder.glob(".*.tmp"):  # of a save that was cut off
-                shutil.rmtree(left)
+            self._clean()
             if final.exists():  # resumed here and not gone on: only what is said about it can differ
-                write_json(final / STATE, {**_state(final), "progress": asdict(progress)})
+                checksums.write_json(final / STATE, {**_state(final), "progress": progress.model_dump()})
                 return final
             beside.mkdir()
-            _write(beside, model, optimizer, progress)
-            if beside_model is not None:
-                Weights.of(beside_model).save(beside / BESIDE)
+            _write(beside, model, optimizer, progress, beside_model)
             os.replace(beside, final)
             sync(self.folder)
-            for old in self.all()[:-1]:
-                for name in (OPTIMIZER, BESIDE):  # a mean needs weights only
-                    (old / name).unlink(missing_ok=True)
-            for old in self.all()[: -self.keep]:
-                shutil.rmtree(old)
+            self._thin()
         except OSError as error:
             raise RunError(f"{final}: the checkpoint cannot be written: {error.strerror or error}") from None
         return final
 
+    def _clean(self) -> None:
+        """Remove what saves that were cut off have left."""
+        for left in self.folder.iterdir():
+            if _CUT_OFF.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
 
-def _write(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    def _thin(self) -> None:
+        """Remove checkpoints that are too old, and of others that are not the newest what a mean has no need of."""
+        there = self.all()
+        for old in there[: -self.keep]:
+            _remove(old)
+        for old in there[-self.keep : -WHOLE]:
+            checksums.forget(old, (OPTIMIZER, BESIDE))
+            for name in (OPTIMIZER, BESIDE):
+                (old / name).unlink(missing_ok=True)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint's folder is named for."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def damage(checkpoint: Path, names: Sequence[str] = NEEDED) -> list[str]:
+    """What is not as it was written, a sentence for each file; hashes are compared where they were recorded."""
+    if names == NEEDED and ((checkpoint / BESIDE).exists() or BESIDE in checksums.believed(checkpoint)):
+        names = (*NEEDED, BESIDE)
+    with ThreadPoolExecutor(len(names), "sha256") as pool:
+        return [problem for problem in pool.map(_problem, (checkpoint / name for name in names)) if problem]
+
+
+def accept_files(checkpoint: Path) -> list[str]:
+    """Take the files of a checkpoint to be right as they are; returns the names of those that had changed."""
+    return checksums.renew(checkpoint, [name for name in (*NEEDED, BESIDE) if (checkpoint / name).is_file()])
+
+
+def _problem(file: Path) -> str:
+    try:
+        if not file.is_file():
+            return f"{file}: is missing"
+        checksums.check(file.parent, file.name)
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether it was made to go on from, as far as names tell."""
+    listed = checksums.believed(checkpoint)
+    return OPTIMIZER in listed or (checkpoint / OPTIMIZER).exists() or not listed
+
+
+def _remove(checkpoint: Path) -> None:
+    """Remove the files of a checkpoint, and its folder where nothing of somebody else is in it."""
+    for name in FILES:
+        (checkpoint / name).unlink(missing_ok=True)
+    for left in checkpoint.iterdir():
+        if is_temporary(left) and left.is_file():
+            left.unlink(missing_ok=True)
+    if not any(checkpoint.iterdir()):
+        checkpoint.rmdir()
+
+
+def _write(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    beside_model: nn.Module | None,
+) -> None:
     Weights.of(model).save(folder / WEIGHTS)
     tensors: dict[str, Tensor] = {}
     plain = _take_apart(optimizer.state_dict(), "", tensors)
     save_tensors(folder / OPTIMIZER, tensors, {})
-    state = {"version": VERSION, "progress": asdict(progress), "optimizer": plain, "random": random_state.capture()}
+    if beside_model is not None:
+        Weights.of(beside_model).save(folder / BESIDE)
+    said = progress.model_dump()
+    state = {"version": VERSION, "progress": said, "optimizer": plain, "random": random_state.capture()}
     write_json(folder / STATE, state)
+    checksums.begin(folder, [*NEEDED, *([BESIDE] if beside_model is not None else [])])
     sync(folder)
 
 
 def read_progress(checkpoint: Path) -> Progress:
     """How far the run had come; raises RunError naming the file."""
-    return Progress(**_state(checkpoint)["progress"])
+    return _progress(checkpoint, _state(checkpoint))
 
 
 def restore(
@@ -115,16 +232,36 @@ def restore(
 ) -> Progress:
     """Put model, optimizer and random generators into the state of `checkpoint`; raises RunError naming the file."""
     state = _state(checkpoint)
+    progress = _progress(checkpoint, state)
     load_weights(model, checkpoint / WEIGHTS)
     if beside_model is not None:
         load_weights(beside_model, checkpoint / BESIDE)
     tensors, _ = read_tensors(checkpoint / OPTIMIZER)
     try:
-        optimizer.load_state_dict(_put_together(state["optimizer"], tensors))
-    except (ValueError, KeyError) as error:
+        optimizer.load_state_dict(_put_together(state.get("optimizer"), tensors))
+    except ODD as error:
         raise RunError(f"{checkpoint / OPTIMIZER}: does not fit this optimizer: {error}") from None
-    random_state.restore(state["random"])
-    return Progress(**state["progress"])
+    try:
+        random_state.restore(state["random"])
+    except ODD as error:
+        raise RunError(f"{checkpoint / STATE}: its random generators cannot be restored: {error}") from None
+    return progress
+
+
+def _progress(checkpoint: Path, state: Mapping[str, Any]) -> Progress:
+    """The progress that a state holds; raises RunError for one that no run can have made."""
+    said = state.get("progress")
+    if isinstance(said, dict) and "targets" not in said:  # written when `tokens` counted the targets
+        said = {**said, "targets": said.get("tokens")}
+    try:
+        progress = Progress.model_validate(said)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, ("progress", *first["loc"])))
+        raise RunError(f"{checkpoint / STATE}: {place}: {first['msg']}, got {first['input']!r:.80}") from None
+    if progress.step != step_of(checkpoint):
+        raise RunError(f"{checkpoint / STATE}: progress.step is {progress.step:,}, in a folder named {checkpoint.name}")
+    return progress
 
 
 def _state(checkpoint: Path) -> Mapping[str, Any]:

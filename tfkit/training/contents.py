@@ -8,19 +8,18 @@ from pathlib import Path
 
 from tfkit.core.errors import RunError
 from tfkit.core.folders import named, remove_leftovers
-from tfkit.training.checkpoint import BESIDE, OPTIMIZER, STATE
-from tfkit.training.folder import CHECKPOINTS, OURS, WEIGHTS
+from tfkit.training.checkpoint import FILES
+from tfkit.training.folder import CHECKPOINTS, OURS
 
 _UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # what a checkpoint is called while it is written
 _CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged)?|{_UNFINISHED}")  # and then, and when it was set aside
-_OF_CHECKPOINT = (WEIGHTS, OPTIMIZER, BESIDE, STATE)
 
 
 def run_files(folder: Path) -> Iterator[Path]:
     """The files of the run in a folder; a checkpoint that holds anything else is not one of ours."""
     yield from named(folder, OURS)
     for checkpoint in _checkpoints(folder):
-        files = list(named(checkpoint, _OF_CHECKPOINT))
+        files = list(named(checkpoint, FILES))
         if len(files) == len(list(checkpoint.iterdir())):
             yield from files
 
@@ -29,7 +28,7 @@ def clean_up(folder: Path) -> None:
     """Remove what killed processes left of writing files in a run; raises RunError."""
     remove_leftovers(folder, OURS)
     for checkpoint in _checkpoints(folder):
-        remove_leftovers(checkpoint, _OF_CHECKPOINT)
+        remove_leftovers(checkpoint, FILES)
 
 
 def check_regular(folder: Path) -> None:
@@ -40,7 +39,7 @@ def check_regular(folder: Path) -> None:
     for path in (folder / CHECKPOINTS).iterdir() if (folder / CHECKPOINTS).is_dir() else ():
         if _CHECKPOINT.fullmatch(path.name):
             _check(path, is_folder=True)
-            for name in _OF_CHECKPOINT:
+            for name in FILES:
                 _check(path / name, is_folder=False)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfkit.core.checksums import SUMS
 from tfkit.core.errors import RunError
 from tfkit.core.files import is_temporary, read_json
 from tfkit.core.locks import NAME as LOCK
@@ -22,7 +23,7 @@ LOG = "train.log"
 ENVIRONMENT = "environment.json"
 EVALUATION = "evaluation.json"
 # what --force may remove; whatever else stands in the folder belongs to somebody else
-OURS = (RECIPE, RESOLVED, TOKENIZER, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, EVALUATION)
+OURS = (RECIPE, RESOLVED, TOKENIZER, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, EVALUATION, SUMS)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from typing import Any
 
 import yaml
 
+from tfkit.core.checksums import write_json, write_text
 from tfkit.core.errors import RunError, TfkitError
-from tfkit.core.files import write_json, write_text
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.writer import check_settings
 from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.training import record
 from tfkit.training.changed import DATA, differences, file_hashes
-from tfkit.training.checkpoint import Checkpoints, read_progress
+from tfkit.training.checkpoint import Checkpoints, step_of
 from tfkit.training.claim import Claim
 from tfkit.training.environment import environment, resumption
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
@@ -36,7 +37,7 @@ def train_in(claim: Claim, recipe: Recipe, reporter: Reporter) -> None:
     Where a run that is resumed has no checkpoint it begins again; raises RunError where something would be lost.
     """
     folder = claim.folder
-    checkpoint = Checkpoints(folder / CHECKPOINTS).last() if claim.resume else None
+    checkpoint = Checkpoints(folder / CHECKPOINTS).sound(reporter.say) if claim.resume else None
     if claim.resume and checkpoint is None:
         check_nothing_is_lost(folder)
     with seeded(recipe.train.seed):
@@ -72,13 +73,13 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
     recipe = recipe.labelled(len(read_labels(folder)))
     check_same(folder, recipe.resolved(Tokenizer.load(folder / TOKENIZER).vocab_size))
     finished = folder.known.get("finished")
-    return bool(finished == _ending(recipe, read_progress(checkpoint).step) and (folder / WEIGHTS).is_file())
+    return bool(finished == _ending(recipe, step_of(checkpoint)) and (folder / WEIGHTS).is_file())
 
 
 def mark_finished(folder: RunFolder, recipe: Recipe) -> None:
     """Write down that all is done, so that the same command has nothing left to do."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
-    step = 0 if checkpoint is None else read_progress(checkpoint).step
+    step = 0 if checkpoint is None else step_of(checkpoint)
     write_json(folder / ENVIRONMENT, {**folder.known, "finished": _ending(recipe, step)})
 
 
@@ -105,6 +106,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
         task.tokenizer.save(new / TOKENIZER)
         save_labels(new, task.objective.labels)
         Checkpoints(new / CHECKPOINTS).save(task.model, trainer.optimizer, trainer.progress, task.objective.module)
+        record.begin(new)
     reporter.open(claim.folder / LOG)
     reporter.say(f"training {recipe.name} in {claim.folder}")
     for message in claim.news():
@@ -123,6 +125,7 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     for message in (*(_told(*one) for one in changed.items()), *changes(needs_of(folder))):
         reporter.say(message)
     trainer.restore(checkpoint)
+    record.appending(folder)
     if any("valid" in splits for splits in changed.values()) and not trainer.progress.finished:
         trainer.progress.best = None  # it was measured on other examples
         trainer.checkpoints.save(trainer.model, trainer.optimizer, trainer.progress, task.objective.module)

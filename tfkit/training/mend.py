@@ -11,9 +11,10 @@ import yaml
 
 from tfkit.core.errors import RunError
 from tfkit.core.files import open_log, read_bytes, read_json, read_text, whole, write_text
-from tfkit.training.checkpoint import Checkpoints
+from tfkit.training import record
+from tfkit.training.checkpoint import Checkpoints, step_of
 from tfkit.training.folder import CHECKPOINTS, EVALUATION, LOG, METRICS, RECIPE, RESOLVED, RunFolder
-from tfkit.training.metrics_log import good_lines, step_of
+from tfkit.training.metrics_log import good_lines, step_in
 
 UNCHECKED = "whether the recipe is the one that the run began with cannot be checked"
 
@@ -24,13 +25,15 @@ def mend(folder: RunFolder) -> Iterator[str]:
     if last is not None and not (folder / RESOLVED).exists():
         yield f"{folder / RESOLVED}: is missing; {UNCHECKED}"
     for name, problem in ((RESOLVED, _not_yaml), (RECIPE, _not_text), (EVALUATION, _not_scores), (LOG, _not_open)):
-        why = problem(folder / name) if (folder / name).exists() else ""
+        why = (problem(folder / name) or _changed(folder, name)) if (folder / name).exists() else ""
         if why:
             aside = _free_name(folder / name)
             _rename(folder / name, aside)
             unchecked = f"; {UNCHECKED}" if name == RESOLVED else ""
             yield f"{folder / name}: {why}; it is {aside.name} now, and begun anew{unchecked}"
-    yield from _mend_metrics(folder / METRICS, 0 if last is None else int(last.name[5:]))
+    changed = _changed(folder, METRICS)
+    told = list(_mend_metrics(folder / METRICS, 0 if last is None else step_of(last)))
+    yield from told or ([f"{folder / METRICS}: {changed}"] if changed else [])
 
 
 def _mend_metrics(file: Path, step: int) -> Iterator[str]:
@@ -48,9 +51,13 @@ def _mend_metrics(file: Path, step: int) -> Iterator[str]:
             shutil.copyfile(file, beside)
         write_text(file, "".join(f"{line}\n" for line in good))
         yield f"{file}: {bad} of its lines are damaged and left out; as it was, it is {aside.name}"
-    missing = step - len({step_of(line) for line in good if step_of(line) <= step})
+    missing = step - len({step_in(line) for line in good if step_in(line) <= step})
     if missing > bad:
         yield f"{file}: has no lines of {missing:,} of the {step:,} steps that the run has made"
+
+
+def _changed(folder: RunFolder, name: str) -> str:
+    return "has changed since it was written" if any(record.changed(folder, [name])) else ""
 
 
 def _not_yaml(file: Path) -> str:

@@ -15,7 +15,7 @@ class MetricsLog:
     def __init__(self, path: Path, step: int = 0) -> None:
         """Go on after the lines up to `step`; raises RunError."""
         if path.exists():
-            kept = [line for line in good_lines(read_bytes(path))[0] if step_of(line) <= step]
+            kept = [line for line in good_lines(read_bytes(path))[0] if step_in(line) <= step]
             write_text(path, "".join(line + "\n" for line in kept))
         self._file: IO[str] = open_log(path)
 
@@ -36,7 +36,7 @@ def good_lines(text: bytes) -> tuple[list[str], int]:
     return good, len(lines) - len(good) + (last[:1] not in (b"", b"{"))
 
 
-def step_of(line: str) -> int:
+def step_in(line: str) -> int:
     """The step that a good line is about."""
     return int(json.loads(line)["step"])
 

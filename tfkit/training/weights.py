@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tfkit.core.errors import RunError
-from tfkit.core.files import whole
+from tfkit.core.checksums import recorded
+from tfkit.core.errors import RunError, TfkitWarning
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as the format calls them
 
@@ -54,15 +55,17 @@ class Weights:
         tensors, metadata = read_tensors(path)
         try:
             tied = json.loads(metadata.get("tied", "{}"))
-        except ValueError:
-            raise RunError(f"{path}: its list of tied tensors cannot be read") from None
-        return cls(tensors, {str(name): str(owner) for name, owner in dict(tied).items()})
+        except (ValueError, RecursionError):
+            tied = None
+        if not isinstance(tied, dict):
+            raise RunError(f"{path}: its list of tied tensors cannot be read")
+        return cls(tensors, {name: str(owner) for name, owner in tied.items()})
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors as safetensors, whole or not at all."""
+    """Write tensors as safetensors, whole or not at all, and on its folder's record."""
     apart = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    with whole(path) as beside:
+    with recorded(path) as beside:
         try:
             # one entry at most: the library writes several in random order, and equal weights are to be equal files
             save_file(apart, beside, dict(metadata) or {"format": "pt"})
@@ -97,20 +100,48 @@ def saved_dtype(path: Path) -> torch.dtype:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load every tensor of `model` from `path`; raises RunError naming what is missing, unknown or of another shape."""
+    """Load every tensor of `model` from `path`; warns of those that are not finite.
+
+    Raises RunError naming what is missing, unknown, of another shape, or of integers where floats belong.
+    """
     found, wanted = Weights.read(path).by_name(), model.state_dict()
     ties = Weights.of(model).tied
     found |= {name: found[owner] for name, owner in ties.items() if name not in found and owner in found}
     wrong = [f"{name} is missing" for name in wanted if name not in found]
     wrong += [f"{name} is not in this model" for name in found if name not in wanted]
-    wrong += [
-        f"{name} has shape {list(found[name].shape)}, expected {list(tensor.shape)}"
-        for name, tensor in wanted.items()
-        if name in found and found[name].shape != tensor.shape
-    ]
+    for name, expected in wanted.items():
+        there = found.get(name, expected)
+        if there.shape != expected.shape:
+            wrong.append(f"{name} has shape {list(there.shape)}, expected {list(expected.shape)}")
+        elif expected.is_floating_point() and not there.is_floating_point():
+            wrong.append(f"{name} holds {dtype_name(there)}, expected {dtype_name(expected)}")
     if wrong:
         raise RunError(f"{path}: does not fit this model: {some(wrong)}")
     model.load_state_dict(found)
+    warn_not_finite(path, Weights.of(model).tensors)
+
+
+def warn_not_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Warn of tensors in a file that hold a NaN or an infinite number."""
+    names = not_finite(tensors)
+    if names:
+        what = f"{len(names)} of {len(tensors)} tensors hold NaN or infinite numbers: {some(names)}"
+        warnings.warn(f"{path}: {what}", TfkitWarning, stacklevel=3)
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """What torch calls the kind of a tensor's numbers: int32."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of tensors that hold a NaN or an infinite number."""
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()}
+    if not floats:
+        return []
+    # a NaN anywhere makes both bounds NaN; `isfinite` of all numbers takes fifteen times as long
+    bounds = torch.stack([torch.stack(tensor.detach().aminmax()).isfinite().all() for tensor in floats.values()])
+    return [name for name, finite in zip(floats, bounds.tolist(), strict=True) if not finite]
 
 
 def some(texts: Iterable[str], most: int = 4) -> str:

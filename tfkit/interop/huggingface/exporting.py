@@ -24,7 +24,8 @@ from tfkit.interop.huggingface.special import GENERATION, THEIR_IDS, TOKENIZER_C
 from tfkit.interop.huggingface.theirs import Theirs, as_theirs
 from tfkit.interop.huggingface.tokenizer_files import CHAT, write_tokenizer
 from tfkit.run import Run
-from tfkit.training.folder import ENVIRONMENT, RESOLVED, TOKENIZER
+from tfkit.training.folder import ENVIRONMENT, RESOLVED, TOKENIZER, RunFolder
+from tfkit.training.record import check_listed
 from tfkit.training.weights import save_tensors
 
 WRITTEN = (CONFIG, SINGLE, GENERATION, TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP, CHAT, MODELING, SOURCES, RESOLVED)
@@ -46,6 +47,7 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
     Raises RunError for a folder that may not be written; nothing is left then.
     """
     goal, kept = target_folder(target, "model", (CONFIG, SINGLE), _written, force), _kept(run)
+    check_listed(RunFolder(run.folder), THEIRS)
     tensors, tied = own_tensors(run.model)
     theirs = as_theirs(run.blueprint, _said(run))
     with whole_folder(goal) as folder:

@@ -45,7 +45,8 @@ from tfkit.training.environment import environment
 from tfkit.training.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import save_labels
 from tfkit.training.needs import NEEDS, parts_in, recorded
-from tfkit.training.weights import Weights
+from tfkit.training.record import record_all
+from tfkit.training.weights import Weights, dtype_name, some, warn_not_finite
 
 THEIRS = "huggingface"  # the folder in a run that keeps their small files as they were, for the way back
 SMALL = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP, "chat_template.jinja")
@@ -132,6 +133,7 @@ def import_model(
         _keep(read, folder)
         if tokenizer is not None:
             tokenizer.save(folder / TOKENIZER)
+        record_all(folder)
     made = Imported(target, read.family.part_name, read.family.head_class(read.config), parameters, dtype, tokenizer)
     made.notes += [f"without {name}, which the files have no weights of" for name in absent]
     made.notes += _notes(read, recipe.blueprint(), tokenizer, unread)
@@ -246,8 +248,21 @@ def _weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.dtype)
     with open_checkpoint(read.folder, dtype) as checkpoint:
         brought = to_ours(read.family, checkpoint, wanted, blueprint)
     ordered = {name: brought.tensors[name] for name in wanted}
+    _check_numbers(read.folder, own, ordered)
     Weights(ordered, tied).save(file)
     return brought.unread, sum(tensor.numel() for name, tensor in own.items() if isinstance(tensor, nn.Parameter))
+
+
+def _check_numbers(folder: Path, own: Mapping[str, Tensor], brought: Mapping[str, Tensor]) -> None:
+    """Raise DataError for integers where a model has floats; warn of numbers that are not finite."""
+    wrong = [
+        f"{name} ({dtype_name(tensor)})"
+        for name, tensor in brought.items()
+        if own[name].is_floating_point() and not tensor.is_floating_point()
+    ]
+    if wrong:
+        raise DataError(f"{folder}: the tensors of {some(wrong)} hold no floats, so they are no weights")
+    warn_not_finite(folder, brought)
 
 
 def _resolved(recipe: Recipe, target: Path) -> str:

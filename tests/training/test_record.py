@@ -1,0 +1,408 @@
+"""What becomes of a run whose files are damaged, exchanged, or of an older version: nothing goes on silently."""
+
+import json
+import random
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from tfkit.cli.main import main
+from tfkit.core.checksums import SUMS, check, read_sums
+from tfkit.core.errors import RunError, TfkitWarning
+from tfkit.recipe.load import load_recipe
+from tfkit.run import Run, load_run, train
+from tfkit.training.checkpoint import Checkpoints
+from tfkit.training.loop import Trainer
+from tfkit.training.weights import Weights
+
+LINES = "one two three four\ntwo three\nfour five six one two\nthree one\nsix six five one\nfive one two\n" * 3
+READ = ("resolved.yaml", "tokenizer.json", "environment.json", "model.safetensors")  # by load_run and Run.model
+
+
+def recipe(folder: Path, **options: Any) -> dict[str, Any]:
+    (folder / "text").write_text(LINES)
+    text = {"type": "text", "files": str(folder / "text")}
+    return {
+        "tfkit": 1,
+        "model": {
+            "type": "decoder",
+            "d_model": 8,
+            "vocab_size": "tokenizer",
+            "max_length": 8,
+            "num_layers": 1,
+            "embedding": "tokens",
+            "position": "learned",
+            "layer": {
+                "norm": "layer_norm",
+                "attention": {"type": "multi_head", "num_heads": 2},
+                "feedforward": {"type": "mlp", "d_ff": 16},
+                "dropout": 0.1,
+            },
+            "head": {"type": "language_model", "tied": True},
+        },
+        "data": {"tokenizer": "word", "train": text, "valid": text, "batch": {"tokens": 32}},
+        "objective": "causal_lm",
+        "train": {"steps": 4, "device": "cpu", "checkpoint_every": 2, "evaluate_every": 2, "samples": 0, **options},
+    }
+
+
+def trained(folder: Path, **options: Any) -> Path:
+    return train(recipe(folder.parent, **options), out=folder, progress=False).folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of one shape, `x` and `y`, and `six`, which is `x` with 6 steps."""
+    folder = tmp_path_factory.mktemp("runs")
+    trained(folder / "x"), trained(folder / "y", seed=1), trained(folder / "six", steps=6)
+    return folder
+
+
+@pytest.fixture
+def run(runs: Path, tmp_path: Path) -> Path:
+    """A copy that may be damaged."""
+    shutil.copytree(runs / "x", tmp_path / "x")
+    return tmp_path / "x"
+
+
+def flip(file: Path, rng: random.Random) -> None:
+    """Change one bit."""
+    content = bytearray(file.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    file.write_bytes(content)
+
+
+def resume(folder: Path, steps: int = 6, **options: Any) -> Run:
+    source = load_recipe(folder / "recipe.yaml", overrides={"train.steps": steps})
+    return train(source, out=folder, resume=True, progress=False, **options)
+
+
+def content(folder: Path) -> dict[str, Any]:
+    """What two runs have in common that are bit-identical."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    plain = [{key: value for key, value in line.items() if not key.endswith("_per_second")} for line in lines]
+    files = ["model.safetensors", *(f"checkpoints/step-00000006/{name}.safetensors" for name in ("model", "optimizer"))]
+    return {"metrics.jsonl": plain, **{name: (folder / name).read_bytes() for name in files}}
+
+
+def is_right(folder: Path) -> bool:
+    """Whether every file of a run and of its checkpoints is on record as it is."""
+    for place in (folder, *Checkpoints(folder / "checkpoints").all()):
+        names = {path.name for path in place.iterdir() if path.is_file()} - {SUMS}
+        sums = read_sums(place)
+        assert sums is not None and sums.keys() == names and all(len(found) == 1 for found in sums.values())
+        for name in names:
+            check(place, name)
+    return True
+
+
+# --- damage
+
+
+def check_flips_in_a_run(run: Path, flips: int) -> None:
+    names = [path.name for path in run.iterdir() if path.is_file() and path.name != SUMS]
+    for name in names:
+        before = (run / name).read_bytes()
+        for number in range(flips):
+            flip(run / name, random.Random(f"{name} {number}"))
+            with pytest.raises(RunError, match=rf"{name}: has changed since it was written"):
+                _ = load_run(run).model if name in READ else check(run, name)
+            (run / name).write_bytes(before)
+    before = (run / SUMS).read_bytes()
+    for number in range(flips):
+        flip(run / SUMS, random.Random(number))
+        with pytest.raises(RunError, match=rf"{SUMS}"):
+            for name in names:
+                check(run, name)
+        (run / SUMS).write_bytes(before)
+    assert load_run(run).model is not None
+
+
+def check_flips_in_a_checkpoint(run: Path, flips: int) -> None:
+    checkpoints = Checkpoints(run / "checkpoints")
+    before, newest = checkpoints.all()
+    for file in sorted(newest.iterdir()):
+        whole = file.read_bytes()
+        for number in range(flips):
+            said: list[str] = []
+            flip(file, random.Random(f"{file.name} {number}"))
+            assert checkpoints.sound(said.append) == before
+            assert said and all(str(newest) in text for text in said)
+            file.write_bytes(whole)
+    assert checkpoints.sound(said.append) == newest
+
+
+def test_a_flipped_bit_in_a_run_is_noticed(run: Path) -> None:
+    check_flips_in_a_run(run, 2)
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(run: Path) -> None:
+    check_flips_in_a_checkpoint(run, 2)
+
+
+@pytest.mark.slow
+def test_every_flipped_bit_is_noticed(run: Path) -> None:
+    check_flips_in_a_run(run, 25)
+    check_flips_in_a_checkpoint(run, 40)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", SUMS])
+def test_a_file_of_a_checkpoint_that_is_cut_or_gone_is_noticed(run: Path, name: str) -> None:
+    checkpoints = Checkpoints(run / "checkpoints")
+    before, newest = checkpoints.all()
+    said: list[str] = []
+    cut(newest / name)
+    assert checkpoints.sound(said.append) == before and str(newest / name) in said[0]
+    (newest / name).unlink()
+    older = name == SUMS  # a checkpoint without a record is one of an older version, and believed
+    assert checkpoints.sound(said.append) == (newest if older else before)
+
+
+def test_the_checkpoint_before_is_used(runs: Path, run: Path) -> None:
+    newest = run / "checkpoints" / "step-00000004"
+    cut(newest / "optimizer.safetensors")
+    resume(run)
+    assert content(run) == content(runs / "six")
+    log = (run / "train.log").read_text()
+    assert f"{newest / 'optimizer.safetensors'}: has changed since it was written" in log
+    assert f"{newest}: set aside as step-00000004.damaged; step-00000002 is used" in log
+    assert newest.with_name("step-00000004.damaged").is_dir() and is_right(run)
+
+
+def test_both_checkpoints_damaged_is_an_error_that_names_both(run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for checkpoint, name in zip(Checkpoints(run / "checkpoints").all(), ("model", "optimizer"), strict=True):
+        file = checkpoint / f"{name}.safetensors"
+        flip(file, random.Random(0))
+        before[file] = file.read_bytes()
+    with pytest.raises(RunError, match=r"(?s)4/optimizer\.safetensors: has.*2/model\.safetensors: has.*cannot go on"):
+        resume(run)
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_a_checkpoint_of_the_same_step_is_replaced_by_the_one_trained_again(runs: Path, run: Path) -> None:
+    flip(run / "checkpoints/step-00000004/model.safetensors", random.Random(0))
+    resume(run, steps=4)  # finished: nothing reads it
+    resume(run)
+    again = run / "checkpoints/step-00000004/model.safetensors"
+    assert again.read_bytes() == (runs / "x/checkpoints/step-00000004/model.safetensors").read_bytes()
+
+
+# --- exchange
+
+
+def exchange(runs: Path, run: Path, name: str = "model.safetensors") -> None:
+    """Put a file of another run of the same shape in its place."""
+    shutil.copyfile(runs / "y" / name, run / name)
+
+
+def test_weights_of_another_run_are_accepted_by_a_flag(runs: Path, run: Path) -> None:
+    exchange(runs, run)
+    with pytest.raises(RunError, match=r"x/model\.safetensors: has changed .*--accept-changes records what is there"):
+        load_run(run).generate("one")
+    with pytest.warns(TfkitWarning, match=r"x/model\.safetensors: is on record as it is now"):
+        accepted = load_run(run, accept_changes=True)
+    theirs = Weights.read(runs / "y" / "model.safetensors").by_name()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in accepted.model.state_dict().items())
+    assert load_run(run, accept_changes=True).generate("one") == load_run(run).generate("one")
+    assert is_right(run)
+
+
+def test_a_checkpoint_with_the_weights_of_another_run_is_not_gone_on_from(runs: Path, run: Path) -> None:
+    exchange(runs, run, "checkpoints/step-00000004/model.safetensors")
+    resume(run)
+    assert content(run) == content(runs / "six")
+
+
+def test_a_checkpoint_can_be_exchanged_on_purpose(runs: Path, run: Path) -> None:
+    exchange(runs, run, "checkpoints/step-00000004/model.safetensors")
+    with pytest.warns(TfkitWarning, match=r"step-00000004/model\.safetensors: is on record as it is now"):
+        resume(run, accept_changes=True)
+    assert content(run)["model.safetensors"] != content(runs / "six")["model.safetensors"]
+    assert is_right(run)
+
+
+def test_what_a_resumed_run_takes_over_is_checked(runs: Path, run: Path) -> None:
+    exchange(runs, run)
+    with pytest.raises(RunError, match=r"model\.safetensors: has changed"):
+        resume(run)
+    with pytest.warns(TfkitWarning, match=r"model\.safetensors: is on record"):
+        resume(run, accept_changes=True)
+    assert is_right(run)
+
+
+def test_what_training_has_no_need_of_is_begun_anew_in_words(runs: Path, run: Path) -> None:
+    for name in ("resolved.yaml", "train.log"):
+        (run / name).write_text((run / name).read_text() + "# mine\n")
+    metrics = run / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace(": ", ":  ", 1))
+    resume(run)
+    log = (run / "train.log").read_text()
+    for name in ("resolved.yaml", "train.log"):
+        assert f"{run / name}: has changed since it was written; it is {name}.damaged now" in log
+        (run / f"{name}.damaged").unlink()
+    assert f"{metrics}: has changed since it was written" in log
+    assert content(run)["model.safetensors"] == content(runs / "six")["model.safetensors"] and is_right(run)
+
+
+COMMANDS = [
+    pytest.param(["generate", "RUN", "one"], id="generate"),
+    pytest.param(["evaluate", "RUN"], id="evaluate", marks=pytest.mark.slow),
+    pytest.param(["embed", "RUN", "TEXT"], id="embed"),
+    pytest.param(["export", "RUN", "NEW"], id="export", marks=pytest.mark.slow),
+    pytest.param(["train", "RECIPE", "--out", "RUN", "--resume"], id="train"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_opens_a_run_has_the_flag(
+    runs: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    exchange(runs, run)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text(LINES)
+    places = {"RUN": str(run), "TEXT": "text", "NEW": "new", "RECIPE": str(run / "recipe.yaml")}
+    line = [places.get(word, word) for word in command]
+    refused = CliRunner().invoke(main, line)
+    assert refused.exit_code == 2 and "model.safetensors: has changed since it was written" in refused.stderr
+    accepted = CliRunner().invoke(main, [*line, "--accept-changes"])
+    assert accepted.exit_code == 0, accepted.output
+    assert "model.safetensors: is on record as it is now" in accepted.stderr
+    assert CliRunner().invoke(main, [*line, *(["--force"] if command[0] == "export" else [])]).exit_code == 0
+
+
+def test_a_file_that_came_or_went_is_told(run: Path) -> None:
+    (run / "labels.json").write_text('["a", "b"]')
+    with pytest.raises(RunError, match=r"labels\.json: is not listed in SHA256SUMS"):
+        load_run(run)
+    (run / "labels.json").unlink()
+    (run / "environment.json").unlink()
+    with pytest.raises(RunError, match=r"environment\.json: is missing, and SHA256SUMS lists it"):
+        load_run(run)
+
+
+def test_what_tells_of_a_run_without_opening_it_warns(run: Path) -> None:
+    (run / "resolved.yaml").write_text((run / "resolved.yaml").read_text() + "\n")
+    for line in (["show", str(run)], ["check", str(run / "resolved.yaml")]):
+        told = CliRunner().invoke(main, line)
+        assert told.exit_code == 0 and "resolved.yaml: has changed since it was written" in told.stderr
+    with pytest.raises(RunError, match=r"resolved\.yaml: has changed .*--accept-changes"):
+        load_run(run)
+    with pytest.warns(TfkitWarning, match=r"resolved\.yaml: is on record"):
+        assert load_run(run, accept_changes=True).evaluate()
+    assert "has changed" not in CliRunner().invoke(main, ["show", str(run)]).stderr
+
+
+def test_scores_of_a_changed_file_are_not_kept(run: Path) -> None:
+    load_run(run).evaluate()
+    file = run / "evaluation.json"
+    file.write_text(file.read_text().replace("loss", "lost"))
+    with pytest.raises(RunError, match=r"evaluation\.json: has changed"):
+        load_run(run).evaluate()
+    file.unlink()  # which is no damage: it is written again
+    assert load_run(run).evaluate() and is_right(run)
+
+
+def test_weights_that_are_gone_are_written_again_and_it_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (run / "model.safetensors").read_bytes()
+    (run / "model.safetensors").unlink()
+    with pytest.raises(RunError, match=r"model\.safetensors: is missing"):
+        load_run(run)
+    resume(run, steps=4)
+    assert (run / "model.safetensors").read_bytes() == before and is_right(run)  # the last step was the best
+
+
+def test_a_damaged_record_is_told_and_written_anew(run: Path) -> None:
+    (run / SUMS).write_text("nonsense\n")
+    with pytest.raises(RunError, match=r"SHA256SUMS:1: is no line"):
+        load_run(run)
+    with pytest.warns(TfkitWarning):
+        load_run(run, accept_changes=True)
+    assert load_run(run).model is not None
+
+
+def test_only_a_run_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("mine")
+    with pytest.raises(RunError, match="holds no run"):
+        load_run(tmp_path, accept_changes=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
+
+
+# --- what tfkit does itself
+
+
+def test_the_record_is_right_after_everything_that_tfkit_does(run: Path) -> None:
+    assert is_right(run)
+    load_run(run).evaluate()
+    assert is_right(run)
+    assert resume(run).evaluate("train")
+    assert is_right(run)
+    train(recipe(run.parent, steps=2), out=run, force=True, progress=False)
+    assert is_right(run)
+
+
+def test_files_that_grow_are_on_record_when_training_has_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing, step = {"metrics.jsonl", "train.log"}, Trainer._step
+
+    def interrupted(trainer: Trainer, *arguments: Any) -> Any:
+        sums = read_sums(tmp_path / "run")
+        assert sums is not None and not growing & sums.keys()
+        if trainer.progress.step == 3:
+            raise KeyboardInterrupt
+        return step(trainer, *arguments)
+
+    monkeypatch.setattr(Trainer, "_step", interrupted)
+    for resumed in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe(tmp_path), out=tmp_path / "run", resume=resumed, progress=False)
+        assert is_right(tmp_path / "run") and growing <= (read_sums(tmp_path / "run") or {}).keys()
+
+
+def test_a_run_of_an_older_version_is_believed_until_it_goes_on(run: Path) -> None:
+    for path in run.rglob(SUMS):
+        path.unlink()
+    (run / "labels.json").write_text("[]")
+    assert load_run(run).evaluate()
+    assert not (run / SUMS).exists()
+    state = json.loads((run / "checkpoints/step-00000004/state.json").read_text())
+    tokens = state["progress"]["tokens"]
+    del state["progress"]["targets"]  # which `tokens` was the number of
+    (run / "checkpoints/step-00000004/state.json").write_text(json.dumps(state))
+    resume(run)
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[4])["targets"] > tokens
+    assert (run / SUMS).exists() and len(list(run.rglob(SUMS))) == 2
+    load_run(run).evaluate("train")
+    check(run, "evaluation.json")
+
+
+def test_readers_beside_a_writer_never_complain(runs: Path, run: Path) -> None:
+    """They get the weights of before, or those of after."""
+    versions = [Weights.read(runs / name / "model.safetensors") for name in ("x", "y")]
+    known = [weights.by_name()["head.output.weight"] for weights in versions]
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for weights in versions:
+                weights.save(run / "model.safetensors")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(10):
+            found = load_run(run).model.state_dict()["head.output.weight"]
+            assert any(torch.equal(found, one) for one in known)
+    finally:
+        stop.set()
+        writer.join()
