@@ -3,26 +3,28 @@
 import io
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import UsageError
+from tfkit.core.files import read_json, write_json
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training import device as device_module
-from tfkit.training.checkpoint import Checkpoints
+from tfkit.training.checkpoint import Checkpoints, step_of
 from tfkit.training.device import check_memory, choose_device
 from tfkit.training.feed import Feed
 from tfkit.training.folder import RunFolder
-from tfkit.training.initial import freeze, start_from
+from tfkit.training.initial import freeze
 from tfkit.training.loop import NotFinite, Trainer
 from tfkit.training.progress import Meter, Reporter, duration
 from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task, prepare
-from tfkit.training.step import accumulate, scale_gradients
+from tfkit.training.step import accumulate, scale_gradients, tokens_read
 from tfkit.training.validation import mean_loss
 from tfkit.training.weights import Weights
 
@@ -113,7 +115,7 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 def lines(trainer: Trainer) -> list[dict[str, Any]]:
     text = (trainer.folder / "metrics.jsonl").read_text()
     return [
-        {key: value for key, value in json.loads(line).items() if key != "tokens_per_second"}
+        {key: value for key, value in json.loads(line).items() if not key.endswith("_per_second")}
         for line in text.splitlines()
     ]
 
@@ -240,7 +242,7 @@ def test_loss_that_is_no_number_stops_and_saves_nothing(tmp_path: Path) -> None:
         ) as error:
             trainer.run()
     assert "float32" not in str(error.value)
-    assert [path.name for path in trainer.checkpoints.all()] == ["step-00000004"]
+    assert [path.name for path in trainer.checkpoints.all()] == ["step-00000002", "step-00000004"]
     assert not (trainer.folder / "model.safetensors").exists()
     assert len(lines(trainer)) == 5
 
@@ -266,7 +268,21 @@ def test_best_last_and_mean(tmp_path: Path) -> None:
     for name, tensor in kept(mean).items():
         torch.testing.assert_close(tensor, (weights(four)[name] + weights(last)[name]) / 2, rtol=0, atol=1e-7)
     assert [path.name for path in mean.checkpoints.all()] == ["step-00000004", "step-00000006"]
-    assert [path.name for path in best.checkpoints.all()] == ["step-00000006"]
+    assert [path.name for path in best.checkpoints.all()] == ["step-00000004", "step-00000006"]
+
+
+def test_the_best_weights_are_lost_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr("tfkit.training.loop.mean_loss", lambda *_: next(losses))
+    trainer = train(tmp_path, "run", recipe(tmp_path, evaluate_every=2))
+    stream = io.StringIO()
+    trainer.publisher.reporter = Reporter(True, stream)
+    trainer.publisher.publish(trainer.progress)
+    (trainer.folder / "model.safetensors").unlink()
+    trainer.publisher.publish(trainer.progress)
+    assert "holds the weights of step 6 now; the best ones, of step 2, are lost" in stream.getvalue()
+    assert stream.getvalue().count("\n") == 1
+    assert same(Weights.read(trainer.folder / "model.safetensors").by_name(), weights(trainer))
 
 
 def test_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,26 +318,6 @@ def test_freezing_nothing_is_an_error(tmp_path: Path) -> None:
         prepare(recipe(tmp_path, freeze=["nothing"]), Reporter(False))
     with pytest.raises(UsageError, match=r"every parameter is frozen"):
         make(tmp_path, "run", recipe(tmp_path, freeze=["encoder", "decoder", "head"]))
-
-
-def test_starting_from_another_run(tmp_path: Path) -> None:
-    first = train(tmp_path, "first", recipe(tmp_path, keep="last"))
-    wider = load_recipe(
-        recipe(tmp_path, init_from=str(tmp_path / "first")).root.plain(), overrides={"model.layer.feedforward.d_ff": 24}
-    )
-    stream = io.StringIO()
-    task = prepare(wider, Reporter(True, stream))
-    kept, new = weights(first), task.model.state_dict()
-    assert torch.equal(new["encoder.layers.0.attention.query.weight"], kept["encoder.layers.0.attention.query.weight"])
-    assert torch.equal(new["head.output.weight"], kept["head.output.weight"])
-    said = stream.getvalue()
-    assert "6 new, 0 not used" in said
-    assert "encoder.layers.0.feedforward.up.weight (shape [24, 8], there [16, 8])" in said
-    with pytest.raises(RunError, match=r"is no run's folder"):
-        start_from(task.model, tmp_path / "nowhere", Reporter(False))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match=r"empty/model\.safetensors: there is no such file"):
-        start_from(task.model, tmp_path / "empty", Reporter(False))
 
 
 def test_pretrained_vectors(tmp_path: Path) -> None:
@@ -405,7 +401,7 @@ def test_progress_on_a_terminal_and_elsewhere(tmp_path: Path, monkeypatch: pytes
         reporter.open(tmp_path / f"{type(stream).__name__}.log")
         meter = Meter(reporter, 0, 10)
         for step in range(1, 11):
-            assert meter.step(step, 2.5, 100, 0.5) == 200.0
+            meter.step(step, 2.5, 100, 100, 0.5)
         reporter.close()
     assert "\rstep 5 of 10: loss 2.5000, 200 tokens/s, 20 s left" in terminal.getvalue()
     shown = pipe.getvalue().splitlines()
@@ -431,4 +427,158 @@ def test_checkpoints_hold_no_pickle(tmp_path: Path) -> None:
     trainer = train(tmp_path, "run", recipe(tmp_path, steps=1))
     last = Checkpoints(trainer.folder / "checkpoints").last()
     assert last is not None
-    assert {file.suffix for file in last.iterdir()} == {".json", ".safetensors"}
+    assert {file.suffix for file in last.iterdir() if file.name != "SHA256SUMS"} == {".json", ".safetensors"}
+
+
+# --- nothing that is not finite is kept
+
+
+@pytest.mark.parametrize("keep", ["best", "last", {"mean": 2}])
+@pytest.mark.parametrize("validated", [True, False])
+def test_a_last_step_without_a_finite_loss_publishes_nothing(tmp_path: Path, keep: Any, validated: bool) -> None:
+    """The loss of the last step is taken before its update, so only what comes after can tell."""
+    plain = recipe(tmp_path, steps=1, keep=keep, schedule={"type": "constant", "lr": 1e18}).root.plain()
+    if not validated:
+        del plain["data"]["valid"]
+    with seeded(0):
+        trainer = make(tmp_path, "run", load_recipe(plain))
+        with pytest.raises(NotFinite, match=r"step 1: .*loss is (nan|inf); training stopped.* \(it is 1e\+18\)"):
+            trainer.run()
+    assert {path.name for path in trainer.folder.path.iterdir()} == {"metrics.jsonl"} and lines(trainer) == []
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    """Not even where no batch reads them."""
+    loaded = recipe(tmp_path, steps=20, checkpoint_every=2, evaluate_every=20)
+    with seeded(0):
+        trainer = make(tmp_path, "run", loaded)
+        table = trainer.model.state_dict()["encoder.embedding.tokens.weight"]
+        step = trainer.optimizer.step
+
+        def poison(*_: Any) -> None:
+            step()
+            if trainer.progress.step == 3:
+                table[trainer.task.tokenizer.special_ids["unknown"]] = math.inf
+
+        trainer.optimizer.step = poison  # type: ignore[method-assign,assignment]
+        with pytest.raises(NotFinite, match=r"step 4: then .*embedding\.tokens\.weight hold NaN .*from step 2"):
+            trainer.run()
+    assert [path.name for path in trainer.checkpoints.all()] == ["step-00000002"]
+    assert len(lines(trainer)) == 3
+
+
+def test_a_signal_at_any_moment_leaves_a_checkpoint_of_the_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for moment in range(1, 6):
+
+        class Asked:
+            looks = 0
+
+            def __enter__(self) -> "Asked":
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+            @property
+            def asked(self) -> bool:
+                self.looks += 1
+                return self.looks > moment  # noqa: B023
+
+        monkeypatch.setattr("tfkit.training.loop.Interrupts", Asked)
+        trainer = train(tmp_path, f"run {moment}", recipe(tmp_path, "causal_lm", steps=50))
+        last = trainer.checkpoints.last()
+        assert last is not None and step_of(last) == trainer.progress.step < 50
+
+
+# --- the mean
+
+
+def test_a_mean_that_is_worse_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"evaluate_every": 2, "checkpoint_every": 2, "keep": {"mean": 2}}
+    for last, ending in ((2.5, ": train.keep: best would have kept that"), (0.5, "")):
+        losses = iter([3.0, 1.0, 2.0, last])
+        for module in ("loop", "publish"):
+            monkeypatch.setattr(f"tfkit.training.{module}.mean_loss", lambda *_, losses=losses: next(losses))
+        stream = io.StringIO()
+        with seeded(0):
+            folder = RunFolder(tmp_path / "run")
+            folder.path.mkdir(exist_ok=True)
+            write_json(folder / "environment.json", {"tfkit": "0"})
+            trainer = Trainer(prepare(recipe(tmp_path, **options), Reporter(False)), folder, Reporter(True, stream))
+            trainer.run()
+        said = f"the mean of 2 checkpoints has a validation loss of {last:.4f}; step 4 had 1.0000{ending}\n"
+        assert stream.getvalue().endswith(said)
+        kept = {"mean": 2, "valid.loss": last, "best": 1.0, "best_step": 4}
+        assert read_json(folder / "environment.json") == {"tfkit": "0", "kept": kept}
+        shutil.rmtree(folder.path)
+
+
+def test_the_mean_is_measured_on_the_mean(tmp_path: Path) -> None:
+    trainer = train(tmp_path, "run", recipe(tmp_path, keep={"mean": 3}, checkpoint_every=2, evaluate_every=3))
+    before = weights(trainer)
+    assert trainer.task.valid is not None
+    kept = trainer.publisher._publish_mean(3, trainer.progress)
+    assert same(before, weights(trainer))
+    trainer.model.load_state_dict(Weights.read(trainer.folder / "model.safetensors").by_name())
+    assert kept is not None and kept["valid.loss"] == mean_loss(trainer.model, trainer.task.valid)
+    assert kept["mean"] == 3
+
+
+def test_a_mean_is_of_what_training_has_made(tmp_path: Path) -> None:
+    with seeded(0):
+        trainer = make(tmp_path, "run", recipe(tmp_path, steps=4, keep={"mean": 9}, checkpoint_every=2))
+        trainer.checkpoints.save(trainer.model, trainer.optimizer, trainer.progress)  # what it begins with
+        trainer.run()
+    parts = [Weights.read(path / "model.safetensors").by_name() for path in trainer.checkpoints.all()[1:]]
+    assert len(parts) == 2
+    for name, tensor in Weights.read(trainer.folder / "model.safetensors").by_name().items():
+        torch.testing.assert_close(tensor, (parts[0][name] + parts[1][name]) / 2, rtol=0, atol=1e-7)
+
+
+def test_a_damaged_checkpoint_is_left_out_of_the_mean(tmp_path: Path) -> None:
+    trainer = train(tmp_path, "run", recipe(tmp_path, steps=6, keep={"mean": 3}, checkpoint_every=2))
+    stream = io.StringIO()
+    trainer.publisher.reporter = Reporter(True, stream)
+    first, *others = trainer.checkpoints.all()
+    content = bytearray((first / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (first / "model.safetensors").write_bytes(content)
+    trainer.publisher.publish(trainer.progress)
+    parts = [Weights.read(path / "model.safetensors").by_name() for path in others]
+    for name, tensor in Weights.read(trainer.folder / "model.safetensors").by_name().items():
+        torch.testing.assert_close(tensor, (parts[0][name] + parts[1][name]) / 2, rtol=0, atol=1e-7)
+    said = stream.getvalue()
+    assert "has changed since it was written" in said and "the mean is without step-00000002" in said
+
+
+# --- rates
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_what_is_read_and_what_is_predicted_are_counted_apart(tmp_path: Path, kind: str) -> None:
+    trainer = train(tmp_path, "run", recipe(tmp_path, kind, steps=8))
+    task, epoch = trainer.task, len(trainer.task.train.plan(0))
+    record = lines(trainer)[epoch - 1]
+    item = {"seq2seq": ("source", "target"), "causal_lm": ("text",), "masked_lm": ("text",)}[kind]
+    read = sum(len(one[name]) - (name == "target" or kind == "causal_lm") for one in task.train.items for name in item)
+    assert record["tokens"] == read
+    targets = {"seq2seq": sum(len(one["target"]) - 1 for one in task.train.items) if kind == "seq2seq" else 0}
+    assert record["targets"] == targets.get(kind, read) if kind != "masked_lm" else 0 < record["targets"] < read / 3
+
+
+def test_packed_rows_are_read_without_their_padding(tmp_path: Path) -> None:
+    plain = recipe(tmp_path, "causal_lm").root.plain()
+    plain["data"]["batch"] = {"tokens": 48, "pack": True, "length": 16}
+    task = prepare(load_recipe(plain), Reporter(False))
+    batches = [(indices, task.train.make(0, number, indices)) for number, indices in enumerate(task.train.plan(0))]
+    read = sum(int(tokens_read(task.train, batch, indices)) for indices, batch in batches)
+    assert read == sum(len(item["text"]) - 1 for item in task.train.items)
+
+
+def test_progress_names_both_rates_where_they_differ() -> None:
+    for targets, said in ((1000, "1,000 tokens/s"), (150, "1,000 tokens/s read, 150 predicted")):
+        stream = io.StringIO()
+        Meter(Reporter(True, stream), 0, 10).step(1, 2.5, 1000, targets, 1.0)
+        assert stream.getvalue().startswith(f"step 1 of 10: loss 2.5000, {said}, ")

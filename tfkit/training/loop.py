@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from tfkit.core.errors import TfkitError
 from tfkit.recipe.sections import Mean
 from tfkit.training import checkpoint
-from tfkit.training.average import mean
-from tfkit.training.checkpoint import Checkpoints, Progress
+from tfkit.training.checkpoint import Checkpoints, Progress, step_of
 from tfkit.training.folder import CHECKPOINTS, METRICS, WEIGHTS, RunFolder
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.metrics_log import MetricsLog
 from tfkit.training.progress import Meter, Reporter
+from tfkit.training.publish import Publisher
 from tfkit.training.setup import Task
 from tfkit.training.step import Places, accumulate, scale_gradients
-from tfkit.training.validation import mean_loss
-from tfkit.training.weights import Weights
+from tfkit.training.validation import mean_loss, total_loss
+from tfkit.training.weights import Weights, not_finite, some
 
 
 class NotFinite(TfkitError):
@@ -39,12 +39,14 @@ class Trainer:
         self.trained = [parameter for parameter in task.trained.parameters() if parameter.requires_grad]
         keep = self.settings.keep
         self.checkpoints = Checkpoints(folder / CHECKPOINTS, keep.mean if isinstance(keep, Mean) else 1)
+        self.publisher = Publisher(task, folder, self.checkpoints, reporter, beside)
         self.progress = Progress(keeps_best=keep == "best")
 
     def restore(self, path: Path) -> None:
         """Go on from a checkpoint; more steps or more patience than then make a finished run unfinished."""
         keeps_best = self.progress.keeps_best
         self.progress = checkpoint.restore(path, self.model, self.optimizer, self.task.objective.module)
+        self.checkpoints.go_on_from(path, self.reporter.say)
         if keeps_best and not self.progress.keeps_best:  # the best weights so far were not kept
             self.progress.best = None
         self.progress.keeps_best = keeps_best
@@ -60,16 +62,23 @@ class Trainer:
         self.model.train()
         try:
             with Interrupts() as interrupts:
-                while not progress.finished and not interrupts.asked:
+                stopping = bool(progress.finished)
+                while not stopping:
                     record = self._step(places, meter)
                     progress.epoch, progress.batch = order.state
                     if self._due(self.settings.evaluate_every):
                         record |= self._validate()
-                    metrics.write(record)
                     progress.finished = self._finished()
-                    if progress.finished or interrupts.asked or self._due(self.settings.checkpoint_every):
+                    stopping = bool(progress.finished) or interrupts.asked
+                    saving = stopping or self._due(self.settings.checkpoint_every)
+                    if saving:
+                        self._check_weights()
+                    if stopping:
+                        self._check_loss()
+                    metrics.write(record)
+                    if saving:
                         self.checkpoints.save(self.model, self.optimizer, progress, self.task.objective.module)
-                self._publish()
+                self.publisher.publish(progress)
         finally:
             metrics.close()
         return bool(progress.finished)
@@ -77,20 +86,31 @@ class Trainer:
     def _step(self, places: Places, meter: Meter) -> dict[str, Any]:
         """One optimizer step; gives what metrics.jsonl says of it."""
         began, settings, progress = time.perf_counter(), self.settings, self.progress
-        lr = self._lr(progress.step + 1)
+        step = progress.step + 1
+        lr = self._lr(step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.zero_grad(set_to_none=True)
         sums = accumulate(self.model, self.task.train, places, settings.accumulate, settings.precision)
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
-            raise NotFinite(self._not_finite(f"the loss is {sums.loss} and the norm of its gradient {norm}", lr))
+            raise self._not_finite(step, f"the loss is {sums.loss} and the norm of its gradient {norm}")
         self.optimizer.step()
-        progress.step += 1
-        progress.tokens += sums.targets
-        rate = meter.step(progress.step, sums.loss, sums.targets, time.perf_counter() - began)
-        record = {"step": progress.step, "tokens": progress.tokens, "loss": sums.loss, "learning_rate": lr}
-        return record | {"gradient_norm": norm, "tokens_per_second": round(rate, 1)}
+        progress.step = step
+        progress.tokens += sums.read
+        progress.targets += sums.targets
+        seconds = time.perf_counter() - began
+        meter.step(step, sums.loss, sums.read, sums.targets, seconds)
+        return {
+            "step": step,
+            "tokens": progress.tokens,
+            "targets": progress.targets,
+            "loss": sums.loss,
+            "learning_rate": lr,
+            "gradient_norm": norm,
+            "tokens_per_second": round(sums.read / seconds, 1),
+            "targets_per_second": round(sums.targets / seconds, 1),
+        }
 
     def _validate(self) -> dict[str, float]:
         """Measure the validation loss, and keep the weights if it is the best so far."""
@@ -99,7 +119,8 @@ class Trainer:
         progress = self.progress
         loss = mean_loss(self.model, self.task.valid, self.settings.precision)
         if not math.isfinite(loss):
-            raise NotFinite(self._not_finite(f"the validation loss is {loss}", self._lr(progress.step)))
+            raise self._not_finite(progress.step, f"the validation loss is {loss}")
+        self._check_weights()
         better = progress.best is None or loss < progress.best
         if better:
             progress.best, progress.best_step, progress.stale = loss, progress.step, 0
@@ -111,19 +132,24 @@ class Trainer:
         self.reporter.say(f"step {progress.step:,}: valid loss {loss:.4f}{self.beside}, {how}")
         return {"valid.loss": loss}
 
-    def _publish(self) -> None:
-        """Write the weights that the run keeps."""
-        if isinstance(self.settings.keep, Mean):
-            paths = self.checkpoints.all()
-            if paths:
-                mean(path / WEIGHTS for path in paths).save(self.folder / WEIGHTS)
-        elif not self.progress.keeps_best or self.progress.best is None or not (self.folder / WEIGHTS).exists():
-            Weights.of(self.model).save(self.folder / WEIGHTS)
+    def _check_weights(self) -> None:
+        """Raise NotFinite for weights that nobody could go on from."""
+        names = not_finite(Weights.of(self.task.trained).tensors)
+        if names:
+            raise self._not_finite(self.progress.step, f"then {some(names)} hold NaN or infinite numbers")
+
+    def _check_loss(self) -> None:
+        """Raise NotFinite where the weights of the last step give no finite loss; a validation has told it already."""
+        if self.task.valid is not None and self._due(self.settings.evaluate_every):
+            return
+        nats, _ = total_loss(self.model, self.task.valid or self.task.train, self.settings.precision, batches=1)
+        if not math.isfinite(nats):
+            raise self._not_finite(self.progress.step, f"then the loss is {nats}")
 
     def _due(self, every: int) -> bool:
         return self.progress.step % every == 0 or self.progress.step >= self.settings.steps
 
-    def _finished(self) -> str:
+    def _finished(self) -> Literal["", "steps", "patience"]:
         """Why nothing is left to do, empty while something is."""
         if self.progress.step >= self.settings.steps:
             return "steps"
@@ -134,11 +160,11 @@ class Trainer:
         rate: float = self.schedule.lr(step, self.settings.steps, self.model.blueprint.last.d_model)
         return rate
 
-    def _not_finite(self, what: str, lr: float) -> str:
+    def _not_finite(self, step: int, what: str) -> NotFinite:
         settings, last = self.settings, self.checkpoints.last()
-        tries = [f"a lower learning rate (it is {lr:g})", "a longer warmup"]
+        tries = [f"a lower learning rate (it is {self._lr(step):g})", "a longer warmup"]
         tries += [] if settings.clip_norm is not None else ["train.clip_norm: 1"]
         tries += [] if settings.precision == "float32" else ["train.precision: float32"]
-        kept = "" if last is None else f" --resume goes on from step {int(last.name[5:]):,}."
-        step = self.progress.step + 1
-        return f"step {step:,}: {what}; training stopped, nothing of this step is saved. Try {', '.join(tries)}.{kept}"
+        kept = "" if last is None else f" --resume goes on from step {step_of(last):,}."
+        stopped = "training stopped, nothing of this step is saved"
+        return NotFinite(f"step {step:,}: {what}; {stopped}. Try {', '.join(tries)}.{kept}")

@@ -15,15 +15,15 @@ def mean_loss(model: Model, feed: Feed, precision: str = "float32") -> float:
     return total / count if count else float("nan")
 
 
-def total_loss(model: Model, feed: Feed, precision: str = "float32") -> tuple[float, int]:
-    """Nats, and the targets that they are over."""
+def total_loss(model: Model, feed: Feed, precision: str = "float32", batches: int | None = None) -> tuple[float, int]:
+    """Nats, and the targets that they are over; of all batches of `feed`, or the first ones."""
     before = model.training
     model.eval()
     total, count = 0.0, 0
     try:
         # not inference mode: what a part keeps between calls must stay usable for training
         with torch.no_grad(), autocast(feed.device, precision):
-            for batch, indices in enumerate(feed.plan(0)):
+            for batch, indices in enumerate(feed.plan(0)[:batches]):
                 loss = feed.objective.loss(model, feed.make(0, batch, indices), training=False)
                 total += loss.total.item()
                 count += loss.count

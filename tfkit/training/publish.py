@@ -1,0 +1,89 @@
+"""The weights that a run keeps when training ends: the best, the last, or a mean of checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfkit.core.checksums import write_json
+from tfkit.core.files import read_json
+from tfkit.recipe.sections import Mean
+from tfkit.training.average import mean
+from tfkit.training.checkpoint import Checkpoints, Progress, damage
+from tfkit.training.folder import ENVIRONMENT, WEIGHTS, RunFolder
+from tfkit.training.progress import Reporter
+from tfkit.training.setup import Task
+from tfkit.training.validation import mean_loss
+from tfkit.training.weights import Weights
+
+KEPT = "kept"  # the key of environment.json
+
+
+class Publisher:
+    """Writes model.safetensors. `beside` is said after each validation loss (a baseline)."""
+
+    def __init__(
+        self, task: Task, folder: RunFolder, checkpoints: Checkpoints, reporter: Reporter, beside: str = ""
+    ) -> None:
+        self.task, self.folder, self.checkpoints = task, folder, checkpoints
+        self.reporter, self.beside = reporter, beside
+
+    def publish(self, progress: Progress) -> None:
+        """Write the weights that the run keeps, and say where they are not the ones that were asked for."""
+        keep = self.task.settings.keep
+        if isinstance(keep, Mean):
+            self._note(self._publish_mean(keep.mean, progress))
+            return
+        self._note(None)
+        file, has_best = self.folder / WEIGHTS, progress.keeps_best and progress.best is not None
+        if has_best and file.exists():
+            return
+        Weights.of(self.task.model).save(file)
+        if has_best and progress.best_step != progress.step:
+            here, best = f"step {progress.step:,}", f"step {progress.best_step:,}"
+            self.reporter.say(
+                f"{file}: was gone, and holds the weights of {here} now; the best ones, of {best}, are lost"
+            )
+
+    def _publish_mean(self, most: int, progress: Progress) -> dict[str, Any] | None:
+        """Write the mean of the last checkpoints, without those whose weights are damaged; returns how good it is."""
+        files = []
+        for path in self.checkpoints.trained(most):
+            problems = damage(path, [WEIGHTS])
+            if problems:
+                self.reporter.say(f"{'; '.join(problems)}; the mean is without {path.name}")
+            else:
+                files.append(path / WEIGHTS)
+        if not files:
+            return None
+        weights = mean(files)
+        weights.save(self.folder / WEIGHTS)
+        if not progress.finished or self.task.valid is None:
+            return None
+        return self._compared(self._loss(weights), len(files), progress)
+
+    def _loss(self, weights: Weights) -> float:
+        """The validation loss of other weights than the model's."""
+        assert self.task.valid is not None
+        model = self.task.model
+        own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        model.load_state_dict(weights.by_name())
+        try:
+            return mean_loss(model, self.task.valid, self.task.settings.precision)
+        finally:
+            model.load_state_dict(own)
+
+    def _compared(self, loss: float, count: int, progress: Progress) -> dict[str, Any]:
+        """Say the loss of a mean of `count` checkpoints beside the best of a single step."""
+        said = f"the mean of {count} checkpoints has a validation loss of {loss:.4f}{self.beside}"
+        if progress.best is not None:
+            said += f"; step {progress.best_step:,} had {progress.best:.4f}"
+            said += "" if loss <= progress.best else ": train.keep: best would have kept that"
+        self.reporter.say(said)
+        return {"mean": count, "valid.loss": loss, "best": progress.best, "best_step": progress.best_step}
+
+    def _note(self, kept: dict[str, Any] | None) -> None:
+        """Write down in environment.json how good the mean is that is kept; nothing of other weights."""
+        file = self.folder / ENVIRONMENT
+        known = read_json(file) if file.is_file() else {}
+        if known.pop(KEPT, None) != kept:
+            write_json(file, known | ({} if kept is None else {KEPT: kept}))
