@@ -52,7 +52,7 @@ TRANSLATION: dict[str, Any] = {
 }
 FILES = {
     *("recipe.yaml", "resolved.yaml", "tokenizer.json", "model.safetensors"),
-    *("checkpoints", "metrics.jsonl", "train.log", "environment.json"),
+    *("checkpoints", "metrics.jsonl", "train.log", "environment.json", "SHA256SUMS"),
 }
 
 
@@ -120,7 +120,7 @@ def test_the_folder_holds_what_it_should(trained: Run) -> None:
     assert {path.name for path in trained.folder.iterdir()} == FILES
     lines = [json.loads(line) for line in (trained.folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
-    for name in ("step", "tokens", "loss", "learning_rate", "tokens_per_second"):
+    for name in ("step", "tokens", "targets", "loss", "learning_rate", "tokens_per_second", "targets_per_second"):
         assert all(line[name] > 0 for line in lines)
     assert "valid.loss" in lines[-1]
     environment = json.loads((trained.folder / "environment.json").read_text())
@@ -135,7 +135,8 @@ def test_the_folder_holds_what_it_should(trained: Run) -> None:
 
 def test_nothing_in_the_folder_is_pickled(trained: Run) -> None:
     for path in trained.folder.rglob("*"):
-        assert path.is_dir() or path.suffix in (".yaml", ".json", ".jsonl", ".log", ".safetensors"), path
+        known = path.suffix in (".yaml", ".json", ".jsonl", ".log", ".safetensors") or path.name == "SHA256SUMS"
+        assert path.is_dir() or known, path
 
 
 def test_the_recipe_is_kept_as_written(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_what_is_missing_is_named(trained: Run, tmp_path: Path, name: str) -> No
 
 
 def test_broken_weights_are_named(trained: Run, tmp_path: Path) -> None:
-    for name in FILES - {"checkpoints"}:
+    for name in FILES - {"checkpoints", "SHA256SUMS"}:
         (tmp_path / name).write_bytes((trained.folder / name).read_bytes())
     (tmp_path / "model.safetensors").write_bytes(weights(trained)[:100])
     with pytest.raises(RunError, match=r"model\.safetensors: is no whole safetensors file"):

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import tfkit
 from tfkit.cli.main import main
-from tfkit.core.errors import RecipeError, RunError, UsageError
+from tfkit.core.errors import RecipeError, RunError, TfkitWarning, UsageError
 from tfkit.run import Run, load_run, train
 
 WORDS = ("fine", "great", "poor", "dull")
@@ -96,13 +96,17 @@ class TestLabels:
             classifier.folder.parent / "reviews.txt"
         )
         source["train"]["steps"] = 42
-        resumed = train(source, out=tmp_path / "run", resume=True, progress=False)
+        with pytest.raises(RunError, match=r"labels\.json: has changed since it was written.*--accept-changes"):
+            train(source, out=tmp_path / "run", resume=True, progress=False)
+        with pytest.warns(TfkitWarning, match=r"labels\.json: is on record as it is now"):
+            resumed = train(source, out=tmp_path / "run", resume=True, progress=False, accept_changes=True)
         assert resumed.labels == ("for", "against")
 
     @pytest.mark.parametrize("text", ["{", '{"a": 1}', "[1]", '["a", "a"]'])
     def test_a_broken_file_is_named(self, classifier: Run, tmp_path: Path, text: str) -> None:
         shutil.copytree(classifier.folder, tmp_path / "run")
         (tmp_path / "run" / "labels.json").write_text(text)
+        (tmp_path / "run" / "SHA256SUMS").unlink()
         with pytest.raises(RunError, match=r"labels\.json: "):
             load_run(tmp_path / "run").predict("a film")
 
@@ -229,6 +233,10 @@ class TestInitFrom:
         source["data"]["tokenizer"] = {"type": "file", "path": str(classifier.folder / "tokenizer.json")}
         source["train"] = source["train"] | {"steps": 1, "init_from": str(classifier.folder)}
         source["train"]["schedule"] = {"type": "constant", "lr": 1e-12}
+        with pytest.raises(RunError, match=r"head\.dense\.weight \(a head of another type there\)"):
+            train(source, out=tmp_path / "run", progress=False)
+        allowed = {"run": str(classifier.folder), "new": ["head.*"], "unused": ["head.*"]}
+        source["train"]["init_from"] = allowed
         run = train(source, out=tmp_path / "run", progress=False)
         said = (run.folder / "train.log").read_text()
         assert "new: head.dense.weight" in said and "4 not used" in said

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.checksums import write_json
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.files import read_json, write_json
+from tfkit.core.files import read_json
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
@@ -25,6 +26,7 @@ from tfkit.generation.writer import Wishes, Writer, Written, check_wishes, make_
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.sections import Data
+from tfkit.training import record
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.claim import claim_folder, one_training
 from tfkit.training.device import choose_device
@@ -79,8 +81,9 @@ class Run:
     def model(self) -> Model:
         """The model with the weights that training kept, or that were imported, ready to be used."""
         file = self.folder / WEIGHTS
-        model = build_model(self.blueprint, device=self.device, dtype=saved_dtype(file))
-        load_weights(model, file)
+        with record.checking(RunFolder(self.folder), WEIGHTS):
+            model = build_model(self.blueprint, device=self.device, dtype=saved_dtype(file))
+            load_weights(model, file)
         return model.eval()
 
     @cached_property
@@ -267,6 +270,7 @@ class Run:
         `quantize="int8"` they are those of weights in int8; no file is written then, nor for a run read with `sets`.
         """
         split = split or ("valid" if self._data.test is None else "test")
+        record.check_there(RunFolder(self.folder), EVALUATION)
         examples = self._examples(split)[:limit]
         if quantize is not None:
             with decoding(self.model, quantize):
@@ -361,15 +365,19 @@ def load_run(
     device: str = "cpu",
     imports: Sequence[str | Path] = (),
     sets: Sequence[str] = (),
+    accept_changes: bool = False,
 ) -> Run:
-    """The run in a folder; raises RunError naming what is missing.
+    """The run in a folder; raises RunError naming what is missing, or has changed since it was written.
 
     `trust` imports the code that its parts are in, `imports` gives it file by file, wherever it is now; `sets` changes
-    what the recipe says of generation, as `--set` writes it ("generate.stop=[end_token]").
+    what the recipe says of generation, as `--set` writes it ("generate.stop=[end_token]"). `accept_changes` records
+    what is there now: files that were exchanged on purpose are right from then on.
     """
     folder = RunFolder(Path(path))
     if not folder.path.is_dir():
         raise RunError(f"{folder}: there is no such folder")
+    if accept_changes:
+        record.accept(folder)
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():
             unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
@@ -377,6 +385,7 @@ def load_run(
     for text in sets:
         if text.partition("=")[0].strip().partition(".")[0] != "generate":
             raise UsageError(f"--set {text}: this run is made already; what can be set begins with generate.")
+    record.check(folder, record.SMALL)
     recipe = saved_recipe(folder, trust, imports, sets)
     if recipe.data is not None and not (folder / TOKENIZER).is_file():
         raise RunError(f"{folder / TOKENIZER}: is missing")
@@ -392,17 +401,28 @@ def train(
     progress: bool = True,
     trust: bool = False,
     imports: Sequence[str | Path] = (),
+    accept_changes: bool = False,
 ) -> Run:
     """Train the model of a recipe (a name, a path, a mapping or a Recipe) into a folder, by default runs/<its name>.
 
     `resume` goes on with what is in the folder, or starts; `force` replaces the run in it. Ctrl-C raises Interrupted,
-    with a checkpoint saved. `trust` and `imports` are those of load_recipe. Raises RunError, UsageError or DataError
+    with a checkpoint saved. `trust` and `imports` are those of load_recipe; `accept_changes` is that of load_run, for
+    the run that is resumed and the one whose weights training starts from. Raises RunError, UsageError or DataError
     for what cannot be done, before training starts.
     """
     loaded = load_recipe(recipe, trust=trust, imports=imports)
-    with one_training(), claim_folder(loaded.name, out, resume, force) as claim, Reporter(progress) as reporter:
+    with (
+        one_training(),
+        claim_folder(loaded.name, out, resume, force) as claim,
+        record.completed(claim.folder),
+        Reporter(progress) as reporter,
+    ):
         folder = claim.folder
         run = Run(folder.path, loaded, loaded.train.device)
+        if accept_changes:
+            _accept_changes(folder, loaded, resume)
+        if resume:
+            record.check_resumed(folder)
         for message in (*claim.news(), *(mend(folder) if resume else ())):
             reporter.say(message)
         if resume and is_finished(folder, loaded):
@@ -412,6 +432,16 @@ def train(
             _conclude(run, reporter)
             mark_finished(folder, loaded)
     return run
+
+
+def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
+    """Record the files as they are that training is about to read: of the run that it starts from, or goes on with."""
+    initial = recipe.train.initial
+    if initial is not None and record.has_record(RunFolder(Path(initial.run))):
+        record.accept(RunFolder(Path(initial.run)))
+    if resume and folder.holds_run:
+        record.accept(folder)
+        record.accept_checkpoint(folder)
 
 
 def _conclude(run: Run, reporter: Reporter) -> None:

@@ -21,11 +21,16 @@ from tfkit.recipe.load import Recipe
 from tfkit.recipe.migrate import MigrationWarning, migrated_text
 from tfkit.recipe.node import Node, under
 from tfkit.recipe.options import marks
-from tfkit.recipe.sections import Data, Generate, Train
+from tfkit.recipe.sections import Data, Generate, InitFrom, Train
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.source import parse
 
-SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate": Generate}
+SECTIONS: dict[str, type[BaseModel]] = {
+    "data": Data,
+    "train": Train,
+    "train.init_from": InitFrom,
+    "generate": Generate,
+}
 _HEADER = re.compile(r"(?:[ \t]*#[^\r\n]*(?:\r\n|\n|\r|$))+")
 
 

@@ -70,6 +70,14 @@ class Mean(Section):
     mean: PositiveInt = Field(description="how many of the last checkpoints are averaged")
 
 
+class InitFrom(Section):
+    """Start from the weights of a run: every tensor of both fits, but for those that are named here."""
+
+    run: RecipePath = Field(description="the run's folder")
+    new: Names = Field((), description="tensors of this model that may be new: names, where * stands for anything")
+    unused: Names = Field((), description="tensors of the run that may be left: names, where * stands for anything")
+
+
 def _listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -100,8 +108,15 @@ class Train(Section):
     changed_data: Literal["refuse", "accept"] = Field(
         "refuse", description="what --resume does when the data is not what the run began with"
     )
-    init_from: RecipePath | None = Field(None, description="a run whose weights training starts from")
+    init_from: RecipePath | InitFrom | None = Field(
+        None, description="a run whose weights training starts from, all of them; or the same with what may differ"
+    )
     freeze: Names = Field((), description="parameters that stay as they are: names or beginnings of names")
+
+    @property
+    def initial(self) -> InitFrom | None:
+        """Whose weights training starts from, in the long form."""
+        return InitFrom(run=self.init_from) if isinstance(self.init_from, str) else self.init_from
 
 
 def _one_or_many(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -14,46 +14,71 @@ from tfkit.core.errors import RunError, UsageError
 from tfkit.core.registry import nearest
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
-from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS
+from tfkit.recipe.sections import InitFrom
+from tfkit.training import record
+from tfkit.training.fit import Fit, matches, patterns_for
+from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.progress import Reporter
-from tfkit.training.weights import Weights, some
+from tfkit.training.weights import Weights, some, warn_not_finite
 
 
-def start_from(model: nn.Module, run: Path, reporter: Reporter, tokenizer: Tokenizer | None = None) -> None:
-    """Copy the weights of `run` that fit by name and shape, and say what is new.
+def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer: Tokenizer | None = None) -> None:
+    """Copy the weights of a run that fit by name and shape, and say what is new.
 
-    A head of another type is new, whatever the shapes. Raises RunError when nothing fits, and when the token table
-    fits whose tokens are others than those of `tokenizer`.
+    A head of another type is new, whatever the shapes. Raises RunError when nothing fits, for tensors that are new or
+    left and not named as such, and when the token table fits whose tokens are others than those of `tokenizer`.
     """
-    if not run.is_dir():
+    run = RunFolder(Path(source.run))
+    if not run.path.is_dir():
         raise RunError(f"train.init_from: {run} is no run's folder")
-    others = _other_heads(model, run)
-    read = Weights.read(run / WEIGHTS).by_name()
-    found = {name: tensor for name, tensor in read.items() if not name.startswith(others)}
-    own = Weights.of(model)
-    kept, new = [], []
-    for name, tensor in own.tensors.items():
-        names = [name, *(other for other, owner in own.tied.items() if owner == name)]
-        there = next((found[one] for one in names if one in found), None)
-        if there is not None and there.shape == tensor.shape:
-            with torch.no_grad():
-                tensor.copy_(there)
-            kept.append(name)
-        else:
-            why = "" if there is None else f" (shape {list(tensor.shape)}, there {list(there.shape)})"
-            new.append(name + why)
-    if not kept:
-        raise RunError(f"train.init_from: no tensor of {run / WEIGHTS} fits this model by name and shape")
-    if tokenizer is not None and any(name.endswith("embedding.tokens.weight") for name in kept):
-        _check_tokens(run, tokenizer)
-    known = model.state_dict()
-    unused = [name for name in read if name.startswith(others) or name not in known]
-    reporter.say(f"from {run}: {len(kept)} tensors kept, {len(new)} new, {len(unused)} not used")
-    for word, names in (("kept", kept), ("new", new), ("not used", unused)):
+    record.check(run, (RESOLVED, TOKENIZER))
+    with record.checking(run, WEIGHTS):
+        own, there = Weights.of(model), Weights.read(run / WEIGHTS)
+        fit = Fit.of(own, there, _other_heads(model, run.path))
+        if not fit.kept:
+            raise RunError(f"train.init_from: no tensor of {run / WEIGHTS} fits this model by name and shape")
+        _check_named(source, fit, [*own.by_name()], [*there.by_name()])
+        if tokenizer is not None and any(name.endswith("embedding.tokens.weight") for name in fit.kept):
+            _check_tokens(run.path, tokenizer)
+        warn_not_finite(run / WEIGHTS, fit.kept)
+        with torch.no_grad():
+            for name, tensor in fit.kept.items():
+                own.tensors[name].copy_(tensor)
+    new = _told(fit.new)
+    reporter.say(f"from {run}: {len(fit.kept)} tensors kept, {len(new)} new, {len(fit.unused)} not used")
+    for word, names in (("kept", [*fit.kept]), ("new", new), ("not used", fit.unused)):
         if names:
             reporter.log(f"{word}: {', '.join(names)}")
     if new:
         reporter.say(f"new: {some(new, 6)}")
+
+
+def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], there: Sequence[str]) -> None:
+    """Raise RunError for what is new or left without being named, with the line that would name it."""
+    for option, patterns, names in (("new", source.new, own), ("unused", source.unused, there)):
+        for pattern in patterns:
+            if not any(matches(name, [pattern]) for name in names):
+                where = "this model" if option == "new" else source.run
+                hint = _hint(pattern.rstrip(".*"), names)
+                raise RunError(f"train.init_from.{option}: no tensor of {where} is named '{pattern}'.{hint}")
+    new = {name: why for name, why in fit.new.items() if not matches(name, source.new)}
+    left = [name for name in fit.alone if not matches(name, source.unused)]
+    if not new and not left:
+        return
+    lists = {
+        "new": [*source.new, *patterns_for(new, [name for name in own if name not in new])],
+        "unused": [*source.unused, *patterns_for(left, [name for name in there if name not in left])],
+    }
+    allowed = "".join(f", {option}: [{', '.join(patterns)}]" for option, patterns in lists.items() if patterns)
+    lines = [f"train.init_from: {source.run} does not fit this model, whose other {len(fit.kept)} tensors do"]
+    lines += [f"new in this model: {some(_told(new), 6)}"] if new else []
+    lines += [f"in the run alone: {some(left, 6)}"] if left else []
+    lines += [f"where that is meant: init_from: {{run: {source.run}{allowed}}}"]
+    raise RunError("\n  ".join(lines))
+
+
+def _told(new: Mapping[str, str]) -> list[str]:
+    return [f"{name} ({why})" if why else name for name, why in new.items()]
 
 
 def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -146,8 +145,8 @@ def _model(
     model = build_model(blueprint, device=device, seed=settings.seed)
     if initial:
         fill_vectors(model, tokenizer, reporter)
-        if settings.init_from is not None:
-            start_from(model, Path(settings.init_from), reporter, tokenizer)
+        if settings.initial is not None:
+            start_from(model, settings.initial, reporter, tokenizer)
     freeze(model, settings.freeze)
     return model
 

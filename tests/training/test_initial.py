@@ -1,0 +1,174 @@
+"""What training starts from: every tensor fits, or is named as one that need not."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tfkit.core.checksums import begin
+from tfkit.core.errors import RecipeError, RunError, TfkitWarning
+from tfkit.recipe.load import load_recipe
+from tfkit.recipe.sections import InitFrom
+from tfkit.training.fit import patterns_for
+from tfkit.training.initial import start_from
+from tfkit.training.progress import Reporter
+from tfkit.training.weights import Weights
+
+
+class Small(nn.Module):
+    """Layers, and a head that may be tied to the table."""
+
+    def __init__(self, layers: int = 2, width: int = 3, tied: bool = False, head: str = "head") -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({"up": nn.Linear(4, width), "down": nn.Linear(width, 4)}) for _ in range(layers)
+        )
+        output = nn.Linear(4, 5, bias=False)
+        if tied:
+            output.weight = self.table.weight
+        self.add_module(head, output)
+
+
+def saved(folder: Path, model: nn.Module) -> str:
+    folder.mkdir(exist_ok=True)
+    Weights.of(model).save(folder / "model.safetensors")
+    return str(folder)
+
+
+def start(model: nn.Module, run: str, **named: Any) -> str:
+    stream = io.StringIO()
+    start_from(
+        model, InitFrom(run=run, **{name: tuple(names) for name, names in named.items()}), Reporter(True, stream)
+    )
+    return stream.getvalue()
+
+
+def refusal(model: nn.Module, run: str, **named: Any) -> list[str]:
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(RunError) as error:
+        start(model, run, **named)
+    assert same(before, model.state_dict())
+    return str(error.value).replace(run, "RUN").splitlines()
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first.keys() | second.keys())
+
+
+def test_the_same_architecture_is_taken_over_whole(tmp_path: Path) -> None:
+    run, model = saved(tmp_path / "run", first := Small()), Small()
+    assert "10 tensors kept, 0 new, 0 not used" in start(model, run)
+    assert same(first.state_dict(), model.state_dict())
+
+
+def test_what_differs_is_refused_with_the_line_that_allows_it(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run", first := Small(layers=2, head="old"))
+    model = Small(layers=3, head="head")
+    assert refusal(model, run) == [
+        "train.init_from: RUN does not fit this model, whose other 9 tensors do",
+        "  new in this model: layers.2.up.weight, layers.2.up.bias, layers.2.down.weight, layers.2.down.bias, "
+        "head.weight",
+        "  in the run alone: old.weight",
+        "  where that is meant: init_from: {run: RUN, new: [layers.2.*, head.*], unused: [old.*]}",
+    ]
+    assert refusal(model, run, new=["layers.2.*", "head.*"])[-1].endswith("new: [layers.2.*, head.*], unused: [old.*]}")
+    said = start(model, run, new=["layers.2.*", "head.*"], unused=["old.*"])
+    assert "9 tensors kept, 5 new, 1 not used" in said and "layers.2.up.weight" in said
+    assert torch.equal(model.layers[1]["down"].weight, first.layers[1]["down"].weight)  # type: ignore[index]
+
+
+def test_another_shape_is_new(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run", Small(width=3))
+    lines = refusal(Small(width=6), run)
+    assert "layers.0.up.weight (shape [6, 4], there [3, 4])" in lines[1]
+    allowed = "new: [layers.0.up.*, layers.0.down.weight, layers.1.up.*, layers.1.down.weight]"
+    assert lines[2:] == [f"  where that is meant: init_from: {{run: RUN, {allowed}}}"]
+    assert "4 tensors kept, 6 new, 6 not used" in start(Small(width=6), run, new=["layers.*"])
+
+
+def test_integers_are_no_weights(tmp_path: Path) -> None:
+    model = Small()
+    weights = Weights.of(model)
+    table = weights.tensors["table.weight"].int()
+    (tmp_path / "run").mkdir()
+    Weights(weights.tensors | {"table.weight": table}, {}).save(tmp_path / "run" / "model.safetensors")
+    assert "table.weight (int32 there)" in refusal(model, str(tmp_path / "run"))[1]
+
+
+def test_tied_tensors(tmp_path: Path) -> None:
+    run = saved(tmp_path / "tied", tied := Small(tied=True))
+    untied = Small()
+    start(untied, run)
+    assert torch.equal(untied.head.weight, tied.table.weight)  # type: ignore[union-attr,arg-type]
+    start(Small(tied=True), run)
+    lines = refusal(Small(tied=True), saved(tmp_path / "untied", untied := Small()))
+    assert lines[1:] == [
+        "  in the run alone: head.weight",
+        "  where that is meant: init_from: {run: RUN, unused: [head.*]}",
+    ]
+    untied.head.weight = nn.Parameter(untied.table.weight.detach().clone())  # type: ignore[union-attr]
+    start(Small(tied=True), saved(tmp_path / "untied", untied))
+
+
+def test_a_name_of_nothing_is_refused(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run", Small())
+    assert refusal(Small(), run, new=["heda.*"]) == [
+        "train.init_from.new: no tensor of this model is named 'heda.*'. Did you mean 'head'?"
+    ]
+    assert refusal(Small(), run, unused=["layers.7.*"])[0].startswith(
+        "train.init_from.unused: no tensor of RUN is named 'layers.7.*'."
+    )
+
+
+def test_what_is_no_run_or_fits_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is no run's folder"):
+        start(Small(), str(tmp_path / "nowhere"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match=r"empty/model\.safetensors: there is no such file"):
+        start(Small(), str(tmp_path / "empty"))
+    with pytest.raises(RunError, match=r"no tensor of .* fits this model by name and shape"):
+        start(nn.Linear(2, 2), saved(tmp_path / "run", Small()), new=["*"], unused=["*"])
+
+
+def test_the_weights_that_it_begins_with_are_checked(tmp_path: Path) -> None:
+    model = Small()
+    with torch.no_grad():
+        model.table.weight[0, 0] = float("nan")
+    run = Path(saved(tmp_path / "run", model))
+    begin(run, ["model.safetensors"])
+    with pytest.warns(TfkitWarning, match=r"model\.safetensors: 1 of 10 tensors hold NaN .*: table\.weight"):
+        start(Small(), str(run))
+    Weights.of(Small()).save(run / "model.safetensors")
+    content = bytearray((run / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (run / "model.safetensors").write_bytes(content)
+    with pytest.raises(RunError, match=r"model\.safetensors: has changed since it was written"):
+        start(Small(), str(run))
+
+
+def test_patterns_stand_for_all_names_and_no_others() -> None:
+    assert patterns_for(["a.b.c", "a.b.d"], ["a.e"]) == ["a.b.*"]
+    assert patterns_for(["a.b", "c"], ["a.c", "d"]) == ["a.b", "c"]
+    assert patterns_for(["a.bc.d"], ["a.b.d"]) == ["a.bc.*"]
+
+
+def load(init_from: Any) -> Any:
+    layer = {"norm": "layer_norm", "feedforward": {"type": "mlp", "d_ff": 8}}
+    model = {"type": "decoder", "d_model": 8, "vocab_size": 9, "num_layers": 1, "embedding": "tokens", "layer": layer}
+    return load_recipe({"tfkit": 1, "model": model, "train": {"init_from": init_from}}).train
+
+
+def test_both_forms_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load("x").initial == InitFrom(run=str(tmp_path / "x"))
+    long = load({"run": "x", "new": ["head.*"]})
+    assert long.initial == long.init_from == InitFrom(run=str(tmp_path / "x"), new=("head.*",))
+    assert load("none").initial is None
+    with pytest.raises(RecipeError, match=r"train\.init_from\.nwe: unknown option\. Did you mean 'new'"):
+        load({"run": "x", "nwe": []})
+    with pytest.raises(RecipeError, match=r"train\.init_from.*needs.*run"):
+        load({"new": ["head.*"]})

@@ -1,0 +1,76 @@
+"""How the weights of one model fit another: what is the same by name and shape, what is new, what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor
+
+from tfkit.training.weights import Weights, dtype_name
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What of a run's weights goes into a model: `kept` by the model's names, `new` with the reason where there is one.
+
+    `unused` are the tensors of the run that are not taken over; `alone` those of them that nothing new is named like.
+    """
+
+    kept: dict[str, Tensor]
+    new: dict[str, str]
+    unused: list[str]
+    alone: list[str]
+
+    @classmethod
+    def of(cls, own: Weights, there: Weights, others: tuple[str, ...]) -> Fit:
+        """Match two sets of weights by name and shape; names that begin with one of `others` never match."""
+        found = there.by_name()
+        kept: dict[str, Tensor] = {}
+        new: dict[str, str] = {}
+        used: set[str] = set()
+        replaced: set[str] = set()
+        for name, tensor in own.tensors.items():
+            names = [name, *(alias for alias, owner in own.tied.items() if owner == name)]
+            first = next((one for one in names if one in found), None)
+            why = "" if first is None else _why_new(first, tensor, found[first], others)
+            if first is None or why:
+                new[name] = why
+                replaced.update(names)
+            else:
+                kept[name] = found[first]
+                same = (one for one in names if one in found and torch.equal(found[one], found[first]))
+                used.update([first, *same])  # a NaN equals nothing
+        used.update(there.tied[alias] for alias in used & there.tied.keys())
+        unused = [name for name in there.tensors if name not in used]
+        return cls(kept, new, unused, [name for name in unused if name not in replaced])
+
+
+def _why_new(name: str, tensor: Tensor, there: Tensor, others: tuple[str, ...]) -> str:
+    """Why a tensor of that name is not taken over; empty where it is."""
+    if name.startswith(others):
+        return "a head of another type there"
+    if there.shape != tensor.shape:
+        return f"shape {list(tensor.shape)}, there {list(there.shape)}"
+    if tensor.is_floating_point() and not there.is_floating_point():
+        return f"{dtype_name(there)} there"
+    return ""
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns stands for a name."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def patterns_for(names: Iterable[str], others: Sequence[str]) -> list[str]:
+    """The shortest patterns that stand for all of `names` and for none of `others`."""
+    found: dict[str, None] = {}
+    for name in names:
+        parts = name.split(".")
+        beginnings = (".".join(parts[:length]) + "." for length in range(1, len(parts)))
+        free = (beginning for beginning in beginnings if not any(other.startswith(beginning) for other in others))
+        beginning = next(free, None)
+        found[name if beginning is None else f"{beginning}*"] = None
+    return list(found)
