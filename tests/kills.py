@@ -30,6 +30,12 @@ def shares(every: int) -> Any:
     return pytest.mark.parametrize("share", [some, whole])
 
 
+def ways(name: str, quick: str, every: int, **slow: int) -> Any:
+    """Parametrizes `name` and `share`: the way `quick` at every so many events, in the slow suite those of `slow`."""
+    rest = [pytest.param(way, share, marks=pytest.mark.slow) for way, share in slow.items()]
+    return pytest.mark.parametrize((name, "share"), [(quick, every), *rest])
+
+
 def forked(work: Callable[[], object], event: int | None = None) -> int:
     """Do `work` in a process of its own, which is killed before its file event of that number; returns how it ended."""
     with warnings.catch_warnings():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kills import fails, kills, shares
+from tests.kills import fails, kills, ways
 from tests.training.small import outcome, small, trained
 from tfkit.core import folders
 from tfkit.run import load_run
@@ -26,8 +26,7 @@ def leftovers(folder: Path) -> list[str]:
     return [str(path) for path in folder.rglob(".*")]
 
 
-@pytest.mark.parametrize("keep", ["best", pytest.param("last", marks=pytest.mark.slow)])
-@shares(37)
+@ways("keep", "best", 37, best=1, last=5)
 def test_the_same_line_goes_on_after_any_kill(tmp_path: Path, keep: str, share: int) -> None:
     loaded, folder = small(tmp_path, keep=keep), tmp_path / "run"
     unbroken = outcome(trained(loaded, tmp_path / "unbroken").folder)
@@ -59,8 +58,7 @@ def test_a_run_that_is_killed_again_and_again(tmp_path: Path) -> None:
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("step", ["one", pytest.param("two", marks=pytest.mark.slow)])
-@shares(47)
+@ways("step", "one", 47, one=1, two=3)
 def test_replacing_leaves_the_old_run_or_the_new_one(
     tmp_path: Path, step: str, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,8 +94,7 @@ def test_replacing_leaves_the_old_run_or_the_new_one(
     assert share > 1 or seen == {"old", "new"}
 
 
-@pytest.mark.parametrize("how", ["force", pytest.param("resume", marks=pytest.mark.slow)])
-@shares(67)
+@ways("how", "force", 67, force=2, resume=2)
 def test_what_the_disk_refuses_is_told_and_costs_nothing(tmp_path: Path, how: str, share: int) -> None:
     before, after, folder = small(tmp_path, seed=1), small(tmp_path, seed=2), tmp_path / "run"
     unbroken = outcome(trained(after, tmp_path / "new").folder)

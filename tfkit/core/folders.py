@@ -163,8 +163,9 @@ def retire(before: Path, target: Path, ours: Finder) -> list[str]:
     the one in its place is gone, what is not ours stays.
     """
     told: list[str] = []
-    try:
+    with contextlib.suppress(OSError):  # a full disk is no reason to keep what takes room on it
         let_lock_say(before, OLD)  # from here on it is not whole
+    try:
         known = sorted(ours(before))
         tops = {path.relative_to(before).parts[0] for path in known}
         if target.is_dir():
