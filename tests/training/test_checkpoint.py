@@ -15,7 +15,7 @@ from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.core.files import read_json, whole, write_json, write_text
 from tfkit.training import random_state
 from tfkit.training.average import mean
-from tfkit.training.checkpoint import Checkpoints, Progress, damage, read_progress, restore
+from tfkit.training.checkpoint import Checkpoints, Progress, damage, read_progress, restore, step_of
 from tfkit.training.weights import Weights, load_weights, not_finite, read_tensors, save_tensors
 
 
@@ -127,18 +127,44 @@ def test_old_checkpoints_go(tmp_path: Path) -> None:
     assert "optimizer.safetensors" not in (three.all()[0] / "SHA256SUMS").read_text()
 
 
-def test_old_checkpoints_go_without_what_others_put_there(tmp_path: Path) -> None:
+def test_a_checkpoint_with_something_else_in_it_stays(tmp_path: Path) -> None:
+    """So whoever wants to keep one puts a note into it."""
     model = Tied()
     optimizer = torch.optim.Adam(model.parameters())
     checkpoints = Checkpoints(tmp_path)
-    first = checkpoints.save(model, optimizer, Progress(step=1))
+    first, second = (checkpoints.save(model, optimizer, Progress(step=step)) for step in (1, 2))
     (first / "notes.txt").write_text("mine")
-    (first / ".state.json.0123456789abcdef.tmp").write_text("of a process that was killed")
-    for step in range(2, 6):
+    (second / ".state.json.0123456789abcdef.tmp").write_text("of a process that was killed")
+    (tmp_path / "step-00000001-copy").mkdir()
+    (tmp_path / "step-00000000").mkdir()
+    (tmp_path / "step-00000000" / "state.json").symlink_to(first / "state.json")
+    for step in range(3, 7):
         checkpoints.save(model, optimizer, Progress(step=step))
-    assert [path.name for path in first.iterdir()] == ["notes.txt"]
-    assert [path.name for path in checkpoints.all()[1:]] == ["step-00000004", "step-00000005"]
+    assert damage(first) == [] and (first / "notes.txt").exists() and (tmp_path / "step-00000001-copy").is_dir()
+    assert [step_of(path) for path in checkpoints.all()] == [0, 1, 5, 6]
     assert checkpoints.sound(print) == checkpoints.last()
+
+
+def test_a_damaged_checkpoint_finds_a_name_to_be_set_aside(tmp_path: Path) -> None:
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    checkpoints = Checkpoints(tmp_path)
+    for name in ("step-00000002.damaged", "step-00000003.damaged"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-00000002.damaged" / "notes.txt").write_text("mine")
+    (tmp_path / "step-00000003.damaged" / "state.json").write_text("{}")
+    first, *_ = (checkpoints.save(model, optimizer, Progress(step=step)) for step in (1, 2))
+    checkpoints.go_on_from(first, print)
+    checkpoints.save(model, optimizer, Progress(step=3))
+    checkpoints.go_on_from(first, print)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step-00000001",
+        "step-00000002.damaged",
+        "step-00000002.damaged-2",
+        "step-00000003.damaged",
+    ]
+    assert (tmp_path / "step-00000002.damaged" / "notes.txt").exists()
+    assert damage(tmp_path / "step-00000003.damaged") == []
 
 
 def test_what_an_objective_owns_is_part_of_a_checkpoint(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.training.small import outcome, small, trained
 from tfkit.core.checksums import forget
 from tfkit.core.errors import RunError
-from tfkit.run import Run
+from tfkit.run import Run, load_run
 from tfkit.training.folder import RunFolder
 from tfkit.training.mend import mend
 from tfkit.training.metrics_log import MetricsLog, good_lines
@@ -94,6 +94,19 @@ def test_a_resume_goes_on_and_tells(done: Run, run: Path, longer: Path) -> None:
     for name in ("resolved.yaml", "recipe.yaml"):
         assert (run / name).read_bytes() == (longer / name).read_bytes()
     assert json.loads((run / "evaluation.json").read_text()).keys() == {"valid"}
+
+
+@pytest.mark.parametrize("name", ["resolved.yaml", "recipe.yaml", "metrics.jsonl", "train.log"])
+def test_a_finished_run_is_mended_too(done: Run, run: Path, name: str) -> None:
+    before = {file: (run / file).read_bytes() for file in (name, "model.safetensors")}
+    (run / name).write_bytes(b"\xff\n")
+    for _ in range(2):
+        trained(small(done.folder.parent, **TWO), run, resume=True)
+        assert list(mend(RunFolder(run))) == [] or name == "metrics.jsonl"  # its lines are lost
+    assert load_run(run).evaluate() and (run / f"{name}.damaged").read_bytes() == b"\xff\n"
+    assert (run / "model.safetensors").read_bytes() == before["model.safetensors"]
+    assert name.endswith(("log", "jsonl")) or (run / name).read_bytes() == before[name]
+    assert not (run / f"{name}.damaged-2").exists()
 
 
 def test_a_second_time_takes_another_name(run: Path) -> None:

@@ -6,10 +6,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from tfkit.core.checksums import sha256_of
 from tfkit.core.component import Config
-from tfkit.core.errors import RunError
 from tfkit.data.corpus import Corpus
 from tfkit.recipe.options import path_values
 from tfkit.recipe.sections import Data
@@ -22,7 +23,7 @@ Hashes = dict[str, dict[str, str]]  # of train, valid and tokenizer: the SHA-256
 def file_hashes(data: Data) -> Hashes:
     """The SHA-256 of every file that training reads its data from; raises RunError for one that cannot be read."""
     held = _files(data)
-    known = {file: _hash_of(file) for file in {file for files in held.values() for file in files}}
+    known = {file: sha256_of(Path(file)) for file in {file for files in held.values() for file in files}}
     return {name: {file: known[file] for file in files} for name, files in held.items()}
 
 
@@ -54,14 +55,6 @@ def _read_by(config: Config | None) -> tuple[str, ...]:
     if isinstance(config, Corpus.Config):
         return config.files_read()
     return () if config is None else path_values(config)
-
-
-def _hash_of(file: str) -> str:
-    try:
-        with open(file, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise RunError(f"{file}: cannot be read: {error.strerror}") from None
 
 
 def _hash_all(examples: Iterable[Mapping[str, str]]) -> str:

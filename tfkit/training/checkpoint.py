@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tfkit.core import checksums
 from tfkit.core.errors import RunError
-from tfkit.core.files import is_temporary, read_json, sync, temporary, write_json
+from tfkit.core.files import read_json, sync, temporary, temporary_for, write_json
 from tfkit.training import random_state
 from tfkit.training.folder import WEIGHTS
 from tfkit.training.weights import Weights, load_weights, read_tensors, save_tensors
@@ -103,10 +103,13 @@ class Checkpoints:
         for newer in self.all():
             if step_of(newer) <= step_of(checkpoint):
                 continue
-            aside = newer.with_name(newer.name + DAMAGED)
+            aside, number = newer.with_name(newer.name + DAMAGED), 1
             try:
-                if aside.exists():
+                if aside.is_dir() and is_ours(aside):
                     _remove(aside)
+                while os.path.lexists(aside):
+                    number += 1
+                    aside = newer.with_name(f"{newer.name}{DAMAGED}-{number}")
                 os.replace(newer, aside)
             except OSError as error:
                 raise RunError(f"{newer}: cannot be renamed: {error.strerror or error}") from None
@@ -148,7 +151,7 @@ class Checkpoints:
 
     def _thin(self) -> None:
         """Remove checkpoints that are too old, and of others that are not the newest what a mean has no need of."""
-        there = self.all()
+        there = [path for path in self.all() if is_ours(path)]
         for old in there[: -self.keep]:
             _remove(old)
         for old in there[-self.keep : -WHOLE]:
@@ -191,15 +194,19 @@ def _is_whole(checkpoint: Path) -> bool:
     return OPTIMIZER in listed or (checkpoint / OPTIMIZER).exists() or not listed
 
 
+def is_ours(checkpoint: Path) -> bool:
+    """Whether a folder holds nothing but files of a checkpoint: with anything else in it, it is left alone."""
+    return not checkpoint.is_symlink() and all(
+        path.is_file() and not path.is_symlink() and (temporary_for(path) or path.name) in FILES
+        for path in checkpoint.iterdir()
+    )
+
+
 def _remove(checkpoint: Path) -> None:
-    """Remove the files of a checkpoint, and its folder where nothing of somebody else is in it."""
-    for name in FILES:
-        (checkpoint / name).unlink(missing_ok=True)
-    for left in checkpoint.iterdir():
-        if is_temporary(left) and left.is_file():
-            left.unlink(missing_ok=True)
-    if not any(checkpoint.iterdir()):
-        checkpoint.rmdir()
+    """Remove a checkpoint of ours."""
+    for path in checkpoint.iterdir():
+        path.unlink(missing_ok=True)
+    checkpoint.rmdir()
 
 
 def _write(

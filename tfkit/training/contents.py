@@ -8,20 +8,19 @@ from pathlib import Path
 
 from tfkit.core.errors import RunError
 from tfkit.core.folders import named, remove_leftovers
-from tfkit.training.checkpoint import FILES
+from tfkit.training.checkpoint import FILES, is_ours
 from tfkit.training.folder import CHECKPOINTS, OURS
 
 _UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # what a checkpoint is called while it is written
-_CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged)?|{_UNFINISHED}")  # and then, and when it was set aside
+_CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # and then, and when it was set aside
 
 
 def run_files(folder: Path) -> Iterator[Path]:
     """The files of the run in a folder; a checkpoint that holds anything else is not one of ours."""
     yield from named(folder, OURS)
     for checkpoint in _checkpoints(folder):
-        files = list(named(checkpoint, FILES))
-        if len(files) == len(list(checkpoint.iterdir())):
-            yield from files
+        if is_ours(checkpoint):
+            yield from named(checkpoint, FILES)
 
 
 def clean_up(folder: Path) -> None:

@@ -73,7 +73,8 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
     recipe = recipe.labelled(len(read_labels(folder)))
     check_same(folder, recipe.resolved(Tokenizer.load(folder / TOKENIZER).vocab_size))
     finished = folder.known.get("finished")
-    return bool(finished == _ending(recipe, step_of(checkpoint)) and (folder / WEIGHTS).is_file())
+    whole = all((folder / name).is_file() for name in (WEIGHTS, RESOLVED, RECIPE))
+    return bool(finished == _ending(recipe, step_of(checkpoint)) and whole)
 
 
 def mark_finished(folder: RunFolder, recipe: Recipe) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from tfkit.core import checksums
 from tfkit.core.errors import RunError
 from tfkit.core.files import open_log, read_bytes, read_json, read_text, whole, write_text
 from tfkit.training import record
@@ -29,11 +30,14 @@ def mend(folder: RunFolder) -> Iterator[str]:
         if why:
             aside = _free_name(folder / name)
             _rename(folder / name, aside)
+            checksums.forget(folder.path, (name,))
             unchecked = f"; {UNCHECKED}" if name == RESOLVED else ""
             yield f"{folder / name}: {why}; it is {aside.name} now, and begun anew{unchecked}"
     changed = _changed(folder, METRICS)
     told = list(_mend_metrics(folder / METRICS, 0 if last is None else step_of(last)))
     yield from told or ([f"{folder / METRICS}: {changed}"] if changed else [])
+    if changed:
+        checksums.forget(folder.path, (METRICS,))
 
 
 def _mend_metrics(file: Path, step: int) -> Iterator[str]:
