@@ -6,6 +6,8 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,35 @@ def test_special_tokens_in_a_text_are_text(name: str) -> None:
     assert not special & set(tokenizer.encode("a </s> b <pad>"))
     assert tokenizer.special_ids["end"] in tokenizer.encode("a </s> b", special=True)
     assert not special & set(tokenizer.encode("a </s>"))
+
+
+class Between(list[str]):
+    """Texts during whose encoding somebody else encodes others, as another thread may."""
+
+    def __init__(self, texts: list[str], meanwhile: Callable[[], object]) -> None:
+        super().__init__(texts)
+        self.meanwhile = meanwhile
+
+    def __iter__(self) -> Iterator[str]:
+        self.meanwhile()
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_a_call_reads_special_tokens_as_it_says_whatever_another_one_says_meanwhile(special: bool) -> None:
+    tokenizer = fitted("bpe")
+    alone = tokenizer.encode_batch(["a </s> b"], special=special)
+    texts = Between(["a </s> b"], lambda: tokenizer.encode("a", special=not special))
+    assert tokenizer.encode_batch(texts, special=special) == alone
+
+
+def test_threads_that_read_special_tokens_and_threads_that_do_not() -> None:
+    tokenizer = fitted("bpe")
+    text = "a </s> b " * 200
+    alone = {special: tokenizer.encode(text, special=special) for special in (False, True)}
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda number: tokenizer.encode(text, special=number % 2 == 0), range(96)))
+    assert [ids == alone[number % 2 == 0] for number, ids in enumerate(found)] == [True] * 96
 
 
 def test_decode_leaves_special_tokens_out() -> None:

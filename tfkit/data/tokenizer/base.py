@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,6 +33,7 @@ class Tokenizer:
         self.special_ids: dict[str, int] = {role: vocabulary[special[role]] for role in ROLES if role in special}
         self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
         self.backend = with_roles(backend, special)
+        self.backend.encode_special_tokens = True
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """The ids of `text`, no special token added; with `special` those written in the text are read as such."""
@@ -42,9 +44,9 @@ class Tokenizer:
 
         With `template` the special tokens are added that a file from elsewhere puts around a text ([CLS] ... [SEP]).
         """
-        self.backend.encode_special_tokens = not special
+        backend = self._reads_special if special else self.backend
         try:
-            encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=template)
+            encoded = backend.encode_batch_fast(list(texts), add_special_tokens=template)
         except TypeError:
             raise _not_text(texts) from None
         except Exception as error:  # the library raises plain Exception
@@ -56,7 +58,6 @@ class Tokenizer:
 
         Raises DataError for a text that has no ids here.
         """
-        self.backend.encode_special_tokens = True
         try:
             encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
         except TypeError:
@@ -64,6 +65,13 @@ class Tokenizer:
         except Exception as error:  # the library raises plain Exception
             raise DataError(f"{self._first_unknown(texts)}: {error}") from error
         return [(list(one.ids), list(one.offsets)) for one in encoded]
+
+    @cached_property
+    def _reads_special(self) -> tokenizers.Tokenizer:
+        """A second backend, which reads special tokens in a text: threads share the settings of a backend."""
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        backend.encode_special_tokens = False
+        return backend
 
     def unknown(self, text: str) -> list[str]:
         """The pieces of a text that become the unknown token, each once; nothing where the vocabulary knows all."""
