@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from tfkit.data.tokenizer.frame import Frame
 from tfkit.generation.prompts import Ids, Prompts, prompt_ids
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.vectors import Pooling, text_vectors
-from tfkit.generation.weights import Quantize, decoding
+from tfkit.generation.weights import Quantize, decoder_of
 from tfkit.generation.writer import Wishes, Writer, Written, check_wishes, make_writer
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe, load_recipe
@@ -273,14 +274,19 @@ class Run:
         record.check_there(RunFolder(self.folder), EVALUATION)
         examples = self._examples(split)[:limit]
         if quantize is not None:
-            with decoding(self.model, quantize):
-                return self._scores(examples)
+            return self._quantized(quantize)._scores(examples)
         scores = self._scores(examples)
         if self.as_saved:
             file = self.folder / EVALUATION
             before = read_json(file) if file.exists() else {}
             write_json(file, {**before, split: {"examples": len(examples), **scores}})
         return scores
+
+    def _quantized(self, quantize: Quantize) -> Run:
+        """The same run with a model that computes by quantized weights; this one's stays as it is."""
+        other = copy.copy(self)
+        other.model = decoder_of(self.model, quantize)
+        return other
 
     def _scores(self, examples: Sequence[Mapping[str, str]]) -> dict[str, float]:
         """Loss and metrics of examples."""

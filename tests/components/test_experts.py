@@ -108,6 +108,16 @@ def test_experts_equal_a_loop_over_tokens(router: dict[str, Any]) -> None:
             torch.testing.assert_close(out[row, time], expected)
 
 
+def test_a_call_never_writes_to_the_part() -> None:
+    """Another thread may be computing with it."""
+    part, seen = build(), []
+    weights = dict(part.experts.named_parameters())
+    part.experts.activation.register_forward_hook(lambda *_: seen.append(dict(part.experts.named_parameters())))
+    part(inputs(), context())
+    assert seen
+    assert all(now[name] is weight for now in seen for name, weight in weights.items())
+
+
 def test_a_weight_may_multiply_the_input() -> None:
     router = {"type": "sigmoid"}
     part, x = build(router=router, weigh="input"), inputs()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 import tfkit
 from tests.generation.searching import best
+from tfkit.components import feedforward
 from tfkit.components.attention import MultiHead
 from tfkit.components.norm import Norm
 from tfkit.core.errors import UsageError
 from tfkit.functional.loss import cross_entropy
 from tfkit.generation import weights
+from tfkit.generation.search import prepare
 from tfkit.generation.stepper import Stepper, evaluating
-from tfkit.generation.weights import copied_bytes, decoding, forget_copies
+from tfkit.generation.strategy import Greedy
+from tfkit.generation.streaming import told
+from tfkit.generation.weights import copied_bytes, decoder_of, forget_copies
 from tfkit.models import Model
 from tfkit.models.layer import Layer
 from tfkit.recipe.load import load_recipe
@@ -44,10 +50,19 @@ LAYERS: dict[str, dict[str, Any]] = {
         "attention": PLAIN,
         "feedforward": {"type": "experts", "num_experts": 4, "num_active": 2, "expert": {"type": "glu", "d_ff": 24}},
     },
+    "experts, normed": {
+        "attention": PLAIN,
+        "feedforward": {
+            "type": "experts",
+            "num_experts": 3,
+            "num_active": 1,
+            "expert": {**MLP, "inner_norm": "rms_norm", "activation": "prelu", "dropout": 0.1},
+        },
+    },
 }
 
 
-BOUNDS = {"experts": 0.3}  # of int8: a token may choose another expert
+BOUNDS = {"experts": 0.3, "experts, normed": 0.3}  # of int8: a token may choose another expert
 
 
 def decoder(name: str = "plain", **more: Any) -> Model:
@@ -88,13 +103,11 @@ def steps(model: Model, rows: int, quantize: Any = None, copied: bool = True, co
     """Logits of some steps of decoding, [rows steps vocab], the tokens always the same."""
     tokens, found = ids(rows, 5 + count), []
     with evaluating(model):
-        context = decoding(model, quantize) if copied else torch.inference_mode()
-        with context:
-            sources = None if model.blueprint.encoder is None else ids(rows, 7).tolist()
-            stepper = Stepper(model, tokens[:, :5].tolist(), sources)
-            for step in range(count):
-                found.append(stepper.logits())
-                stepper.append(tokens[:, 5 + step])
+        sources = None if model.blueprint.encoder is None else ids(rows, 7).tolist()
+        stepper = Stepper(decoder_of(model, quantize) if copied else model, tokens[:, :5].tolist(), sources)
+        for step in range(count):
+            found.append(stepper.logits())
+            stepper.append(tokens[:, 5 + step])
     return torch.stack(found, dim=1)
 
 
@@ -120,18 +133,57 @@ def test_copies_are_used() -> None:
     assert copied_bytes(model) == 0
 
 
-def test_nothing_is_left_behind() -> None:
+def test_a_model_is_never_written_to() -> None:
     model = decoder("grouped, gated")
-    before = {name: list(vars(module)) for name, module in model.named_modules()}
-    saved = copy.deepcopy(model.state_dict())
-    with evaluating(model), decoding(model), decoding(model, "int8"):
-        model(input_ids=ids(2))
-        assert all(torch.equal(value, saved[key]) for key, value in model.state_dict().items())
-        assert list(model.state_dict()) == list(saved)
-    assert {name: list(vars(module)) for name, module in model.named_modules()} == before
-    with pytest.raises(RuntimeError, match="out"), decoding(model):
-        raise RuntimeError("out")
-    assert {name: list(vars(module)) for name, module in model.named_modules()} == before
+    before = {name: dict(vars(module)) for name, module in model.named_modules()}
+    saved, plain = copy.deepcopy(model.state_dict()), model(input_ids=ids(2)).logits
+    with evaluating(model):
+        small = decoder_of(model, "int8")
+        small(input_ids=ids(2))
+        assert torch.equal(model(input_ids=ids(2)).logits, plain)
+    for one in (model, small):
+        assert list(one.state_dict()) == list(saved)
+        assert all(torch.equal(value, saved[key]) for key, value in one.state_dict().items())
+    assert {name: dict(vars(module)) for name, module in model.named_modules()} == before
+
+
+def test_decoders_of_one_model_live_side_by_side() -> None:
+    model = decoder()
+    expected = {quantize: steps(model, 2, quantize) for quantize in (None, "int8")}
+    with evaluating(model):
+        steppers = {
+            quantize: Stepper(decoder_of(model, quantize), ids(2, 9)[:, :5].tolist())  # type: ignore[arg-type]
+            for quantize in expected
+        }
+        for step in range(4):
+            for quantize, stepper in steppers.items():
+                assert torch.equal(stepper.logits(), expected[quantize][:, step])
+                stepper.append(ids(2, 9)[:, 5 + step])
+
+
+def test_a_plain_call_between_two_pieces_of_a_stream_in_int8() -> None:
+    model = decoder()
+    plain = model(input_ids=ids(2)).logits
+    tokens = told(Greedy(Greedy.Config()), prepare(model, [[1, 2, 3]], 6, quantize="int8"))
+    for _ in tokens:
+        assert torch.equal(model(input_ids=ids(2)).logits, plain)
+
+
+@pytest.mark.parametrize("name", ["plain", "experts"])
+def test_threads_that_decode_give_what_each_gives_alone(name: str) -> None:
+    model = decoder(name)
+    ways = (None, "int8")
+    alone = {quantize: steps(model, 3, quantize) for quantize in ways}
+    plain = model(input_ids=ids(3)).logits
+
+    def call(number: int) -> bool:
+        if number % 3 == 2:
+            return torch.equal(model(input_ids=ids(3)).logits, plain)
+        quantize = ways[number % 3]
+        return torch.equal(steps(model, 3, quantize), alone[quantize])
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(call, range(24)))
 
 
 def _trained(model: Model) -> None:
@@ -160,7 +212,12 @@ def _rewritten(model: Model) -> None:
     part.forward = lambda x, context: 3 * own(x, context)
 
 
-@pytest.mark.parametrize("change", [_trained, _behind_its_back, _loaded, _replaced, _rewritten])
+def _set_otherwise(model: Model) -> None:
+    head: Any = model.head
+    head.scale = 3.0
+
+
+@pytest.mark.parametrize("change", [_trained, _behind_its_back, _loaded, _replaced, _rewritten, _set_otherwise])
 @pytest.mark.parametrize("quantize", [None, "int8"])
 def test_changed_weights_are_copied_anew(change: Any, quantize: Any) -> None:
     model = decoder()
@@ -191,7 +248,7 @@ def test_copies_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     model = decoder()
     assert distance(steps(model, 2), steps(model, 2, copied=False)) < 1e-6
     head: Any = model.head
-    assert weights._MADE[model][None].single[head.output].products[2] is None
+    assert weights._MADE[model][None].single[head.output].product(2) is None
 
 
 def test_a_layer_that_somebody_watches_is_called() -> None:
@@ -240,12 +297,29 @@ def test_int8_of_half_precision() -> None:
     assert 0 < distance(found.float(), steps(model, 2, copied=False).float()) < 0.1
 
 
-def test_a_plain_block_within_int8_keeps_to_it() -> None:
+def test_a_decoder_is_its_own_decoder() -> None:
     model = decoder()
-    with evaluating(model), decoding(model, "int8"):
-        outer = model(input_ids=ids(2)).logits
-        with decoding(model):
-            assert torch.equal(model(input_ids=ids(2)).logits, outer)
+    small = decoder_of(model, "int8")
+    assert decoder_of(small) is small and decoder_of(small, "int8") is small
+    if weights.can_pack():
+        with pytest.raises(UsageError, match="a copy for decoding already, and not one in int8"):
+            decoder_of(decoder_of(model), "int8")
+
+
+def test_a_part_that_computes_by_other_weights_for_a_call_is_not_given_copies() -> None:
+    class Doubled(nn.Module):
+        def __init__(self, linear: nn.Linear) -> None:
+            super().__init__()
+            self.linear = linear
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = functional_call(self.linear, {"weight": 2 * self.linear.weight}, (x,))
+            return out
+
+    model = decoder()
+    for module in [module for module in model.modules() if isinstance(module, feedforward.MLP)]:
+        module.up = Doubled(module.up)  # type: ignore[assignment]
+    assert distance(steps(model, 2), steps(model, 2, copied=False)) < 1e-6
 
 
 def test_a_search_in_int8() -> None:
@@ -257,13 +331,13 @@ def test_a_search_in_int8() -> None:
 
 def test_what_cannot_be_is_said() -> None:
     model = decoder()
-    with pytest.raises(UsageError, match="quantize is int8, got 'int4'"), decoding(model, "int4"):  # type: ignore[arg-type]
-        pass
-    with pytest.raises(UsageError, match="this one is being trained"), decoding(model.train()):
-        pass
+    with pytest.raises(UsageError, match="quantize is int8, got 'int4'"):
+        decoder_of(model, "int4")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="this one is being trained"):
+        decoder_of(model.train())
     meta = decoder().to("meta")
-    with pytest.raises(UsageError, match="int8 computes on a CPU, and this model is on meta"), decoding(meta, "int8"):
-        pass
+    with pytest.raises(UsageError, match="int8 computes on a CPU, and this model is on meta"):
+        decoder_of(meta, "int8")
 
 
 @pytest.mark.slow
@@ -272,13 +346,14 @@ def test_int8_keeps_the_perplexity(tmp_path: Path) -> None:
     recipe = load_recipe("gpt-docstrings", overrides=small)
     run = tfkit.train(recipe, out=tmp_path / "run", progress=False)
     plain, int8 = run.evaluate("valid", 40), run.evaluate("valid", 40, quantize="int8")
+    assert run.evaluate("valid", 40) == plain
     assert plain["loss"] != int8["loss"]
     assert abs(int8["perplexity"] / plain["perplexity"] - 1) < 0.01
 
 
 def test_the_loss_is_that_of_the_copies() -> None:
     model, hidden, targets = decoder(), torch.randn(6, 32), ids(1, 6)[0]
-    head: Any = model.head
-    with evaluating(model), decoding(model, "int8"):
+    with evaluating(model):
+        head: Any = decoder_of(model, "int8").head
         assert torch.equal(head.loss(hidden, targets), cross_entropy(head(hidden), targets))
         assert not torch.equal(head(hidden), F.linear(hidden, head.output._parameters["weight"]))

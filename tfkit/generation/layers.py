@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +36,7 @@ class Layers:
         self.linears = linears
         self.kinds = kinds
         self.make = make
-        self.weights = [(linear.weight, linear.bias) for linear in linears]
+        self.weights = [(linear._parameters, linear.weight) for linear in linears]
         self.sizes = [linear.out_features for linear in linears]
         self.width = linears[0].in_features
         self.made: dict[Kind, Product | None] = {}
@@ -45,11 +44,17 @@ class Layers:
 
     def each(self, x: Tensor) -> tuple[Tensor, ...]:
         """[... width] -> [... out] of each layer."""
-        rows = x.numel() // self.width
-        product = self.products[rows]
+        product = self.product(rows := x.numel() // self.width)
         if product is None:
-            return tuple([F.linear(x, weight, bias) for weight, bias in self.weights])
+            return tuple([F.linear(x, linear.weight, linear.bias) for linear in self.linears])
         return product(x, rows).split_with_sizes(self.sizes, dim=-1)
+
+    def product(self, rows: int) -> Product | None:
+        """The copy that so many rows are multiplied by; None where a layer has another weight for the time being."""
+        for parameters, weight in self.weights:
+            if parameters["weight"] is not weight:  # functional_call puts one in its place
+                return None
+        return self.products[rows]
 
     def _product(self, rows: int) -> Product | None:
         for useful, kind in self.kinds:
@@ -60,18 +65,24 @@ class Layers:
         return None
 
 
-class Single(Layers):
-    """A linear layer by itself: called as the layer, and otherwise what the layer is."""
+class Copied(nn.Linear):
+    """A view of a linear layer that computes by a copy of its weight; nobody watches it."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        rows = x.numel() // self.width
-        product = self.products[rows]
-        if product is None:
-            return F.linear(x, *self.weights[0])
-        return product(x, rows)
+    layers: Layers
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.linears[0], name)
+    def forward(self, input: Tensor) -> Tensor:
+        layers = self.layers
+        product = layers.product(rows := input.numel() // layers.width)
+        return F.linear(input, self.weight, self.bias) if product is None else product(input, rows)
+
+    __call__ = forward
+
+
+def copied(layers: Layers) -> Copied:
+    """The view of a single layer."""
+    made: Copied = object.__new__(Copied)
+    vars(made).update(vars(layers.linears[0]), layers=layers)
+    return made
 
 
 def joined(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:

@@ -10,7 +10,7 @@ from itertools import groupby
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import evaluating
 from tfkit.generation.strategy import Strategy
-from tfkit.generation.weights import decoding
+from tfkit.generation.weights import decoder_of
 
 
 def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[Candidate]]:
@@ -20,7 +20,8 @@ def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[
     """
     strategy.check(search)
     found: list[list[Candidate]] = [[] for _ in search.prompts]
-    with evaluating(search.model), decoding(search.model, search.quantize):
+    with evaluating(search.model):
+        search = replace(search, model=decoder_of(search.model, search.quantize))
         for rows in _batches(search, batch_size):
             for row, candidates in zip(rows, strategy.search(_begun(search.of(rows))), strict=True):
                 found[row] = candidates

@@ -6,11 +6,9 @@ longer than the product: here it is packed once. Layers that read the same input
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import sys
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
@@ -23,7 +21,8 @@ from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
-from tfkit.generation.layers import Kind, Layers, Single, joined
+from tfkit.functional.view import view
+from tfkit.generation.layers import Kind, Layers, copied, joined
 from tfkit.generation.products import Int8, Joined, Packed, Product, can_pack, check_int8
 from tfkit.models import Model
 from tfkit.models.layer import Layer
@@ -36,7 +35,7 @@ SMALL = 4 << 20  # bytes that are multiplied in no more time than a call takes: 
 LARGE = 32 << 20  # bytes that take one row so long that a call more is nothing
 MOST_BYTES = 2 << 30  # of float32 copies of one model; what is beyond stays as it is
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-SIMPLE = (Norm, Activation, Dropout, Residual, nn.Identity)  # they are called and asked for nothing else
+OWN = (Norm, Activation, Dropout, Residual, nn.Identity, Sublayer, Layer, Stack)  # parts that are many, or small
 SAMPLED = 64  # elements of a weight that are looked at, to see whether it changed
 
 
@@ -55,19 +54,17 @@ class Copies:
         self.lock = threading.Lock()
         linears = _linears(model, (torch.float32,) if quantize is None else FLOATS)
         self.facts = _facts(linears)
-        self.single = {linear: Single([linear], self.kinds([linear]), self.make) for linear in linears}
-        # what is in force while a model decodes: attributes of its modules, which hide their children
-        self.calls = {module: dict(self._calls(module)) for module in _modules(model)}
-        self.parts = self._parts(self.calls)
-        self.placed: list[tuple[dict[str, Any], str]] = []
+        self.single = {linear: Layers([linear], self.kinds([linear]), self.make) for linear in linears}
+        self.together: dict[tuple[nn.Linear, ...], Layers] = {}
+        self.parts = self._parts(model)
 
     def are_of(self, model: Model) -> bool:
         """Whether the model's parts and weights are still those that the copies were made of, watched as then."""
-        return self.parts == self._parts(_modules(model)) and self.facts == _facts(self.single)
+        return self.parts == self._parts(model) and self.facts == _facts(self.single)
 
-    def _parts(self, modules: Iterable[nn.Module]) -> list[tuple[nn.Module, bool, object]]:
-        """The modules, whether somebody watches each, and what it computes by (a linear layer by its copy, in use)."""
-        return [(module, _is_watched(module), None if module in self.single else module.forward) for module in modules]
+    def _parts(self, model: Model) -> list[tuple[nn.Module, bool, object]]:
+        """The modules, whether somebody watches each, and what it computes by."""
+        return [(module, _is_watched(module), module.forward) for module in _modules(model)]
 
     def kinds(self, linears: Sequence[nn.Linear]) -> list[tuple[range, Kind]]:
         """The kinds of copy of their weights, and how many rows each is quickest for."""
@@ -89,73 +86,63 @@ class Copies:
             self.bytes += made.bytes
         return made
 
-    def install(self) -> None:
-        """Let the model compute by the copies, and find or call what it has without a detour."""
-        for module, calls in self.calls.items():
-            attributes = vars(module)
-            at_hand = {**module._modules, **calls}  # no parameters: a part may put others in their place for a call
-            attributes.update(at_hand)
-            self.placed += [(attributes, name) for name in at_hand]
+    def view(self, model: Model) -> Any:
+        """A view of the model as it is now that computes by the copies; the model itself is never written to."""
+        made: dict[nn.Module, nn.Module] = {}
+        roots = _roots(model)
+        children = {
+            name: self._view(child, made) if child in roots else child for name, child in model._modules.items()
+        }
+        return view(model, children)
 
-    def remove(self) -> None:
-        """Let the model compute by its weights."""
-        for attributes, name in self.placed:
-            attributes.pop(name, None)
-        self.placed.clear()
-
-    def _calls(self, module: nn.Module) -> Iterator[tuple[str, Any]]:
-        """The attributes of a module that stand for its children, and for its own forward, while it decodes."""
+    def _view(self, module: nn.Module, made: dict[nn.Module, nn.Module]) -> nn.Module:
+        """The view of a part of the model; `made` are those of others."""
+        if module in made:
+            return made[module]
         if module in self.single:
-            yield "forward", self.single[module]
+            made[module] = copied(self.single[module])
+            return made[module]
+        children = {name: None if child is None else self._view(child, made) for name, child in module._modules.items()}
+        found = made[module] = view(module, children)
+        if _is_plain(module):
+            found.__class__ = _called_directly(type(module))
         if isinstance(module, Sublayer) and module.together:
-            together = [getattr(module, name) for name in module.together]
+            together = tuple([getattr(module, name) for name in module.together])
             if all(linear in self.single for linear in together):
-                yield "project", Layers(together, self.kinds(together), self.make).each
-        for name, child in module.named_children():
-            if child in self.single or isinstance(child, SIMPLE):
-                yield name, self._call(child)
-        if isinstance(module, Stack):
-            yield "called", [self._call(layer) for layer in module.layers]
-        if isinstance(module, Layer):
-            yield "called", {name: self._call(child) for name, child in module._modules.items()}
+                vars(found)["project"] = self._layers(together).each
+        return found
 
-    def _call(self, module: Any) -> Any:
-        """What to call for a module, as directly as may be."""
-        if module in self.single:
-            return self.single[module]
-        if not isinstance(module, (*SIMPLE, Layer, Sublayer)) or _is_watched(module):
-            return module
-        return _same if _does_nothing(module) else module.forward
+    def _layers(self, linears: tuple[nn.Linear, ...]) -> Layers:
+        """Linear layers that read the same input, as one product."""
+        if linears not in self.together:
+            self.together[linears] = Layers(linears, self.kinds(linears), self.make)
+        return self.together[linears]
 
 
-# the copies of each model, by what they are, and those that are in use, the last in force
+# the copies of each model, by what they are; and what each view of one computes by
 _MADE: WeakKeyDictionary[Model, dict[Quantize | None, Copies]] = WeakKeyDictionary()
-_USED: WeakKeyDictionary[Model, list[Copies]] = WeakKeyDictionary()
+_VIEWS: WeakKeyDictionary[Model, Quantize | None] = WeakKeyDictionary()
 _LOCK = threading.RLock()
 
 
-@contextlib.contextmanager
-def decoding(model: Model, quantize: Quantize | None = None) -> Iterator[None]:
-    """Within the block the decoder and its head compute a few rows at a time by copies of their weights.
+def decoder_of(model: Model, quantize: Quantize | None = None) -> Model:
+    """What computes as the model does, a few rows at a time by copies of its decoder's and its head's weights.
 
-    Where no copy would be quicker, nothing changes. The copies stay with the model until its weights change; a
-    state_dict never has them. `quantize="int8"` computes every number of rows by weights in int8; a block of None
-    within keeps to that. Raises UsageError where it is not possible. Of blocks in several threads the last counts.
+    Where no copy would be quicker it is the model itself. The copies stay with the model until its weights change; a
+    state_dict never has them. `quantize="int8"` computes every number of rows by weights in int8; of a model that does
+    so already, it is that model. Raises UsageError where it is not possible.
     """
-    within = quantize is None and any(copies.quantize for copies in _USED.get(model, ())[-1:])
-    copies = None if within else _copies(model, quantize)
+    check_quantize(quantize)
+    if model in _VIEWS:
+        if quantize not in (None, _VIEWS[model]):
+            raise UsageError(f"quantize: this model is a copy for decoding already, and not one in {quantize}")
+        return model
+    copies = _copies(model, quantize)
     if copies is None:
-        yield
-        return
-    with _LOCK:
-        used = _USED.setdefault(model, [])
-        _switch(used, [*used, copies])
-    try:
-        yield
-    finally:
-        with _LOCK:
-            last = len(used) - 1 - used[::-1].index(copies)
-            _switch(used, used[:last] + used[last + 1 :])
+        return model
+    found: Model = copies.view(model)
+    _VIEWS[found] = quantize
+    return found
 
 
 def copied_bytes(model: Model) -> int:
@@ -169,14 +156,6 @@ def forget_copies(model: Model) -> None:
         _MADE.pop(model, None)
 
 
-def _switch(used: list[Copies], wanted: list[Copies]) -> None:
-    if used:
-        used[-1].remove()
-    used[:] = wanted
-    if used:
-        used[-1].install()
-
-
 def _copies(model: Model, quantize: Quantize | None) -> Copies | None:
     """What is kept of the model's weights as they are now; None where nothing can be gained."""
     weight = next(model.parameters())
@@ -184,7 +163,6 @@ def _copies(model: Model, quantize: Quantize | None) -> Copies | None:
         raise UsageError("weights are copied for a model that decodes, and this one is being trained; say model.eval()")
     if quantize is None and (weight.device.type != "cpu" or torch.is_autocast_enabled("cpu") or not can_pack()):
         return None
-    check_quantize(quantize)
     if quantize is not None:
         check_int8(weight)
     with _LOCK:
@@ -194,14 +172,15 @@ def _copies(model: Model, quantize: Quantize | None) -> Copies | None:
         return made[quantize]
 
 
-def _modules(model: Model) -> Iterator[nn.Module]:
-    """The modules of what is asked at every step: the last stack and the head that writes."""
-    seen = set()
+def _roots(model: Model) -> list[nn.Module]:
+    """What is asked at every step: the last stack and the head that writes."""
     stack = model.stack(model.blueprint.last.side)
-    for module in itertools.chain(stack.modules(), () if model.head is None else model.head.modules()):
-        if module not in seen:
-            seen.add(module)
-            yield module
+    return [stack] if model.head is None else [stack, model.head]
+
+
+def _modules(model: Model) -> list[nn.Module]:
+    """All modules of these, each once."""
+    return list(dict.fromkeys(module for root in _roots(model) for module in root.modules()))
 
 
 def _linears(model: Model, types: Collection[torch.dtype]) -> list[nn.Linear]:
@@ -220,12 +199,19 @@ def _is_watched(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def _does_nothing(module: nn.Module) -> bool:
-    return type(module) is nn.Identity or (type(module) is Dropout and not (module.training and module.rate))
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a call of the module is its class's forward, and nothing else."""
+    return isinstance(module, OWN) and not _is_watched(module) and "forward" not in vars(module)
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
+_DIRECT: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def _called_directly(kind: type[nn.Module]) -> type[nn.Module]:
+    """The same class, of which a call is its forward, without what torch does around it for those who watch."""
+    if kind not in _DIRECT:
+        _DIRECT[kind] = type(kind.__name__, (kind,), {"__call__": kind.forward, "__doc__": kind.__doc__})
+    return _DIRECT[kind]
 
 
 def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, float]]:

@@ -21,8 +21,6 @@ LayerState = dict[str, Any]
 class Layer(nn.Module):
     """Built from a LayerPlan; sublayers and norms are its children under the names that the recipe gives them."""
 
-    called: Mapping[str, Any] | None = None  # what is called for each child, while decoding goes there without a detour
-
     def __init__(self, plan: LayerPlan, stack: StackPlan, index: int) -> None:
         super().__init__()
         shape = stack.shape(index, plan)
@@ -46,7 +44,7 @@ class Layer(nn.Module):
         return out
 
     def _branches(self, context: Context, state: Mapping[str, Any]) -> list[Branch]:
-        called: Mapping[str, Any] = self._modules if self.called is None else self.called
+        called: Mapping[str, Any] = self._modules
         branches = []
         for name in self.names:
             seen = context.memory if name in self.reads_memory else context

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,8 +73,6 @@ class Facts:
 class Stack(nn.Module):
     """hidden = final_norm(layer_n(...layer_1(embedding)))."""
 
-    called: Sequence[Any] = ()  # what is called for each layer, while decoding goes there directly
-
     def __init__(self, plan: StackPlan) -> None:
         super().__init__()
         shape = plan.shape()
@@ -103,13 +100,12 @@ class Stack(nn.Module):
         contexts = self._contexts(call)
         x = self._embed(call, contexts[0])
         states = [None] * len(self._order) if call.state is None else call.state.layers
-        called: Iterable[Any] = self.called or self.layers
-        for layer, compute, kind, state in zip(self.layers, called, self._order, states, strict=True):
+        for layer, kind, state in zip(self.layers, self._order, states, strict=True):
             context = contexts[kind]
             if self._kinds[kind].with_weights:
                 placement = Placement(layer.position, context.position.query, context.position.key)  # type: ignore[arg-type]
                 context = replace(context, position=placement)
-            x = compute(x, context, state)
+            x = layer(x, context, state)
         out: Tensor = self.final_dropout(self.final_norm(x))
         return out
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Literal
 
@@ -20,6 +20,7 @@ from tfkit.core.context import Context
 from tfkit.core.options import NonNegativeInt, PositiveInt
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
+from tfkit.functional.view import with_tensors
 
 Expert = Annotated[component.Config, Slot("feedforward")]
 
@@ -151,13 +152,27 @@ class Experts(FeedForward):
         """Every expert as a function of [row width]."""
         # unbound at once, so that a backward pass makes the gradient of the stack once
         stacks = {name: weight.unbind() for name, weight in self.experts.named_parameters()}
+        one = _compiled if torch.compiler.is_compiling() else _alone
 
         def run(expert: int, rows: Tensor) -> Tensor:
             own = {name: weights[expert] for name, weights in stacks.items()}
-            out: Tensor = functional_call(self.experts, own, (rows[None], context))[0]
+            out: Tensor = one(self.experts, own, rows[None], context)[0]
             return out
 
         return [partial(run, expert) for expert in range(self.config.num_experts)]
+
+
+def _alone(experts: nn.Module, weights: Mapping[str, Tensor], x: Tensor, context: Context) -> Tensor:
+    """One expert, by a view with its own weights: another thread may be computing with the same part."""
+    instead = {parameter: weights[name] for name, parameter in experts.named_parameters()}
+    out: Tensor = with_tensors(experts, instead)(x, context)
+    return out
+
+
+def _compiled(experts: nn.Module, weights: Mapping[str, Tensor], x: Tensor, context: Context) -> Tensor:
+    """The same as the compiler can read it; it is run once, in one thread."""
+    out: Tensor = functional_call(experts, dict(weights), (x, context))
+    return out
 
 
 def _stacked(part: nn.Module, count: int) -> nn.Module:

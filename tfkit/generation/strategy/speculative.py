@@ -21,7 +21,7 @@ from tfkit.generation.strategy.base import Load, Strategy
 from tfkit.generation.strategy.drafts import Drafter, LookupDrafter, ModelDrafter
 from tfkit.generation.strategy.rows import Texts, gains_of
 from tfkit.generation.strategy.sample import draw
-from tfkit.generation.weights import decoding
+from tfkit.generation.weights import decoder_of
 from tfkit.models import Model
 
 MOST = 32  # tokens of a draft: a state of a window can take so many back
@@ -84,8 +84,9 @@ class Speculative(Strategy):
             return [[self._written(row, LookupDrafter(row))] for row in rows]
         if self.draft is None:
             raise UsageError(f"generate.strategy.draft: the run {self.config.draft} was not loaded; see Strategy.bind")
-        with evaluating(self.draft), decoding(self.draft, search.quantize):
-            return [[self._written(row, self._drafter(row, self.draft))] for row in rows]
+        with evaluating(self.draft):
+            draft = decoder_of(self.draft, search.quantize)
+            return [[self._written(row, self._drafter(row, draft))] for row in rows]
 
     def _drafter(self, search: Search, draft: Model) -> ModelDrafter:
         return ModelDrafter(replace(search, model=draft), self.likely, search.streams[0])
