@@ -14,6 +14,7 @@ from tfkit.core.errors import RecipeError, UsageError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.rules import Rules
 from tfkit.generation.search import prepare
+from tfkit.generation.stepper import Stepper
 from tfkit.generation.strategy import Speculative
 from tfkit.generation.strategy.sample import draw
 from tfkit.generation.texts import find
@@ -57,6 +58,28 @@ def test_it_writes_what_greedy_search_writes(kind: str, tokens: int, letters: To
         for use_cache in (True, False):
             found = written(made, net, prompts, [12, 7, 0, 1], ending(14), sources=sources, use_cache=use_cache)
             assert found == expected
+
+
+def moving(scaling: str) -> dict[str, Any]:
+    """Positions that change with the length of a text, from 9 tokens on."""
+    options: dict[str, Any] = {"factor": 8.0} if scaling == "dynamic" else {"short": [1.0] * 4, "long": [9.0] * 4}
+    return {"type": "rotary", "scaling": {"type": scaling, "original_length": 9, **options}}
+
+
+@pytest.mark.parametrize("scaling", ["dynamic", "longrope"])
+def test_it_writes_what_greedy_search_writes_where_positions_move(scaling: str, letters: Tokenizer) -> None:
+    net = small(position=moving(scaling), init={"type": "normal", "std": 1.0})
+    expected = best(net, PROMPTS, 14)
+    for draft in (small(), net, None):
+        for use_cache in (True, False):
+            assert written(strategy(draft, letters), net, PROMPTS, 14, use_cache=use_cache) == expected
+
+
+@pytest.mark.parametrize(("position", "ahead"), [("rotary", [8, 8, 8]), (moving("longrope"), [2, 0, 8]),
+                                                 (moving("dynamic"), [2, 0, 0])])  # fmt: skip
+def test_no_more_is_read_at_once_than_positions_say_the_same_of(position: Any, ahead: list[int]) -> None:
+    net = small(position=position)
+    assert [Stepper(net, [[1] * length]).ahead(8) for length in (7, 9, 10)] == ahead
 
 
 def test_rules_hold_within_a_draft(letters: Tokenizer) -> None:

@@ -254,24 +254,38 @@ class Positioned(Protocol):
 
     def embed(self, positions: Tensor) -> Tensor | None: ...
     def rotation(self, positions: Tensor, dim: int) -> Any | None: ...
+    def rotation_within(self, positions: Tensor, lengths: Tensor, dim: int) -> Any | None: ...
     def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor | None: ...
     def temperature(self, positions: Tensor) -> Tensor | None: ...
 
 
+@dataclass(eq=False)
 class Placement:
-    """What the position parts of a layer say about this call's positions, each thing made once and kept."""
+    """What the position parts of a layer say about this call's positions, each thing made once and kept.
 
-    def __init__(self, parts: Sequence[Positioned], query: Tensor, key: Tensor) -> None:
-        self.parts = parts
-        self.query = query  # [batch|1 query], counted from 0 unless the call says otherwise
-        self.key = key  # [batch|1 key], those that a decode state has forgotten left out
-        self._kept: dict[object, Any] = {}
-        # whether rotations change as the text grows, so that a past keeps keys that are not turned yet
-        self.moves = any(getattr(part, "moves", False) for part in parts)
+    `query` and `key` [batch|1 time] count from 0 unless the call says otherwise; keys that a decode state has forgotten
+    are left out. `lengths` are those of the texts that queries and keys belong to, [batch|1 time|1] each, where a part
+    `moves`; `counted` are the positions among real tokens alone, padding at -1, for parts that skip padding.
+    """
+
+    parts: Sequence[Positioned]
+    query: Tensor
+    key: Tensor
+    lengths: tuple[Tensor, Tensor] | None = None
+    counted: tuple[Tensor, Tensor] | None = None
+    moves: bool = field(init=False)  # whether rotations change as the text grows, so that a past keeps unturned keys
+    _kept: dict[object, Any] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.moves = any(getattr(part, "moves", False) for part in self.parts)
+
+    def of(self, parts: Sequence[Positioned]) -> Placement:
+        """The same positions, as other parts see them."""
+        return Placement(parts, self.query, self.key, self.lengths, self.counted)
 
     def embed(self) -> Tensor | None:
         """What is added to the token embeddings, [batch|1 query width], or None."""
-        return _total([part.embed(self.query) for part in self.parts])
+        return _total([part.embed(self._seen_by(part)[0]) for part in self.parts])
 
     def rotation(self, dim: int, of_keys: bool = False) -> Any | None:
         """A callable that turns queries and new keys [batch heads query dim], or None where nothing rotates.
@@ -279,27 +293,38 @@ class Placement:
         With `of_keys` it turns all keys so far, [batch heads key dim].
         """
         if (dim, of_keys) not in self._kept:
-            positions = self.key if of_keys else self.query
-            turns = [part.rotation(positions, dim) for part in self.parts]
+            turns = [self._rotation(part, dim, int(of_keys)) for part in self.parts]
             found = [turn for turn in turns if turn is not None]
             self._kept[dim, of_keys] = found[0] if found else None
         return self._kept[dim, of_keys]
 
+    def _rotation(self, part: Positioned, dim: int, side: int) -> Any | None:
+        positions = self._seen_by(part)[side]
+        if self.lengths is None or not getattr(part, "moves", False):
+            return part.rotation(positions, dim)
+        return part.rotation_within(positions, self.lengths[side], dim)
+
     def bias(self, num_heads: int) -> Tensor | None:
         """What is added to the attention scores, [batch|1 heads query key], or None."""
         if num_heads not in self._kept:
-            self._kept[num_heads] = _total([part.bias(self.query, self.key, num_heads) for part in self.parts])
+            self._kept[num_heads] = _total([part.bias(*self._seen_by(part), num_heads) for part in self.parts])
         bias: Tensor | None = self._kept[num_heads]
         return bias
 
     def temperature(self) -> Tensor | None:
         """A factor on the scores of each query, [batch|1 query], or None."""
         if "temperature" not in self._kept:
-            factors = [part.temperature(self.query) for part in self.parts]
+            factors = [part.temperature(self._seen_by(part)[0]) for part in self.parts]
             found = [factor for factor in factors if factor is not None]
             self._kept["temperature"] = reduce(operator.mul, found) if found else None
         temperature: Tensor | None = self._kept["temperature"]
         return temperature
+
+    def _seen_by(self, part: Positioned) -> tuple[Tensor, Tensor]:
+        """The positions of queries and of keys as a part counts them."""
+        if self.counted is not None and getattr(part, "skips_padding", False):
+            return self.counted
+        return self.query, self.key
 
 
 def _total(terms: Sequence[Tensor | None]) -> Tensor | None:

@@ -50,7 +50,6 @@ class Stepper:
         if use_cache and self.state is None:
             announce(f"{last(model).keeps_nothing}; the whole text is read for every token")
         self._sources = None if sources is None else _padded(sources, device, left=False)
-        self._known = 0  # how long the texts were when they were read last, what was taken back since included
         self.hidden: Tensor | None = None  # [rows new d_model] of the tokens that were read last
 
     @property
@@ -97,6 +96,16 @@ class Stepper:
         self.steps += tokens.shape[1]
         self.text = replace(self.text, ids=torch.cat((self.ids, tokens), dim=1))
 
+    def ahead(self, count: int) -> int:
+        """How many tokens, `count` at most, may be read together: as many as positions say the same of the text for."""
+        stack, now = last(self.model), self.text.length
+        if not stack.moves:
+            return count
+        as_now = (
+            more for more in range(count, 0, -1) if stack.lasts(self.text.lengths(now), self.text.lengths(now + more))
+        )
+        return next(as_now, 0)
+
     def rewind(self, count: int) -> None:
         """Take back the last `count` tokens that were written on each row; others must follow before there are logits.
 
@@ -130,9 +139,8 @@ class Stepper:
     def _read(self, state: DecodeState) -> Tensor:
         """Hidden states of the tokens that the state has not seen."""
         seen, length = state.length, self.text.length
-        known, self._known = self._known, length
         stack = last(self.model)
-        if seen and stack.moves and not stack.lasts(self.text.lengths(known), self.text.lengths(length)):
+        if seen and stack.moves and not stack.lasts(self.text.lengths(state.known), self.text.lengths(length)):
             announce("positions change with the length of the text; wherever they do it is read anew")
             self.text = replace(self.text, memory=state.memory, memory_real=state.memory_real)
             self.state, seen = self.model.new_state(), 0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tfkit.core.blueprint import StackPlan
@@ -57,17 +58,29 @@ class Kind:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the tokens of a call: where they stand, and those of a decode state's past too."""
+    """What is known of the tokens of a call, those of a decode state's past included: [batch|1 place] each."""
 
     span: Span
-    query: Tensor  # positions [batch|1 query]
-    key: Tensor  # positions [batch|1 place]
-    real: Tensor | None  # [batch place]
-    segments: tuple[Tensor, Tensor] | None  # [batch query] and [batch place]
+    positions: Tensor
+    real: Tensor | None
+    segments: Tensor | None
+    lengths: Tensor | None  # of the text that each token belongs to, [batch|1 place|1], where some position moves
+    counted: Tensor | None  # positions among real tokens alone, where some part skips padding
 
-    def since(self, first: int) -> tuple[Span, Tensor]:
-        """The span and the positions of the keys at places from `first` on."""
-        return (replace(self.span, first=first), self.key[:, first:]) if first else (self.span, self.key)
+    def visibility(self, rules: Sequence[Rule], first: int, inputs: Inputs) -> Visibility:
+        """Who may look at whom, of the keys at places from `first` on."""
+        segments = None if self.segments is None else (self.segments[:, self.span.past :], self.segments)
+        return Visibility(rules, replace(self.span, first=first), inputs, self.real, segments)
+
+    def placement(self, parts: Sequence[Positioned], first: int) -> Placement:
+        """What position parts say of the queries, and of the keys at places from `first` on."""
+        lengths = None if self.lengths is None else self._sides(self.lengths, first)
+        counted = None if self.counted is None else self._sides(self.counted, first)
+        return Placement(parts, *self._sides(self.positions, first), lengths, counted)
+
+    def _sides(self, fact: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """A fact of the queries, and of the keys at places from `first` on; one that all tokens share is both."""
+        return (fact[:, self.span.past :], fact[:, first:]) if fact.shape[1] == self.span.keys else (fact, fact)
 
 
 class Stack(nn.Module):
@@ -92,7 +105,7 @@ class Stack(nn.Module):
         self._without = {name: plan.without(name) for name in ("padding", "packing")}
         self._moving = [part for part in self.modules() if getattr(part, "moves", False)]
         self.moves = bool(self._moving)  # whether what positions say changes as a text grows
-        self._skips_padding = any(getattr(part, "skips_padding", False) for part in self.position)
+        self._skips_padding = any(getattr(part, "skips_padding", False) for part in self.modules())
 
     def forward(self, call: Call) -> Tensor:
         """[batch time] ids or [batch time width] vectors -> hidden states [batch time d_model]."""
@@ -103,8 +116,7 @@ class Stack(nn.Module):
         for layer, kind, state in zip(self.layers, self._order, states, strict=True):
             context = contexts[kind]
             if self._kinds[kind].with_weights:
-                placement = Placement(layer.position, context.position.query, context.position.key)  # type: ignore[arg-type]
-                context = replace(context, position=placement)
+                context = replace(context, position=context.position.of(layer.position))  # type: ignore[arg-type]
             x = layer(x, context, state)
         out: Tensor = self.final_dropout(self.final_norm(x))
         return out
@@ -118,7 +130,7 @@ class Stack(nn.Module):
             raise UsageError(f"{self._without['packing'][0]} cannot keep packed texts apart; give no segment_ids")
 
     def _embed(self, call: Call, context: Context) -> Tensor:
-        placement = Placement(self._stack_parts, context.position.query, context.position.key)
+        placement = context.position.of(self._stack_parts)
         if self.embedding is not None:
             out: Tensor = self.embedding(call.inputs, placement, call.vectors)
             return out
@@ -128,21 +140,17 @@ class Stack(nn.Module):
     def _contexts(self, call: Call) -> list[Context]:
         """One context for each distinct layer; equal rules and positions are made once."""
         facts = self._facts(call)
-        memory = _memory(call, facts.span, facts.query)
+        memory = _memory(call, facts)
         placements: dict[int, Placement] = {}
         contexts: list[Context] = []
         for index, kind in enumerate(self._kinds):
             # what a state has forgotten has no place: it gives the keys from the first that the oldest query may see
             first = 0 if kind.keeps is None or call.state is None else max(0, facts.span.past - kind.keeps)
-            span, key = facts.since(first)
-            if kind.twin == index:
-                mask = Visibility(kind.rules, span, call.inputs, facts.real, facts.segments)
-            else:
-                mask = contexts[kind.twin].mask
+            twin = kind.twin != index
+            mask = contexts[kind.twin].mask if twin else facts.visibility(kind.rules, first, call.inputs)
             if first not in placements:
-                placements[first] = Placement(self._stack_parts, facts.query, key)
-            own = kind.position
-            placement = placements[first] if own is None else Placement(own, facts.query, key)
+                placements[first] = facts.placement(self._stack_parts, first)
+            placement = placements[first] if kind.position is None else placements[first].of(kind.position)
             contexts.append(Context(mask, placement, None, None, memory, call.inputs, call.collector))
         return contexts
 
@@ -162,28 +170,41 @@ class Stack(nn.Module):
         return plan.layers[index].mask, plan.layers[index].causal, self._kinds[index].keeps
 
     def _facts(self, call: Call) -> Facts:
-        """Places, positions of queries and keys, padding and segments, those of a decode state's past included."""
-        device, count = call.tokens.device, call.tokens.shape[1]
-        state = call.state
+        """Places, positions, padding and segments of the tokens, those of a decode state's past included."""
+        device, count, state = call.tokens.device, call.tokens.shape[1], call.state
         past = 0 if state is None else state.length
-        positions = call.positions
+        positions, real, segments = call.positions, call.real, call.segments
         if positions is None:
             positions = torch.arange(past, past + count, device=device)[None]
-            if self._skips_padding and call.real is not None:
-                positions = (call.real.cumsum(dim=1) * call.real - 1)[:, -count:]
-        if state is None:
-            segments = None if call.segments is None else (call.segments, call.segments)
-            if self.moves and call.real is not None:
-                positions = positions * call.real  # the places of padding do not make a text longer
-            return Facts(Span(count, count, 0, device), positions, positions, call.real, segments)
-        state.extend(positions, call.real, call.segments)
-        span, real, of_all = Span(count, past + count, past, device), state.real, state.segments
-        segments = None if of_all is None else (of_all[:, past:], of_all)
-        known = state.positions
-        keys = positions if known is None else known
-        if self.moves and real is not None:
-            positions, keys = positions * real[:, past:], keys * real
-        return Facts(span, positions, keys, real, segments)
+        if state is not None:
+            positions, real, segments = state.extend(positions, real, segments)
+        lengths = counted = None
+        if self.moves:
+            positions = positions if real is None else positions * real  # places of padding make no text longer
+            lengths = text_lengths(positions, segments)
+        if self._skips_padding and call.positions is None and real is not None:
+            counted = real.cumsum(dim=1) * real - 1
+        facts = Facts(Span(count, past + count, past, device), positions, real, segments, lengths, counted)
+        if state is not None:
+            self._check_past(state, facts)
+        return facts
+
+    def _check_past(self, state: DecodeState, facts: Facts) -> None:
+        """Raise UsageError, the state as it was, where positions say something else of the past than when it was read.
+
+        What was read with tokens that were taken back since counts as long as it was then.
+        """
+        past = facts.span.past
+        if facts.lengths is not None and past:
+            segments = None if facts.segments is None else facts.segments[:, :past]
+            before = text_lengths(facts.positions[:, :past], segments) + (state.known - past)
+            if not self.lasts(before, facts.lengths[:, :past]):
+                state.take_back(past)
+                raise UsageError(
+                    f"a text of {state.length + facts.span.queries} tokens moves the positions of those that the state "
+                    "has read; read all of it with a new state, as generation does"
+                )
+        state.known = state.length
 
     @property
     def caches(self) -> bool:
@@ -226,14 +247,26 @@ def _named(config: Config) -> str:
     return f"{config.part.part_slot} '{config.part.part_name}'"
 
 
-def _memory(call: Call, span: Span, query: Tensor) -> Context | None:
+def _memory(call: Call, facts: Facts) -> Context | None:
     """The nested context of cross-attention: its own source, padding and (no) positions."""
     if call.memory is None:
         return None
-    length = call.memory.shape[1]
+    span, length = facts.span, call.memory.shape[1]
     mask = Visibility((), Span(span.queries, length, 0, span.device), call.inputs, call.memory_real)
-    key = torch.arange(length, device=span.device)[None]
-    return Context(mask, Placement((), query, key), None, call.memory, None, call.inputs, call.collector)
+    placement = Placement((), facts.placement((), 0).query, torch.arange(length, device=span.device)[None])
+    return Context(mask, placement, None, call.memory, None, call.inputs, call.collector)
+
+
+def text_lengths(positions: Tensor, segments: Tensor | None) -> Tensor:
+    """How long the text of each token is, [batch|1 time], by its last position; [batch|1 1] where a row is one text."""
+    if segments is None:
+        return positions.amax(dim=1, keepdim=True) + 1
+    ordered, places = segments.sort(dim=1)
+    begins = F.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))
+    text = torch.empty_like(places).scatter(1, places, begins.cumsum(dim=1))  # the texts of a row, numbered from 0
+    positions = positions.expand(text.shape)
+    last = torch.zeros_like(text).scatter_reduce(1, text, positions, "amax")
+    return last.gather(1, text) + 1
 
 
 def _build_layers(plan: StackPlan) -> list[Layer]:

@@ -25,6 +25,7 @@ class DecodeState:
     ) -> None:
         self.layers = layers
         self.length = 0
+        self.known = 0  # how long the text was when it was read last, what was taken back since included
         self.memory: Tensor | None = None  # [rows source d_model] of the encoder
         self.memory_real: Tensor | None = None
         self.sources: Tensor | None = None  # [rows], equal numbers read one source; None: nothing is known of that
@@ -50,8 +51,10 @@ class DecodeState:
     def _fact(self, name: str) -> Tensor | None:
         return self._facts[name].held()[0] if name in self._facts else None
 
-    def extend(self, positions: Tensor, real: Tensor | None, segments: Tensor | None) -> None:
-        """Take in the facts of new tokens, each [rows|1 new]."""
+    def extend(
+        self, positions: Tensor, real: Tensor | None, segments: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Take in the facts of new tokens, each [rows|1 new], and give those of all tokens so far."""
         new = positions.shape[1]
         self._add("positions", positions)
         if real is not None and real.shape[1] == self.length + new:
@@ -65,6 +68,14 @@ class DecodeState:
         if segments is not None:
             self._add("segments", segments)
         self.length += new
+        known = self.positions
+        return positions if known is None else known, self.real, self.segments
+
+    def take_back(self, length: int) -> None:
+        """Forget the facts of all but the first `length` tokens, where no layer has read the others."""
+        for held in self._facts.values():
+            held.rewind(length)
+        self.length = length
 
     def _add(self, name: str, new: Tensor) -> None:
         if name not in self._facts:
@@ -120,9 +131,7 @@ class DecodeState:
         self.check_rewind(length)
         for _, state in self._of_text():
             state.rewind(length)
-        for held in self._facts.values():
-            held.rewind(length)
-        self.length = length
+        self.take_back(length)
 
     def bytes(self) -> int:
         """Bytes that the layers' states hold."""

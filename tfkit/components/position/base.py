@@ -35,6 +35,10 @@ class Position(Component, nn.Module):
         """A callable that turns queries and keys [batch heads time dim]."""
         return None
 
+    def rotation_within(self, positions: Tensor, lengths: Tensor, dim: int) -> Any | None:
+        """`rotation` of a part that `moves`; `lengths` [batch|1 time|1] are those of the texts of the tokens."""
+        return self.rotation(positions, dim)
+
     def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor | None:
         """What is added to the scores, [batch|1 heads query key]."""
         return None

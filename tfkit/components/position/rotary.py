@@ -82,7 +82,12 @@ class Rotary(Position):
         return torch.zeros_like(length) if self.config.scaling is None else self.config.scaling.regime(length)
 
     def rotation(self, positions: Tensor, dim: int) -> Rotation:
-        frequencies = self._frequencies(dim, positions)
+        return self.rotation_within(
+            positions, positions.amax(dim=-1, keepdim=True) + 1 if self.moves else positions, dim
+        )
+
+    def rotation_within(self, positions: Tensor, lengths: Tensor, dim: int) -> Rotation:
+        frequencies = self._frequencies(dim, lengths)
         angles = rearrange(positions, "batch time -> batch 1 time 1").double() * frequencies
         amplitude = 1.0 if self.config.scaling is None else self.config.scaling.amplitude
         cosine, sine = angles.cos() * amplitude, angles.sin() * amplitude
@@ -92,8 +97,8 @@ class Rotary(Position):
         factor = getattr(self.config.scaling, "temperature", 1.0)
         return None if factor == 1.0 else torch.full_like(positions, factor, dtype=torch.float32)
 
-    def _frequencies(self, dim: int, positions: Tensor) -> Tensor:
-        """Angular frequency of each pair, [pairs] or [batch 1 1 pairs], in float64 so that far positions stay exact."""
+    def _frequencies(self, dim: int, lengths: Tensor) -> Tensor:
+        """Angular frequency of each pair, [pairs] or [batch|1 1 time|1 pairs], in float64: far positions stay exact."""
         width = int(dim * self.config.fraction)
         if width % 2 or not width:
             raise UsageError(
@@ -101,7 +106,6 @@ class Rotary(Position):
                 "choose a fraction and a head_dim that give an even number"
             )
         if self.config.scaling is None:
-            return plain_frequencies(self.config.theta, width, positions.device)
-        length = positions.amax(dim=-1) + 1
-        found = self.config.scaling.frequencies(self.config.theta, width, length)
-        return found if found.dim() == 1 else rearrange(found, "batch pair -> batch 1 1 pair")
+            return plain_frequencies(self.config.theta, width, lengths.device)
+        found = self.config.scaling.frequencies(self.config.theta, width, lengths)
+        return found if found.dim() == 1 else rearrange(found, "batch time pair -> batch 1 time pair")

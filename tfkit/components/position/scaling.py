@@ -20,11 +20,11 @@ class Scaling(BaseModel):
     moves: ClassVar[bool] = False
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
-        """Angular frequency of each pair, [pairs] or [batch pairs], float64; `length` [batch] is that of each text."""
+        """Angular frequency of each pair, [pairs] or [... pairs], float64; `length` [...] are those of texts."""
         raise NotImplementedError(f"{type(self).__name__} has no frequencies")
 
     def regime(self, length: Tensor) -> Tensor:
-        """A number for each of `length` [batch]; texts with the same one turn alike."""
+        """A number for each of `length`; texts with the same one turn alike."""
         return torch.zeros_like(length)
 
     def fits(self, width: int) -> bool:
@@ -74,7 +74,7 @@ class Dynamic(Scaling):
         longer = length.clamp(min=self.original_length).double() / self.original_length
         base = theta * (self.factor * longer - (self.factor - 1)) ** (width / max(width - 2, 1))
         exponents = torch.arange(0, width, 2, dtype=torch.float64, device=length.device) / width
-        return base[:, None] ** -exponents
+        return base[..., None] ** -exponents
 
     def regime(self, length: Tensor) -> Tensor:
         return length.clamp(min=self.original_length)
@@ -163,7 +163,7 @@ class LongRope(Scaling):
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
         plain = plain_frequencies(theta, width, length.device)
         short, long = plain.new_tensor(self.short), plain.new_tensor(self.long)
-        return plain / torch.where(length[:, None] > self.original_length, long, short)
+        return plain / torch.where(length[..., None] > self.original_length, long, short)
 
     def regime(self, length: Tensor) -> Tensor:
         return (length > self.original_length).long()

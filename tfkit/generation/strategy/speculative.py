@@ -97,7 +97,7 @@ class Speculative(Strategy):
         stepper = search.stepper()
         while texts.open:
             left = search.room[0] - len(texts.written[0])
-            guesses, drawn_from = drafter.guess(min(self.config.tokens, left - 1))
+            guesses, drawn_from = drafter.guess(stepper.ahead(min(self.config.tokens, left - 1)))
             if guesses:
                 stepper.append(torch.tensor([guesses], device=stepper.ids.device))
             scores = scores_behind(search, stepper, len(guesses))

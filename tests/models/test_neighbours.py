@@ -1,0 +1,186 @@
+"""What a model makes of a text does not depend on what stands beside it: padding, packed texts, or a decode state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tfkit.core.context import Inputs
+from tfkit.core.errors import RecipeError, UsageError
+from tfkit.models import Model, build_model
+from tfkit.models.stack import Call, text_lengths
+from tfkit.recipe.load import load_recipe
+
+ATTENTION: dict[str, Any] = {"type": "multi_head", "num_heads": 2}
+LATENT: dict[str, Any] = {"type": "latent", "num_heads": 2, "kv_rank": 8, "head_dim": 4, "rotary_head_dim": 4}
+ORIGINAL = {"original_length": 4}
+LISTS = {"short": [1.0, 1.5], "long": [3.0, 9.0]}
+SCALINGS: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 4.0},
+    "ntk": {"alpha": 4.0},
+    "dynamic": {"factor": 4.0, **ORIGINAL},
+    "yarn": {"factor": 4.0, **ORIGINAL},
+    "llama3": {"factor": 8.0, **ORIGINAL},
+    "longrope": {**LISTS, **ORIGINAL},
+}
+SKIPS: dict[str, Any] = {"type": "learned", "offset": 2, "skip_padding": True}
+POSITIONS: dict[str, Any] = {
+    **{name: {"type": "rotary", "scaling": {"type": name, **options}} for name, options in SCALINGS.items()},
+    **{name: name for name in ("none", "rotary", "sinusoidal", "learned", "alibi", "t5_bias")},
+    "log_temperature": ["rotary", {"type": "log_temperature", "length": 2}],
+    "counted": SKIPS,
+    "counted and turned": [SKIPS, {"type": "rotary", "scaling": {"type": "dynamic", "factor": 4.0, **ORIGINAL}}],
+    "counted and placed": ["sinusoidal", SKIPS, {"type": "sinusoidal", "skip_padding": True, "base": 50.0}, "alibi"],
+}
+LENGTHS = (9, 3, 6)
+
+
+def model(position: str, attention: dict[str, Any] = ATTENTION, kind: str = "decoder") -> Model:
+    layer = {"norm": "layer_norm", "attention": attention, "feedforward": {"type": "mlp", "d_ff": 16}}
+    said = {
+        "type": kind, "d_model": 8, "vocab_size": 23, "num_layers": 2, "max_length": 24, "embedding": "tokens",
+        "position": POSITIONS[position], "layer": layer, "head": "language_model",
+        "init": {"type": "normal", "std": 0.4},
+    }  # fmt: skip
+    return build_model(load_recipe({"tfkit": 1, "model": said}).blueprint(), seed=1).double().eval()
+
+
+def texts() -> list[Tensor]:
+    return [torch.arange(length)[None] * 7 % 22 + 1 for length in LENGTHS]
+
+
+def alone(net: Model) -> list[Tensor]:
+    return [net(text).hidden for text in texts()]
+
+
+def agree(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+def packed(net: Model) -> None:
+    """All in one row, the texts' numbers in any order."""
+    ids = torch.cat(texts(), dim=1)
+    segments = torch.tensor(
+        [[number for number, length in zip((5, 1, 3), LENGTHS, strict=True) for _ in range(length)]]
+    )
+    places = torch.cat([torch.arange(length) for length in LENGTHS])[None]
+    found = net(ids, segment_ids=segments, position_ids=places).hidden.split(LENGTHS, dim=1)
+    for part, expected in zip(found, alone(net), strict=True):
+        agree(part, expected)
+
+
+def padded(net: Model) -> None:
+    """In a batch, filled up on the right, and on the left with positions that count from the first real token."""
+    longest = max(LENGTHS)
+    for side in ("right", "left"):
+        fill = [(0, longest - length) if side == "right" else (longest - length, 0) for length in LENGTHS]
+        ids = torch.cat([torch.nn.functional.pad(text, by, value=4) for text, by in zip(texts(), fill, strict=True)])
+        real = torch.cat(
+            [torch.nn.functional.pad(torch.ones_like(text), by) for text, by in zip(texts(), fill, strict=True)]
+        )
+        places = (real.cumsum(dim=1) - 1).clamp(min=0)
+        found = net(ids, attention_mask=real, position_ids=places).hidden
+        for row, expected in enumerate(alone(net)):
+            agree(found[row][real[row].bool()][None], expected)
+
+
+def from_a_state(net: Model) -> None:
+    """A few tokens at a time; where the positions of the past move, that is refused, and the state stays as it was."""
+    for text in texts():
+        state, found, start = net.new_state(), [], 0
+        for size in (2, 2, 1, 4):
+            piece = text[:, start : start + size]
+            if not piece.shape[1]:
+                break
+            try:
+                found.append(net(piece, state=state).hidden)
+            except UsageError as refused:
+                assert "read all of it with a new state" in str(refused)
+                assert net.stack("decoder").moves and state.length == start >= 4
+                state = net.new_state()
+                found = [net(text[:, : start + piece.shape[1]], state=state).hidden]
+            start += piece.shape[1]
+            agree(torch.cat(found, dim=1), net(text[:, :start]).hidden)
+
+
+WAYS = {"packed": packed, "padded": padded, "from a state": from_a_state}
+QUICK = [("dynamic", "packed"), ("longrope", "packed"), ("dynamic", "from a state"), ("longrope", "from a state"),
+         ("counted and turned", "padded"), ("counted and placed", "from a state"), ("yarn", "packed")]  # fmt: skip
+
+
+def check(position: str, way: str, attention: dict[str, Any], kind: str) -> None:
+    with torch.no_grad():
+        WAYS[way](model(position, attention, kind))
+
+
+@pytest.mark.parametrize(("position", "way"), QUICK)
+def test_a_text_is_as_it_is_alone(position: str, way: str) -> None:
+    check(position, way, ATTENTION, "decoder")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "attention", [ATTENTION, LATENT, {**ATTENTION, "type": "differential"}], ids=lambda a: a["type"]
+)
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("position", POSITIONS)
+def test_a_text_is_as_it_is_alone_in_any_combination(
+    position: str, way: str, kind: str, attention: dict[str, Any]
+) -> None:
+    if way == "from a state" and kind == "encoder":
+        pytest.skip("what sees both ways keeps no past")
+    try:
+        check(position, way, attention, kind)
+    except RecipeError as refused:  # the rule table says so, by name
+        pytest.skip(str(refused))
+
+
+@pytest.mark.parametrize("real", [[[0, 0, 1, 1, 1]], [[1, 1, 1, 0, 0]]], ids=["left", "right"])
+def test_each_position_of_a_list_counts_as_it_does_by_itself(real: list[list[int]]) -> None:
+    """A part that skips padding leaves the others their places."""
+    stack, mask = model("counted and placed").stack("decoder"), torch.tensor(real)
+    sinusoidal, learned, skipping, _ = stack.position
+    out: list[Tensor] = []
+    stack.embedding.register_forward_hook(lambda *called: out.append(called[2]))  # type: ignore[union-attr]
+    ids, places = torch.tensor([[3, 4, 5, 6, 7]]), torch.arange(5)[None]
+    stack(Call(Inputs(ids), real=mask.bool()))
+    counted = mask.cumsum(dim=1) * mask - 1
+    placed = [sinusoidal.embed(places), learned.embed(counted), skipping.embed(counted)]  # type: ignore[operator]
+    agree(out[0], stack.embedding.tokens(ids) + sum(placed))  # type: ignore[union-attr,operator]
+
+
+@pytest.mark.parametrize("every_mask", [True, False])
+def test_a_state_counts_real_tokens_on(every_mask: bool) -> None:
+    """The first call has the padding; later ones repeat its mask, or say nothing of it."""
+    net = model("counted")
+    ids, mask = torch.tensor([[0, 0, 3, 4, 5, 6]]), torch.tensor([[0, 0, 1, 1, 1, 1]])
+    state = net.new_state()
+    with torch.no_grad():
+        pieces = [net(ids[:, :4], attention_mask=mask[:, :4], state=state).hidden]
+        for end in (5, 6):
+            said = {"attention_mask": mask[:, :end]} if every_mask else {}
+            pieces.append(net(ids[:, end - 1 : end], state=state, **said).hidden)
+        agree(torch.cat(pieces, dim=1)[:, 2:], net(ids[:, 2:]).hidden)
+
+
+def test_tokens_taken_back_were_read_by_the_positions_of_a_longer_text() -> None:
+    net = model("longrope")
+    state = net.new_state()
+    with torch.no_grad():
+        net(torch.tensor([[1, 2, 3, 4, 5, 6]]), state=state)
+        state.rewind(3)
+        with pytest.raises(UsageError, match="a text of 4 tokens moves the positions"):
+            net(torch.tensor([[4]]), state=state)
+        state.rewind(0)
+        agree(net(torch.tensor([[1, 2, 3]]), state=state).hidden, net(torch.tensor([[1, 2, 3]])).hidden)
+
+
+def test_lengths_of_texts_in_a_row() -> None:
+    positions = torch.tensor([[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 0]])
+    segments = torch.tensor([[7, 7, -2, -2, -2, 0], [3, 3, 1, 1, 3, 3]])
+    assert text_lengths(positions, segments).tolist() == [[2, 2, 3, 3, 3, 1], [5, 5, 4, 4, 5, 5]]
+    assert text_lengths(positions, None).tolist() == [[3], [5]]
