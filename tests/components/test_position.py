@@ -286,6 +286,23 @@ def test_sinusoidal_equals_the_formula(layout: Any, spacing: Any) -> None:
             )
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("embedding", ["tokens", None])
+def test_sinusoidal_is_as_exact_as_the_model(embedding: str | None, dtype: torch.dtype) -> None:
+    """In the model's own type, made in float32 at least: also of vectors, with nothing else that would turn them."""
+    layer = {"norm": "layer_norm", "feedforward": {"type": "mlp", "d_ff": 8}}
+    said = {"type": "encoder", "d_model": 8, "num_layers": 1, "layer": layer, "position": "sinusoidal"}
+    more = {"embedding": "none"} if embedding is None else {"embedding": embedding, "vocab_size": 9}
+    model = build_model(blueprint_of({**said, **more}), dtype=dtype).eval()
+    stack, vectors, seen = model.stack("encoder"), torch.zeros(1, 3, 8, dtype=dtype), []
+    stack.layers[0].register_forward_pre_hook(lambda _, called: seen.append(called[0]))
+    assert model(inputs_embeds=vectors).hidden.dtype == dtype
+    angles = [position / 10000 ** (pair / 4) for position in range(3) for pair in range(4)]
+    expected = torch.tensor([wave(angle) for angle in angles for wave in (math.sin, math.cos)], dtype=torch.float64)
+    torch.testing.assert_close(seen[0], expected.view(1, 3, 8).to(dtype), rtol=4 * torch.finfo(dtype).eps, atol=1e-15)
+    assert not list(stack.position.state_dict())
+
+
 def test_sinusoidal_adds_nothing_to_padding_when_it_is_skipped() -> None:
     places = torch.tensor([[-1, -1, 0, 1], [0, 1, 2, -1]])
     part = Sinusoidal(Sinusoidal.Config(skip_padding=True, offset=2), SHAPE)

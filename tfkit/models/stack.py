@@ -135,7 +135,7 @@ class Stack(nn.Module):
             out: Tensor = self.embedding(call.inputs, placement, call.vectors)
             return out
         added = placement.embed()
-        return call.tokens if added is None else call.tokens + added
+        return call.tokens if added is None else call.tokens + added.to(call.tokens.dtype)
 
     def _contexts(self, call: Call) -> list[Context]:
         """One context for each distinct layer; equal rules and positions are made once."""
