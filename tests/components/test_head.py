@@ -200,6 +200,10 @@ def test_a_text_that_is_pooled_ends_at_the_token_that_says_so() -> None:
     ids = torch.tensor([[1, 3, 3, 2], [4, 5, 6, 7], [4, 5, 6, 3]])
     out = made(ids, attention_mask=torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]]))
     assert torch.equal(out.logits, torch.stack([out.hidden[0, 1], out.hidden[1, 1], out.hidden[2, 3]]))
+    padded = made(torch.tensor([[3, 3, 4, 5, 3], [3, 3, 3, 4, 5]]), torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 1, 1]]))
+    assert torch.equal(padded.logits, padded.hidden[:, 4]), "padding may be of the same id, on the left too"
+    padded = made(torch.tensor([[4, 5, 3, 3, 3]]), torch.tensor([[1, 1, 0, 0, 0]]))
+    assert torch.equal(padded.logits, padded.hidden[:, 1])
     with pytest.raises(UsageError, match="looks for the token 3 in its input: give input_ids"):
         made(inputs_embeds=torch.zeros(1, 2, 4))
 

@@ -129,12 +129,12 @@ def as_real(mask: Tensor | None, tokens: Tensor | None, name: str) -> Tensor | N
 
 
 def as_text(real: Tensor | None, ids: Tensor | None, end: int | None) -> Tensor | None:
-    """Of the `real` tokens [batch time] those up to the first `end` among the `ids`; raises UsageError without ids."""
+    """Of the `real` tokens [batch time] those up to the first `end` among them; raises UsageError without ids."""
     if end is None:
         return real
     if ids is None:
         raise UsageError(f"this model looks for the token {end} in its input: give input_ids")
-    found = ids == end
+    found = ids == end if real is None else (ids == end) & real  # padding may be of that id too
     before = found.cumsum(dim=1) == found  # the first one itself is not behind it
     return before if real is None else before & real
 
