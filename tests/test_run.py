@@ -333,6 +333,15 @@ def test_a_language_model_continues(writer: Run) -> None:
     assert writer.evaluate().keys() == {"loss", "perplexity"}  # valid, where there is no test
 
 
+def test_ids_without_a_token_are_told_and_never_written(tmp_path: Path) -> None:
+    run = silent(language(**{"model.vocab_size": 500, "train.steps": 1}), tmp_path / "x")
+    size = run.tokenizer.vocab_size
+    told = f"{500 - size} of 500 ids are no token of the tokenizer: they are never written"
+    assert told in (run.folder / "train.log").read_text()
+    drawn = run.candidates(["a"] * 4, 12, strategy="sample", seed=1)
+    assert {id_ for (written,) in drawn for id_ in written.ids} <= set(range(size))
+
+
 def test_evaluation(trained: Run) -> None:
     pytest.importorskip("sacrebleu")
     scores = evaluate(trained, "valid")

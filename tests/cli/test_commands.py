@@ -127,6 +127,13 @@ def test_a_vocabulary_that_is_not_known_yet_is_said_so(folder: Path) -> None:
         assert "vocabulary known after the tokenizer is trained: counted with 1" in out
 
 
+def test_ids_that_no_token_has_are_told(folder: Path) -> None:
+    sizes = ("--set", "model.vocab_size=600", "--set", "data.tokenizer={type: bpe, vocab_size: 200}")
+    for command in ("check", "show"):
+        out = " ".join(tfkit_command(command, folder / "tiny.yaml", *sizes).stdout.split())
+        assert "the tokenizer has at most 200 tokens: 400 of 600 ids are never written" in out
+
+
 # show
 
 

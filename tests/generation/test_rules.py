@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from tfkit.core.options import PositiveInt
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.logits import LogitsRule
 from tfkit.generation.rules import Rules, bound_rules
+from tfkit.generation.search import prepare
 from tfkit.generation.stop import Row, StopRule
+from tfkit.generation.texts import find
 from tfkit.models import Model, build_model
 from tfkit.run import Run
 
@@ -108,6 +111,41 @@ def test_a_row_that_is_left_no_token_ends(net: Model, tokenizer: Tokenizer) -> N
     out = best(net, PROMPTS, 30, rules)
     for prompt, new in zip(PROMPTS, out, strict=True):
         assert sorted([*set(prompt), *new]) == list(range(12))
+
+
+STRATEGIES: list[Any] = [
+    "greedy", "sample", {"type": "sample", "n_best": 3}, "beam", {"type": "beam", "sampled": True, "n_best": 4},
+    "diverse_beam", {"type": "contrastive", "k": 7}, "speculative", {"type": "speculative", "sampled": True},
+    {"type": "speculative", "draft": "itself"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("quantize", [None, "int8"])
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_ids_that_no_token_has_are_never_written(tokenizer: Tokenizer, strategy: Any, quantize: Any) -> None:
+    """A model may have more than its tokenizer, which may have gaps, and like those best."""
+    gap, size = 4, tokenizer.vocab_size
+    data = json.loads(tokenizer.to_json())
+    del data["model"]["vocab"][tokenizer.token(gap)]
+    tokenizer = Tokenizer.from_json(json.dumps(data))
+    assert tokenizer.gaps == {gap} and tokenizer.vocab_size == size
+    model = {**RECIPE["model"], "vocab_size": size + 20, "head": {"type": "language_model", "bias": True}}
+    net = build_model(tfkit.load_recipe({"tfkit": 1, "model": model}).blueprint(), seed=5)
+    with torch.no_grad():
+        net.head.output.bias[[gap, *range(size, size + 20)]] = 50.0  # type: ignore[union-attr,index]
+    made: Any = Slot("strategy").validate(strategy).build()
+    made.bind(tokenizer, lambda path: (net, tokenizer))
+    rules = searched(tokenizer, [{"type": "repetition_penalty", "penalty": 1.3}], [])
+    prompts = [[5, size + 3, 6], [size + 3]]
+    for found in find(made, prepare(net, prompts, 6, rules, seed=1, quantize=quantize)):
+        for candidate in found:
+            assert len(candidate.ids) == 6
+            assert all(id_ < size and id_ != gap for id_ in candidate.ids)
+
+
+def test_what_is_no_token_can_be_named_by_no_rule(tokenizer: Tokenizer) -> None:
+    with pytest.raises(UsageError, match="no token has id 12; the ids go from 0 to 11"):
+        searched(tokenizer, [{"type": "forced", "tokens": [12]}], [])
 
 
 def test_a_rule_of_ones_own(net: Model, tokenizer: Tokenizer) -> None:

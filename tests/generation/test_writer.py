@@ -12,6 +12,7 @@ import torch
 import tfkit
 from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.generation.prompts import PromptError
+from tfkit.models import build_model
 from tfkit.run import Run
 
 from .test_rules import RECIPE
@@ -162,6 +163,19 @@ def test_a_stream_is_refused_when_it_is_asked_for(run: Run, prompt: Any, wishes:
 
 
 # --- masks
+
+
+def test_masks_are_filled_with_what_the_tokenizer_knows(filler: Run) -> None:
+    """Not with ids that the model has besides, however likely."""
+    size = filler.tokenizer.vocab_size
+    model: Any = build_model(
+        tfkit.load_recipe(filler.recipe, overrides={"model.vocab_size": size + 9}).blueprint()
+    ).eval()
+    with torch.no_grad():
+        model.head.output.bias[size:] = 50.0
+    (prediction,) = filler.objective.predict(model, [{"text": "a [MASK]"}], filler.tokenizer)
+    fills = prediction["fills"][0]
+    assert len(fills) == 5 and all(fill["id"] < size for fill in fills)
 
 
 def test_masks_are_filled_the_likeliest_first(filler: Run) -> None:

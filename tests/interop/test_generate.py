@@ -70,7 +70,7 @@ class Two:
         rule.ends = frozenset({self.end} if ends else ())
         rules = [Slot("logits").validate(part).build() for part in logits]
         for made in rules:
-            made.bind(SimpleNamespace(vocab_size=self.pair.blueprint.last.vocab_size))
+            made.bind(SimpleNamespace(vocab_size=self.pair.blueprint.last.vocab_size, token=str))
         how = {"sources": self.sources, "scored": True} | how
         search = prepare(self.pair.ours, self.prompts, NEW, Rules(rules, [rule]), **how)
         return find(Slot("strategy").validate(strategy).build(), search)

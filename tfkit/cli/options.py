@@ -124,12 +124,14 @@ def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
 
 
 def vocabulary_note(recipe: Recipe) -> str | None:
-    """What to say of a vocabulary, or of classes, whose number is not known yet; None where there is nothing."""
+    """What to say of a vocabulary, or of classes, whose number is not known yet, and of ids without a token, if any."""
     notes = []
+    bound = recipe.vocabulary_bound
     if recipe.unknown_vocab:
-        bound = recipe.vocabulary_bound
         counted = "1" if bound is None else f"{bound:,}, the most it can have"
         notes.append(f"vocabulary known after the tokenizer is trained: counted with {counted}")
+    elif bound is not None and (size := recipe.blueprint().last.vocab_size or 0) > bound:
+        notes.append(f"the tokenizer has at most {bound:,} tokens: {size - bound:,} of {size:,} ids are never written")
     if recipe.unknown_labels:
         notes.append("classes known after the corpus is read: counted with 1")
     return "; ".join(notes) or None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +13,9 @@ from tfkit.core.component import Config
 from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.logits import LogitsRule
+from tfkit.generation.logits.base import NEVER
 from tfkit.generation.stop import Row, StopRule
+from tfkit.generation.tokens import without_token
 
 UNFINISHED = "\ufffd"  # what a decoder writes for bytes that are no character
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # a token of one byte, for what the vocabulary has no piece of
@@ -26,17 +28,29 @@ class Rules:
     logits: Sequence[LogitsRule] = ()
     stop: Sequence[StopRule] = ()
     tokenizer: Tokenizer | None = None
+    _never: dict[int, Tensor | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def scores(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        """The logits [rows vocab] in float32 as the rules leave them; the arguments are those of LogitsRule.forward."""
-        logits = logits.float()
+        """The logits [rows vocab] in float32 as the rules leave them; the arguments are those of LogitsRule.forward.
+
+        A model may have more ids than its tokenizer has tokens: the others come never, whatever the rules say.
+        """
+        logits = self._of_tokens(logits.float())
         for rule in self.logits:
             changed = rule.forward(logits, ids, new)
             if not isinstance(changed, Tensor) or changed.shape != logits.shape:
                 got = list(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
                 raise UsageError(f"the logits rule '{rule.part_name}' gave {got}, expected logits {list(logits.shape)}")
-            logits = changed
+            logits = self._of_tokens(changed)
         return logits
+
+    def _of_tokens(self, logits: Tensor) -> Tensor:
+        """The logits without those of ids that no token has."""
+        size = logits.shape[1]
+        if size not in self._never:
+            self._never[size] = None if self.tokenizer is None else without_token(self.tokenizer, size)
+        never = self._never[size]
+        return logits if never is None else logits.masked_fill(never.to(logits.device), NEVER)
 
     def done(self, prompt: Sequence[int], ids: Sequence[int], seconds: float) -> bool:
         """Whether a rule ends the text whose new tokens are `ids`."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, TypeVar
 
+import torch
 from pydantic import AfterValidator, BeforeValidator, Field
+from torch import Tensor
 
 from tfkit.core.errors import UsageError
 from tfkit.core.options import NonNegativeInt
@@ -43,8 +45,7 @@ def token_ids(tokens: Iterable[int | str], tokenizer: Tokenizer) -> list[int]:
 
 def _id(token: int | str, tokenizer: Tokenizer) -> int:
     if isinstance(token, int):
-        if token >= tokenizer.vocab_size:
-            raise UsageError(f"no token has id {token}; the ids go from 0 to {tokenizer.vocab_size - 1}")
+        tokenizer.token(token)  # raises where there is none
         return token
     if token in tokenizer:
         return tokenizer.id(token)
@@ -54,6 +55,16 @@ def _id(token: int | str, tokenizer: Tokenizer) -> int:
     written = ", ".join(repr(tokenizer.token(piece)) for piece in pieces)
     more = f"; it is written with {len(pieces)}: {written}" if len(pieces) > 1 else ""
     raise UsageError(f"{token!r} is no token of this vocabulary of {tokenizer.vocab_size}{more}")
+
+
+def without_token(tokenizer: Tokenizer, size: int) -> Tensor | None:
+    """Which of `size` ids no token has, so that they write nothing, bool [size]; None where there are none."""
+    gaps = [id_ for id_ in tokenizer.gaps if id_ < size]
+    if not gaps and size <= tokenizer.vocab_size:
+        return None
+    found = torch.arange(size) >= tokenizer.vocab_size
+    found[gaps] = True
+    return found
 
 
 def end_ids(tokens: Iterable[int | str] | None, tokenizer: Tokenizer) -> list[int]:

@@ -78,6 +78,7 @@ def prepare(
     model = _model(blueprint, settings, device, tokenizer, reporter, initial)
     objective.attach(model)
     _announce(model, train, valid, len(examples), reporter)
+    _tell_unused(blueprint, tokenizer, reporter)
     return Task(recipe, model, tokenizer, objective, settings, train, valid, example_hashes(data, read))
 
 
@@ -149,6 +150,14 @@ def _model(
             start_from(model, settings.initial, reporter, tokenizer)
     freeze(model, settings.freeze)
     return model
+
+
+def _tell_unused(blueprint: Blueprint, tokenizer: Tokenizer, reporter: Reporter) -> None:
+    """Say how many ids of the model are no token."""
+    size = blueprint.last.vocab_size or 0
+    unused = max(0, size - tokenizer.vocab_size) + len(tokenizer.gaps)
+    if unused:
+        reporter.say(f"{unused:,} of {size:,} ids are no token of the tokenizer: they are never written")
 
 
 def _announce(model: Model, train: Feed, valid: Feed | None, examples: int, reporter: Reporter) -> None:

@@ -32,6 +32,7 @@ class Tokenizer:
             raise DataError(f"the tokenizer has no token for {', '.join(missing)}")
         self.special_ids: dict[str, int] = {role: vocabulary[special[role]] for role in ROLES if role in special}
         self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
+        self.gaps = frozenset(range(self.vocab_size)).difference(vocabulary.values())  # ids that no token has
         self.backend = with_roles(backend, special)
         self.backend.encode_special_tokens = True
 

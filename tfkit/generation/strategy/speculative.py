@@ -154,5 +154,6 @@ def unlike(tokenizer: Tokenizer, other: Tokenizer) -> str:
     """What the vocabularies of two tokenizers do not agree on; nothing where they do."""
     if tokenizer.vocab_size != other.vocab_size:
         return f"{other.vocab_size} tokens, not {tokenizer.vocab_size}"
-    pairs = ((id_, other.token(id_), tokenizer.token(id_)) for id_ in range(tokenizer.vocab_size))
+    names = (map(one.backend.id_to_token, range(tokenizer.vocab_size)) for one in (other, tokenizer))
+    pairs = zip(range(tokenizer.vocab_size), *names, strict=True)
     return next((f"its id {id_} is {theirs!r}, not {ours!r}" for id_, theirs, ours in pairs if theirs != ours), "")

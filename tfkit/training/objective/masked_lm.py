@@ -16,6 +16,7 @@ from tfkit.data.by_length import by_length
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.word_starts import continuations
 from tfkit.generation.prompts import PromptError
+from tfkit.generation.tokens import without_token
 from tfkit.training.baseline import Baseline, Ids, unigram_baseline
 from tfkit.training.fills import FILLS, filled
 from tfkit.training.objective.base import (
@@ -203,8 +204,11 @@ class MaskedLm(Objective):
         masked = torch.from_numpy(ids == self.special["mask"]).to(device)
         whole = None if real.all() else torch.from_numpy(real).to(device)
         out = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=whole, with_heads=False)
-        chances = model.head(out.hidden[masked]).float().softmax(-1)
-        best = chances.topk(min(FILLS, chances.shape[-1]), dim=-1)
+        logits = model.head(out.hidden[masked]).float()
+        never = without_token(tokenizer, logits.shape[-1])
+        tokens = logits.shape[-1] - (0 if never is None else int(never.sum()))
+        chances = (logits if never is None else logits.masked_fill(never.to(device), -torch.inf)).softmax(-1)
+        best = chances.topk(min(FILLS, tokens), dim=-1)
         found = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
         fills = []
         for count in masked.sum(dim=1).tolist():
