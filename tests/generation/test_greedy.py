@@ -172,6 +172,19 @@ def test_a_model_that_needs_what_no_prompt_says_is_refused_before_computing() ->
         best(net, [[1]], 3)
 
 
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ({"type": "language_model", "reads": "encoder"}, "reads the encoder, and tokens are predicted by the decoder"),
+        ("none", "has no head that predicts tokens"),
+    ],
+)
+def test_a_head_that_does_not_predict_the_next_token_is_refused(head: Any, message: str) -> None:
+    net = model("encoder_decoder", "sinusoidal", head=head)
+    with pytest.raises(UsageError, match=message):
+        best(net, [[1]], 3, sources=[[3, 4]])
+
+
 def test_only_the_last_logits_are_made() -> None:
     net = model("decoder", "rotary")
     seen = []

@@ -358,6 +358,16 @@ def test_an_objective_wants_a_head(here):
     ]
 
 
+def test_an_objective_trains_the_head_that_the_model_answers_with(here):
+    pair = GOOD.replace("type: decoder", "type: encoder_decoder")
+    head = "{type: language_model, reads: encoder}"
+    assert said(here, pair.replace("{type: language_model, tied: true}", head) + "objective: seq2seq\n") == [
+        "mine.yaml:16:39: model.head.reads: 'seq2seq' trains it on the decoder; say reads: decoder, or leave it out"
+    ]
+    load(here, pair.replace("{type: language_model, tied: true}", head.replace("encoder}", "decoder}")))
+    load(here, pair.replace("{type: language_model, tied: true}", head))  # without an objective it is a model to call
+
+
 def test_a_tokenizer_fits_the_model(here):
     assert said(here, GOOD + DATA) == [
         "mine.yaml:18:39: data.tokenizer.vocab_size: the tokenizer may have 30 tokens, the model's vocab_size is "

@@ -28,7 +28,7 @@ def tokenizer(**special: str | None) -> Tokenizer:
     return fitted
 
 
-def model(kind: str, head: str | None = "language_model", vocab_size: int = 40) -> nn.Module:
+def model(kind: str, head: str | dict[str, str] | None = "language_model", vocab_size: int = 40) -> nn.Module:
     layer = {
         "residual": "pre_norm",
         "norm": "layer_norm",
@@ -263,6 +263,11 @@ class TestCausalLm:
         batch = objective.collate(objective.prepare(TEXTS, tokenizer(), None), rng())
         with pytest.raises(UsageError, match="the model has no head; give it a head such as language_model"):
             token_loss(model("decoder", head=None), torch.zeros(3, 20, 16), batch)
+
+    def test_a_head_that_reads_the_encoder_takes_no_loss_of_the_decoder(self):
+        net = model("encoder_decoder", head={"type": "language_model", "reads": "encoder"})
+        with pytest.raises(UsageError, match="reads the encoder, and tokens are predicted by the decoder"):
+            token_loss(net, torch.zeros(1, 2, 16), {"labels": torch.tensor([1, 2])})
 
     def test_baseline_reads_the_whole_stream(self):
         objective = part(CausalLm, block=4)

@@ -40,7 +40,7 @@ class Stepper:
         empty, too long, or holds an unknown id.
         """
         check_ids(model, prompts, sources)
-        self.model = model
+        self.model, self.head = model, model.head_of_last
         self.steps = 0  # tokens written on each row
         self.room = room
         device = next(model.parameters()).device
@@ -73,12 +73,10 @@ class Stepper:
 
     def last_logits(self, count: int) -> Tensor:
         """Logits of what comes behind each of the last `count` tokens, [rows count vocab], which no state has seen."""
-        if self.model.head is None:
-            raise UsageError("this model has no head that predicts tokens; give it one, such as head: language_model")
         if self._sources is not None:
             self._encode(*self._sources)
         self.hidden = hidden_of(self.model, self.text) if self.state is None else self._read(self.state)
-        out: Tensor = self.model.head(self.hidden[:, -count:])
+        out: Tensor = self.head(self.hidden[:, -count:])
         return out
 
     def tokens(self) -> Tensor:

@@ -63,6 +63,16 @@ class Model(Component, nn.Module):
         return head
 
     @property
+    def head_of_last(self) -> nn.Module:
+        """The head that reads the last stack, as losses and generation do; raises UsageError for none, or another."""
+        if self.head is None:
+            raise UsageError("this model has no head that predicts tokens; give it one, such as head: language_model")
+        side = self.blueprint.last.side
+        if self._readings[""].of_encoder and side != "encoder":
+            raise UsageError(f"the head of this model reads the encoder, and tokens are predicted by the {side}")
+        return self.head
+
+    @property
     def caches(self) -> bool:
         """Whether this model can decode from a state."""
         return self.stack(self.blueprint.last.side).caches

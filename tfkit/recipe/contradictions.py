@@ -71,6 +71,15 @@ class Contradictions:
             has = f"the model has no {what}" if head is None else f"the {what} is '{head.part.part_name}'"
             types = " or ".join(wanted)
             self.faults.add(node, f"objective '{objective.part.part_name}' needs a {what} of type {types}; {has}")
+        elif head is not None and is_shipped(objective.part):
+            self._reads_last(objective, head, written)
+
+    def _reads_last(self, objective: Config, head: Config, written: Node | None) -> None:
+        """The shipped objectives train a head on the last stack; one that reads the other would be called otherwise."""
+        last = self.blueprint.last
+        if written is not None and self.blueprint.read_by(head) is not last:
+            text = f"'{objective.part.part_name}' trains it on the {last.side}; say reads: {last.side}, or leave it out"
+            self.faults.add(at(written, "reads") or written, text)
 
     def check_labels(self, asked: Sequence[Node], objective: Config | None) -> None:
         """`num_classes: labels` stands in the head that an objective with labels trains."""

@@ -15,6 +15,7 @@ from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError, UsageError
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids
 
 logger = logging.getLogger("tfkit")
@@ -213,6 +214,8 @@ def token_loss(model: Any, hidden: Tensor, batch: Batch, smoothing: float = 0.0)
         raise UsageError(
             f"the objective predicts tokens, and the model has {what}; give it a head such as language_model"
         )
+    if isinstance(model, Model):
+        head = model.head_of_last
     features = hidden.flatten(0, 1)
     if "predicted" in batch:
         features = features.index_select(0, batch["predicted"])
