@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.options import PositiveInt
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.logits import LogitsRule
+from tfkit.generation.prompts import PromptError
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import prepare
 from tfkit.generation.stop import Row, StopRule
@@ -141,6 +143,42 @@ def test_ids_that_no_token_has_are_never_written(tokenizer: Tokenizer, strategy:
         for candidate in found:
             assert len(candidate.ids) == 6
             assert all(id_ < size and id_ != gap for id_ in candidate.ids)
+
+
+@pytest.mark.parametrize("damage", [float("nan"), float("inf")])
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_logits_that_are_not_finite_are_told_and_write_nothing(
+    tokenizer: Tokenizer, strategy: Any, damage: float
+) -> None:
+    net = build_model(tfkit.load_recipe({"tfkit": 1, "model": {**RECIPE["model"], "vocab_size": 12}}).blueprint())
+    made: Any = Slot("strategy").validate(strategy).build()
+    made.bind(tokenizer, lambda path: (net, tokenizer))
+    with torch.no_grad():
+        net.stack("decoder").embedding.tokens.weight[8] = damage  # type: ignore[union-attr,index]
+    for scored in (True, False):
+        search = prepare(net, [[4, 5], [4, 8]], 5, searched(tokenizer, [], []), seed=1, scored=scored)
+        with pytest.raises(PromptError, match="prompt 2 gives logits that are not finite after 0 new tokens"):
+            find(made, replace(search, rules=Rules([Without8()], [], tokenizer)))
+
+
+class Without8(LogitsRule):
+    """A row may never write the token 8, so that it is only read where the prompt has it."""
+
+    def __init__(self) -> None:
+        super().__init__(self.Config())
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        return logits.index_fill(1, torch.tensor([8]), float("-inf"))
+
+
+def test_one_logit_that_is_no_number_is_enough(tokenizer: Tokenizer) -> None:
+    """However seldom its token is chosen."""
+    net = build_model(tfkit.load_recipe({"tfkit": 1, "model": {**RECIPE["model"], "vocab_size": 12}}).blueprint())
+    with torch.no_grad():
+        net.head.output.weight[3] = float("nan")  # type: ignore[union-attr,index]
+    for strategy in ("greedy", "sample", "beam", "contrastive", {"type": "speculative", "sampled": True}):
+        with pytest.raises(PromptError, match="prompt 1 gives logits that are not finite"):
+            best(net, [[4, 5]], 5, searched(tokenizer, [], []), strategy, seed=1)
 
 
 def test_what_is_no_token_can_be_named_by_no_rule(tokenizer: Tokenizer) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfkit.core.errors import UsageError
-from tfkit.generation.prompts import Ids
+from tfkit.generation.prompts import Ids, PromptError
 from tfkit.generation.rules import Rules
 from tfkit.generation.stepper import Stepper, check_ids, most_positions
 from tfkit.generation.weights import Quantize
@@ -47,6 +47,7 @@ class Search:
     rules: Rules = field(default_factory=Rules)
     sources: Sequence[Ids] | None = None
     streams: Sequence[random.Random] = ()  # what to draw from, for each prompt
+    numbers: Sequence[int] = ()  # of the prompts within the call, from 1
     use_cache: bool = True
     scored: bool = False
     quantize: Quantize | None = None  # the model's weights, for this search
@@ -68,6 +69,15 @@ class Search:
         """Whether the text of a prompt ends with the last of the new `ids`, which was written after so many seconds."""
         return len(ids) >= self.room[row] or self.rules.done(self.prompts[row], ids, seconds)
 
+    def not_finite(self, row: int, written: int) -> PromptError:
+        """What to raise where the token behind the `written` ones of a prompt has a score that is no number."""
+        return PromptError(
+            "prompt" if self.sources is None else "source",
+            self.numbers[row] if self.numbers else row + 1,
+            f"gives logits that are not finite after {written} new tokens: weights of this model are not finite, or "
+            "too large for their type",
+        )
+
     def tell(self, row: int, token: int) -> None:
         """Hand a token that is certain to whoever listens."""
         if self.on_token is not None:
@@ -86,6 +96,7 @@ class Search:
             room=[self.room[row] for row in rows],
             sources=None if self.sources is None else [self.sources[row] for row in rows],
             streams=[self.streams[row] for row in rows],
+            numbers=[self.numbers[row] for row in rows],
             on_token=None if listener is None else lambda row, token: listener(rows[row], token),
         )
 
@@ -106,7 +117,8 @@ def prepare(
     """
     check_ids(model, prompts, sources)
     room = room_for(model, prompts, most)
-    return Search(model, prompts, room, rules or Rules(), sources, streams_for(seed, prompts, sources), **how)
+    streams, numbers = streams_for(seed, prompts, sources), range(1, len(prompts) + 1)
+    return Search(model, prompts, room, rules or Rules(), sources, streams, numbers, **how)
 
 
 def streams_for(seed: int | None, prompts: Sequence[Ids], sources: Sequence[Ids] | None) -> list[random.Random]:

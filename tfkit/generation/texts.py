@@ -16,7 +16,8 @@ from tfkit.generation.weights import decoder_of
 def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[Candidate]]:
     """The candidates of each prompt, the best first; `batch_size` prompts at a time.
 
-    Raises UsageError for what the strategy cannot do, before anything is computed.
+    Raises UsageError for what the strategy cannot do, before anything is computed; PromptError where the model's logits
+    are no numbers.
     """
     strategy.check(search)
     found: list[list[Candidate]] = [[] for _ in search.prompts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -195,6 +196,8 @@ class Group:
         for rank, (total, gain, place, token) in enumerate(found):
             if total == IMPOSSIBLE or len(self.going) == self.width:
                 break
+            if not math.isfinite(total):
+                raise self.search.not_finite(self.row, len(beams[place].ids))
             beam = Beam((*beams[place].ids, token), total, beams[place].log_probability + gain)
             if not self.search.ends(self.row, beam.ids, seconds):
                 self.going.append(beam)

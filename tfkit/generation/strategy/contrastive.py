@@ -60,7 +60,7 @@ class Contrastive(Strategy):
             stepper.append(tokens.flatten())
             logits, own = stepper.logits(), directions(stepper)[:, -1]
             worth = self.worth(scores.softmax(dim=-1).gather(1, tokens), own.view(-1, k, own.shape[1]), before)
-            best = worth.where(values > IMPOSSIBLE, IMPOSSIBLE).argmax(dim=1)
+            best = worth.where(values != IMPOSSIBLE, IMPOSSIBLE).argmax(dim=1)
             chosen = tokens.gather(1, best[:, None])[:, 0]
             texts.add(chosen, gains_of(scores, chosen, search.scored))
             if not texts.open:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -43,10 +44,12 @@ class Texts:
                 self.add_to(row, token, gain, seconds)
 
     def add_to(self, row: int, token: int, gain: float, seconds: float) -> None:
-        """A token for one text."""
+        """A token for one text; raises PromptError where its log-probability is no number."""
         if gain == IMPOSSIBLE:
             self.done.add(row)
             return
+        if not math.isfinite(gain):
+            raise self.search.not_finite(self.prompts[row], len(self.written[row]))
         self.written[row].append(token)
         self.sums[row] += gain
         self.search.tell(self.prompts[row], token)
@@ -102,4 +105,4 @@ def write_rows(search: Search, choose: Choose, prompts: Sequence[int] | None = N
 def gains_of(scores: Tensor, chosen: Tensor, scored: bool = True) -> Tensor:
     """Log-probabilities of the chosen tokens, [rows]; where nobody asks, only whether they are possible."""
     raw = scores.gather(1, chosen[:, None])[:, 0]
-    return (raw - scores.logsumexp(dim=-1)).where(raw > IMPOSSIBLE, IMPOSSIBLE) if scored else raw
+    return (raw - scores.logsumexp(dim=-1)).where(raw != IMPOSSIBLE, IMPOSSIBLE) if scored else raw

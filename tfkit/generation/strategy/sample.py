@@ -36,8 +36,8 @@ class Sample(Strategy):
 
     def search(self, search: Search) -> list[list[Candidate]]:
         count = self.config.n_best
-        if count > 1:
-            search = replace(search, scored=True, on_token=None)  # their tokens would come mixed
+        # a probability that is no number shows in the sum of all alone; and tokens of several texts would come mixed
+        search = replace(search, scored=True, on_token=search.on_token if count == 1 else None)
         prompts = [row for row in range(len(search.prompts)) for _ in range(count)]
         streams = [random.Random(search.streams[row].getrandbits(128)) for row in prompts]
 

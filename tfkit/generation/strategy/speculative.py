@@ -104,7 +104,8 @@ class Speculative(Strategy):
             tokens = self.judged(self.likely(scores), guesses, drawn_from, search.streams[0])
             kept = torch.tensor(tokens, device=scores.device)
             seconds = search.seconds()
-            for token, gain in zip(tokens, gains_of(scores[: len(kept)], kept, search.scored).tolist(), strict=True):
+            gains = gains_of(scores[: len(kept)], kept, search.scored or self.config.sampled).tolist()
+            for token, gain in zip(tokens, gains, strict=True):
                 if texts.open:
                     texts.add_to(0, token, gain, seconds)
             stepper.rewind(len(guesses) - len(tokens) + 1)
