@@ -23,7 +23,7 @@ from tfkit.generation.prompts import Ids, Prompts, prompt_ids
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.vectors import Pooling, text_vectors
 from tfkit.generation.weights import Quantize, decoder_of
-from tfkit.generation.writer import Wishes, Writer, Written, check_wishes, make_writer
+from tfkit.generation.writer import Wishes, Writer, Written, check_wishes, make_writer, warn_of_cut
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.sections import Data
@@ -123,10 +123,13 @@ class Run:
 
         A prompt is a text, or a list of ids. `max_new_tokens`, `strategy`, `logits`, `stop` and `seed` are by
         default what the recipe's `generate:` says; `batch_size` prompts (64) are written together. A masked language
-        model fills the masks of a text instead. Raises UsageError for a prompt that the model cannot read, and for a
-        model that does not write; RecipeError for a part that is wrong.
+        model fills the masks of a text instead. Warns of a text that ended before it was one that `logits` allows.
+        Raises UsageError for a prompt that the model cannot read, and for a model that does not write; RecipeError for
+        a part that is wrong.
         """
-        return [found[0].text for found in self._found(prompts, max_new_tokens, wishes, scored=False)]
+        best = [found[0] for found in self._found(prompts, max_new_tokens, wishes, scored=False)]
+        warn_of_cut(best)
+        return [written.text for written in best]
 
     def candidates(
         self, prompts: Prompts, max_new_tokens: int | None = None, **wishes: Unpack[Wishes]
@@ -139,11 +142,11 @@ class Run:
 
     def stream(
         self, prompt: str | Ids, max_new_tokens: int | None = None, **wishes: Unpack[Wishes]
-    ) -> Generator[str, None, None]:
+    ) -> Generator[str, None, Written]:
         """What `generate` gives for one prompt, in pieces while it is written; joined they are the same text.
 
         Raises UsageError at once for what cannot be written, and for a strategy that knows its text only at the end.
-        Closing the iterator ends the search.
+        Closing the iterator ends the search. What the generator returns is the candidate.
         """
         writer = self.writer(max_new_tokens, **wishes)
         read = prompt_ids(prompt, self.read)

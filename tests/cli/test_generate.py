@@ -47,6 +47,31 @@ def test_one_output_for_each_text_in_pieces_or_whole(run: Path) -> None:
     assert generate(run, "--batch-size", "1", stdin=lines).stdout == answered.stdout
 
 
+LETTERS = ", ".join(f"'{letter}'" for letter in "abcdefghijklmnopqrstuvwxyz")
+WORDS = ("--set", "generate.logits=[{type: regex, pattern: '[a-z]{8}'}]")
+STOPPED = (*WORDS, "--set", f"generate.stop=[{{type: strings, strings: [{LETTERS}], keep: true}}]")
+
+
+@pytest.mark.parametrize("form", [(), ("--stream",), ("--jsonl",), ("--num-beams", "2", "--n-best", "2")])
+def test_a_text_that_its_rules_do_not_allow_is_told_by_the_exit_status(run: Path, form: tuple[str, ...]) -> None:
+    for stdin, where in ((None, "prompt 2"), ("The \na\n", "standard input, line 2")):
+        told = generate(run, *(("The ", "a") if stdin is None else ()), *STOPPED, *form, stdin=stdin)
+        assert told.exit_code == 1
+        assert f"tfkit: {where}: the text is cut off: no text that generate.logits allows was complete" in told.stderr
+        texts = [json.loads(line) for line in told.stdout.splitlines()] if form == ("--jsonl",) else []
+        assert all(text["cut"] is True and len(text["text"]) == 1 for text in texts)
+        assert len(told.stdout.splitlines()) == (4 if "--n-best" in form else 2)
+
+
+def test_a_text_that_its_rules_allow_fits_into_its_room(run: Path) -> None:
+    whole = generate(run, "The ", "a", *WORDS, "--max-new-tokens", "8", "--jsonl")
+    assert whole.exit_code == 0 and whole.stderr == ""
+    assert [len(json.loads(line)["text"]) for line in whole.stdout.splitlines()] == [8, 8]
+    short = generate(run, "The ", *WORDS, "--max-new-tokens", "7")
+    assert short.exit_code == 2
+    assert "the shortest text that it allows takes 8 tokens, and 7 may be written" in short.stderr
+
+
 def test_json_lines_say_all_of_every_candidate(run: Path) -> None:
     out = generate(run, "The ", "a", "--num-beams", "3", "--n-best", "2", "--jsonl").stdout
     rows = [json.loads(line) for line in out.splitlines()]

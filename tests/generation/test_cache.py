@@ -90,7 +90,8 @@ def agree(cached: Stepper, plain: Stepper, tolerance: float = 1e-9) -> None:
 
 
 def both(net: Model, prompts: list[list[int]], sources: Any = None, room: int = 0) -> tuple[Stepper, Stepper]:
-    cached, plain = Stepper(net, prompts, sources, room=room), Stepper(net, prompts, sources, use_cache=False)
+    cached = Stepper(net, prompts, sources, rooms=[room] * len(prompts))
+    plain = Stepper(net, prompts, sources, use_cache=False)
     assert cached.state is not None and plain.state is None
     return cached, plain
 

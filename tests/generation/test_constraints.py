@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -171,7 +172,7 @@ def test_exactly_the_tokens_that_lead_on_are_allowed(kind: str) -> None:
     ]
     guide = Guide(automaton_of("|".join(map(re.escape, choices))), tokenizer, {end})
     states: list[tuple[bytes, State]] = [(b"", State(START, first=begins)) for begins in (True, False)]
-    for done, state in states[:400]:
+    for done, state in islice(states, 400):  # which grows meanwhile
         allowed = set(guide.allowed(state).nonzero()[:, 0].tolist())
         expected = {end} if done.decode(errors="replace") in choices and not state.begun else set()
         for id_, text in enumerate(texts.first if state.first else texts.inner):
@@ -234,6 +235,105 @@ def test_without_an_end_token_a_text_stops_when_it_is_complete() -> None:
     for part in ({"type": "choices", "choices": ["cat", "cat s"]}, {"type": "regex", "pattern": "a+"}):
         with pytest.raises(UsageError, match="may be complete and yet go on, and the tokenizer has no end token"):
             bound(endless, part, stop=[])
+
+
+# --- no more tokens than there is room for
+
+
+def fewest(texts: Sequence[bytes], rest: bytes) -> int:
+    """The fewest of some tokens that write `rest` behind one another."""
+    ways = [0, *[10**6] * len(rest)]
+    for end in range(1, len(rest) + 1):
+        ways[end] = min([ways[end], *(ways[end - len(t)] + 1 for t in texts if t and rest[:end].endswith(t))])
+    return ways[-1]
+
+
+@pytest.mark.parametrize("kind", ["character", "word", "bpe", "wordpiece", "byte_level", "byte_fallback"])
+def test_exactly_the_tokens_that_lead_to_an_end_in_time_are_allowed(kind: str) -> None:
+    tokenizer = made(kind)
+    texts = token_texts(tokenizer)
+    inner = sorted({text for text in texts.inner if text})
+    choices = [
+        choice for choice in (" the small cat", " the", " a dog", " cat é漢🙂") if spelled(inner, choice.encode())
+    ]
+    guide = Guide(automaton_of("|".join(map(re.escape, choices))), tokenizer, {tokenizer.special_ids["end"]})
+    states = [(b"", State(START))]
+    for done, state in islice(states, 60):  # which grows meanwhile
+        rest = [choice.encode()[len(done) :] for choice in choices if choice.encode().startswith(done)]
+        for left in (1, 2, 3, 5, 8, 13):
+            found = set(guide.in_time(state, left).nonzero()[:, 0].tolist()) - set(guide.ends)
+            expected = {
+                id_
+                for id_, text in enumerate(texts.inner)
+                if text and any(one.startswith(text) and fewest(inner, one[len(text) :]) < left for one in rest)
+            }
+            # a token of some characters and a part of another may be quicker than its bytes, which are counted
+            assert found == expected or (guide.pieces[False].by_bytes and found < expected), (done, left)
+        allowed = guide.allowed(state).nonzero()[:, 0].tolist()
+        states += [(done + texts.inner[id_], guide.step(state, id_)) for id_ in allowed if texts.inner[id_]]
+        assert guide.needs(state) >= min(fewest(inner, one) for one in rest)
+    assert len(states) > 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_is_drawn_within_its_room_matches(kind: str) -> None:
+    """In as many tokens as the shortest match takes, and in more."""
+    tokenizer, chance = made(kind), random.Random(2)
+    end = tokenizer.special_ids["end"]
+    complete = 0
+    for pattern in PATTERNS[kind]:
+        guide = Guide(automaton_of(pattern), tokenizer, {end})
+        for first in (True, False):
+            needs = guide.needs(State(START, first=first))
+            for room in [needs, needs, needs + 1, needs + 2, needs + 5] * (4 if guide.can_begin(first) else 0):
+                ids: list[int] = []
+                while len(ids) < room and ids[-1:] != [end]:
+                    allowed = guide.in_time(guide.state(first, ids), room - len(ids)).nonzero()[:, 0].tolist()
+                    assert allowed, (pattern, room, ids)
+                    ids.append(chance.choice(allowed))
+                assert guide.complete(guide.state(first, ids)), (pattern, room, ids)
+                complete += 1
+            assert not needs or not guide.in_time(State(START, first=first), needs - 1).any()
+    assert complete > 40
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [*STRATEGIES, {"type": "contrastive", "k": 3}, {"type": "diverse_beam", "n_best": 4}, {"type": "speculative"}],
+    ids=str,
+)
+@pytest.mark.parametrize("pair", [False, True])
+def test_a_text_is_whole_however_little_room_there_is(strategy: Any, pair: bool) -> None:
+    tokenizer, pattern = made("byte_level"), r" ?([Tt]he (small )*(cat|dog)s?)+é"
+    for stop in ((), ({"type": "length", "tokens": 12},)):
+        rules = bound(tokenizer, {"type": "regex", "pattern": pattern}, stop=["end_token", *stop])
+        for room in (12,) if stop else (9, 10, 14):
+            texts = written(tokenizer, rules, strategy, room=room + len(stop), pair=pair)
+            assert texts and all(re.fullmatch(pattern, text) for text in texts), texts
+
+
+def test_too_little_room_for_any_text_is_refused_before_anything_is_computed() -> None:
+    tokenizer = made("character")
+    rules = bound(tokenizer, {"type": "regex", "pattern": r"\d{4}:\d"})
+    with pytest.raises(
+        UsageError, match="regex: the shortest text that it allows takes 6 tokens, and 5 may be written"
+    ):
+        written(tokenizer, rules, room=5)
+    short = bound(tokenizer, {"type": "choices", "choices": ["house", "cat"]}, stop=[{"type": "length", "tokens": 2}])
+    with pytest.raises(UsageError, match="choices: the shortest text that it allows takes 3 tokens, and 2 may be"):
+        written(tokenizer, short)
+    assert set(written(tokenizer, bound(tokenizer, {"type": "choices", "choices": ["house", "cat"]}), room=4)) == {
+        "cat"
+    }
+
+
+def test_a_text_that_something_else_ends_is_not_whole() -> None:
+    tokenizer = made("character")
+    rules = bound(tokenizer, {"type": "choices", "choices": "the cat"}, stop=[{"type": "strings", "strings": "c"}])
+    ids = tokenizer.encode("the cat")
+    assert rules.complete([], ids) and not rules.complete([], ids[:5]) and not rules.complete([], [])
+    assert not rules.complete([], [*ids, ids[0]])
+    assert bound(tokenizer).complete([], [])
 
 
 # --- states

@@ -12,6 +12,7 @@ import torch
 import tfkit
 from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.generation.prompts import PromptError
+from tfkit.generation.writer import CutWarning
 from tfkit.models import build_model
 from tfkit.run import Run
 
@@ -77,6 +78,27 @@ def test_a_prompt_error_says_the_number_as_data(run: Run) -> None:
     with pytest.raises(PromptError) as error:
         run.generate(["a", []])
     assert (error.value.name, error.value.number) == ("prompt", 2)
+
+
+# --- texts that something cuts
+
+
+CUT: dict[str, Any] = {
+    "logits": {"type": "regex", "pattern": "[a-z]{8}"},
+    "stop": {"type": "strings", "strings": list("abcdefghijklmnopqrstuvwxyz")},
+}
+
+
+def test_a_text_that_is_cut_says_so(run: Run) -> None:
+    (found,) = run.candidates("a", **CUT)
+    assert found[0].cut and not run.candidates("a", logits=CUT["logits"])[0][0].cut
+    with pytest.warns(CutWarning, match="prompt 1: the text is cut off"):
+        assert run.generate(["a", "b"], **CUT) == ["", ""]
+    pieces = run.stream("a", **CUT)
+    with pytest.warns(CutWarning, match="prompt 1: the text is cut off"), pytest.raises(StopIteration) as end:
+        while True:
+            next(pieces)
+    assert end.value.value.cut and end.value.value.ids == found[0].ids
 
 
 # --- wishes

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +35,7 @@ class Answers:
     form: Form
     lines: bool = False
     noted: set[str] = field(default_factory=set)  # what was said to be unknown
+    cut: list[int] = field(default_factory=list)  # the numbers of prompts whose texts are cut
 
     def give(self, prompts: Sequence[str], before: int = 0) -> None:
         """Print what there is to say of prompts, which are counted from behind `before`; raises TfkitError."""
@@ -42,23 +44,31 @@ class Answers:
             self._stream(prompts, before)
             return
         with self._counted(before):
-            texts = self._texts(prompts)
-        for text in texts:
-            click.echo(self._shown(text))
+            found = self.run.candidates(prompts, **self.asked)
+        for number, (prompt, candidates) in enumerate(zip(prompts, found, strict=True), before + 1):
+            for candidate in candidates[:1] if self.form == "best" else candidates:
+                click.echo(self._shown(self._printed(prompt, candidate)))
+                self._note_cut(number, candidate)
 
     def alone(self, prompt: str) -> None:
         """Print the answer to one prompt, while it is written where that is possible."""
         streams = self.form == "best" and self.run.writes and self.run.writer(**self.asked).strategy.streams
         (replace(self, form="stream") if streams else self).give([prompt])
 
-    def _texts(self, prompts: Sequence[str]) -> list[str]:
-        if self.form == "best":
-            return self.run.generate(prompts, **self.asked)
-        found = zip(prompts, self.run.candidates(prompts, **self.asked), strict=True)
-        each = [(prompt, candidate) for prompt, candidates in found for candidate in candidates]
-        if self.form == "all":
-            return [candidate.text for _, candidate in each]
-        return [json.dumps(self._object(*one), ensure_ascii=False) for one in each]
+    def _printed(self, prompt: str, candidate: Written) -> str:
+        """A candidate in the form that was asked for."""
+        if self.form == "jsonl":
+            return json.dumps(self._object(prompt, candidate), ensure_ascii=False)
+        return candidate.text
+
+    def _note_cut(self, number: int, candidate: Written) -> None:
+        """Say on standard error of a candidate for a prompt of that number that it is cut."""
+        from tfkit.generation.writer import CUT
+
+        if candidate.cut:
+            self.cut.append(number)
+            where = f"standard input, line {number}" if self.lines else f"prompt {number}"
+            click.echo(f"tfkit: {where}: {CUT}", err=True)
 
     def _object(self, prompt: str, candidate: Written) -> dict[str, Any]:
         """A candidate as JSON can hold it, where there is no infinity."""
@@ -69,6 +79,7 @@ class Answers:
             "ids": list(candidate.ids),
             "tokens": [self.run.tokenizer.backend.id_to_token(id_) for id_ in candidate.ids],
             **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+            **({"cut": True} if candidate.cut else {}),
         }
 
     def _stream(self, prompts: Sequence[str], before: int) -> None:
@@ -77,17 +88,30 @@ class Answers:
         for number, prompt in enumerate(prompts):
             with self._counted(before + number):
                 streams.append(self.run.stream(prompt, **self.asked))
-        for pieces in streams:
-            text = shown = ""
+        for number, pieces in enumerate(streams, before + 1):
             try:
-                for piece in pieces:
-                    text += piece
-                    line = self._shown(text)  # which grows as the text does
-                    click.echo(line[len(shown) :], nl=False)
-                    shown = line
+                written = self._streamed(pieces)
             finally:
                 pieces.close()
                 click.echo()
+            self._note_cut(number, written)
+
+    def _streamed(self, pieces: Generator[str, None, Written]) -> Written:
+        """Print a text in its pieces."""
+        from tfkit.generation.writer import CutWarning
+
+        text = shown = ""
+        while True:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", CutWarning)  # it is told with the number of the prompt
+                    text += next(pieces)
+            except StopIteration as end:
+                written: Written = end.value
+                return written
+            line = self._shown(text)  # which grows as the text does
+            click.echo(line[len(shown) :], nl=False)
+            shown = line
 
     def _shown(self, text: str) -> str:
         """An output as it is printed; on one line where each line answers a line."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tfkit.run import Run
 
 TOGETHER = 32  # lines of standard input that are read before they are answered
+CUT_OFF = 1  # the exit status where a text is not what its rules promise
 
 
 @click.command("generate")
@@ -27,26 +28,40 @@ TOGETHER = 32  # lines of standard input that are read before they are answered
 @takes_wishes
 @click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ...")
 @sets_run
+@click.pass_context
 def command(
-    run: str, texts: tuple[str, ...], stream: bool, jsonl: bool, shorthands: Shorthands, device: str, reading: Reading
+    ctx: click.Context,
+    run: str,
+    texts: tuple[str, ...],
+    stream: bool,
+    jsonl: bool,
+    shorthands: Shorthands,
+    device: str,
+    reading: Reading,
 ) -> None:
     """Let RUN (a run's folder) write: a continuation, the other text of an encoder-decoder, or fills for masks.
 
     Prints one output for each TEXT. Without TEXT, reads standard input line by line and prints one line for each; line
     breaks within an output then become spaces. On a terminal it asks for texts instead, and streams its answers: Ctrl-C
     ends an answer, Ctrl-D leaves.
+
+    Ends with 1 where a text is cut off, so that it is none of those that `generate.logits` allows (regex, choices).
     """
     form = _form(stream, jsonl, shorthands)
     loaded = reading.run(run, device)
     asked = _asked(loaded, shorthands, reading.sets)
+    answers = Answers(loaded, asked, form, lines=not texts and not on_terminal())
     if texts:
-        Answers(loaded, asked, form).give(texts)
-    elif on_terminal():
+        answers.give(texts)
+    elif not answers.lines:
         from tfkit.cli.conversation import converse
 
-        converse(Answers(loaded, asked, form).alone)
+        converse(answers.alone)
+        return
     else:
-        _answer_lines(Answers(loaded, asked, form, lines=True), shorthands.batch_size or TOGETHER)
+        _answer_lines(answers, shorthands.batch_size or TOGETHER)
+    if answers.cut:
+        ctx.exit(CUT_OFF)
 
 
 def on_terminal() -> bool:

@@ -30,14 +30,14 @@ class Rules:
     tokenizer: Tokenizer | None = None
     _never: dict[int, Tensor | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def scores(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        """The logits [rows vocab] in float32 as the rules leave them; the arguments are those of LogitsRule.forward.
+    def scores(self, logits: Tensor, ids: Tensor, new: Tensor, left: Tensor | None = None) -> Tensor:
+        """The logits [rows vocab] in float32 as the rules leave them; the arguments are those of LogitsRule.within.
 
         A model may have more ids than its tokenizer has tokens: the others come never, whatever the rules say.
         """
         logits = self._of_tokens(logits.float())
         for rule in self.logits:
-            changed = rule.forward(logits, ids, new)
+            changed = rule.within(logits, ids, new, left)
             if not isinstance(changed, Tensor) or changed.shape != logits.shape:
                 got = list(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
                 raise UsageError(f"the logits rule '{rule.part_name}' gave {got}, expected logits {list(logits.shape)}")
@@ -51,6 +51,21 @@ class Rules:
             self._never[size] = None if self.tokenizer is None else without_token(self.tokenizer, size)
         never = self._never[size]
         return logits if never is None else logits.masked_fill(never.to(logits.device), NEVER)
+
+    def check(self, prompts: Sequence[Sequence[int]], room: Sequence[int]) -> None:
+        """Raise UsageError for a prompt behind which the rules allow no text of so many tokens as there is room for."""
+        for rule in self.logits:
+            for prompt, most in zip(prompts, room, strict=True):
+                rule.check(prompt, most)
+
+    @property
+    def bounds(self) -> list[int]:
+        """How many tokens each stop rule that counts them lets be written."""
+        return [rule.most for rule in self.stop if rule.most is not None]
+
+    def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
+        """Whether the new tokens `ids` are all of a text that the rules allow, not the beginning of one."""
+        return all(rule.complete(prompt, ids) for rule in self.logits)
 
     def done(self, prompt: Sequence[int], ids: Sequence[int], seconds: float) -> bool:
         """Whether a rule ends the text whose new tokens are `ids`."""

@@ -32,18 +32,19 @@ class Stepper:
         prompts: Sequence[Ids],
         sources: Sequence[Ids] | None = None,
         use_cache: bool = True,
-        room: int = 0,
+        rooms: Sequence[int] | None = None,
     ) -> None:
         """`prompts` are what the decoder begins with (the start token, where there are two), `sources` what is encoded.
 
-        As far as is known `room` tokens will be written at most. Raises UsageError for a prompt or a source that is
-        empty, too long, or holds an unknown id.
+        As far as is known at most so many tokens as `rooms` says will be written behind each prompt. Raises UsageError
+        for a prompt or a source that is empty, too long, or holds an unknown id.
         """
         check_ids(model, prompts, sources)
         self.model, self.head = model, model.head_of_last
         self.steps = 0  # tokens written on each row
-        self.room = room
+        self.room = max(rooms or (), default=0)
         device = next(model.parameters()).device
+        self._rooms = None if rooms is None else torch.tensor(rooms, device=device)
         ids, real = _padded(prompts, device, left=True)
         self.text = Text(ids, None if real is None else (~real).sum(dim=1, keepdim=True))
         self.state: DecodeState | None = model.new_state() if use_cache and model.caches else None
@@ -88,6 +89,10 @@ class Stepper:
         """How many of the last tokens of each row were written, [rows]."""
         return torch.full((self.rows,), self.steps, device=self.ids.device)
 
+    def left(self) -> Tensor | None:
+        """How many tokens may still be written on each row, [rows]; None where nobody said."""
+        return None if self._rooms is None else self._rooms - self.steps
+
     def append(self, tokens: Tensor) -> None:
         """Add a token to each row, or as many to all; `tokens` is [rows] or [rows count]."""
         tokens = tokens.view(self.rows, -1)
@@ -122,6 +127,7 @@ class Stepper:
         if rows.tolist() == list(range(self.rows)):
             return
         self.text = self.text.chosen(rows)
+        self._rooms = None if self._rooms is None else self._rooms[rows]
         if self._sources is not None:
             self._sources = tuple(None if part is None else part[rows] for part in self._sources)  # type: ignore[assignment]
         if self.state is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from tfkit.core.component import Config
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.registry import nearest
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.prompts import Ids
@@ -21,6 +22,8 @@ from tfkit.generation.weights import Quantize, check_quantize
 from tfkit.models import Model
 from tfkit.recipe.parts import Parts, parts_of
 from tfkit.recipe.sections import Generate
+
+CUT = "the text is cut off: no text that generate.logits allows was complete when it ended"
 
 
 class Wishes(TypedDict, total=False):
@@ -42,13 +45,26 @@ class Wishes(TypedDict, total=False):
 class Written:
     """A candidate as a text: what was written behind the prompt, its ids, and what the model thinks of it.
 
-    Of a text whose masks were filled in, `text` is the whole of it and `ids` are those that fill them.
+    Of a text whose masks were filled in, `text` is the whole of it and `ids` are those that fill them. `cut` says that
+    something ended it before it was a text that the logits rules allow: `regex` and `choices` promise whole ones.
     """
 
     text: str
     ids: tuple[int, ...]
     log_probability: float
     score: float
+    cut: bool = False
+
+
+class CutWarning(TfkitWarning):
+    """A text that is only the beginning of one that the logits rules allow."""
+
+
+def warn_of_cut(written: Sequence[Written]) -> None:
+    """Warn (CutWarning) of the first of the texts, one for each prompt, that is cut."""
+    number = next((number for number, text in enumerate(written, 1) if text.cut), None)
+    if number is not None:
+        warnings.warn(f"prompt {number}: {CUT}", CutWarning, stacklevel=3)
 
 
 @dataclass(frozen=True)
@@ -77,10 +93,11 @@ class Writer:
             for prompt, candidates in zip(search.prompts, found, strict=True)
         ]
 
-    def stream(self, read: Ids) -> Generator[str, None, None]:
+    def stream(self, read: Ids) -> Generator[str, None, Written]:
         """The text for one prompt (or source), in pieces as they become certain; together they are its whole text.
 
-        Raises UsageError at once for what cannot be written or streamed. Closing the iterator ends the search.
+        What the generator returns is the candidate. Raises UsageError at once for what cannot be written or streamed.
+        Closing the iterator ends the search.
         """
         search = self._search([read], scored=False)
         check_stream(self.strategy, search)
@@ -90,14 +107,15 @@ class Writer:
         """Raise UsageError for a strategy that cannot work with the model or the rules, whatever the prompt."""
         self.strategy.check(Search(self.model, [], [], self.rules))
 
-    def _pieces(self, search: Search) -> Generator[str, None, None]:
+    def _pieces(self, search: Search) -> Generator[str, None, Written]:
         (prompt,) = search.prompts
         ids: list[int] = []
         given = ""
         with closing(told(self.strategy, search)) as tokens:
             for item in tokens:
                 if isinstance(item, Candidate):
-                    text = self.rules.text(prompt, item.ids)
+                    written = self._written(prompt, item)
+                    text = written.text
                     if not text.startswith(given):
                         raise UsageError("the tokenizer or a stop rule changed what was streamed; leave the stream out")
                 else:
@@ -106,6 +124,8 @@ class Writer:
                 if len(text) > len(given) and text.startswith(given):
                     yield text[len(given) :]
                     given = text
+        warn_of_cut([written])
+        return written
 
     def _search(self, read: Sequence[Ids], scored: bool) -> Search:
         pair = self.model.blueprint.encoder is not None
@@ -130,7 +150,8 @@ class Writer:
 
     def _written(self, prompt: Ids, candidate: Candidate) -> Written:
         text = self.rules.text(prompt, candidate.ids)
-        return Written(text, candidate.ids, candidate.log_probability, candidate.score)
+        cut = not self.rules.complete(prompt, candidate.ids)
+        return Written(text, candidate.ids, candidate.log_probability, candidate.score, cut)
 
     def limit(self, length: int) -> int:
         """How many tokens may be written for a prompt or source of that length."""

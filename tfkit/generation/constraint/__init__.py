@@ -5,5 +5,6 @@
 | syntax | a pattern, read into a tree |
 | automaton | the tree as states and transitions, one at a time for each character |
 | token_texts | what each token of a vocabulary writes, in bytes |
-| guide | both together: which tokens may come behind those that are written |
+| pieces | these texts as characters of an automaton: where each token leads to |
+| guide | both together: which tokens may come behind those that are written, and in how many a match is complete |
 """

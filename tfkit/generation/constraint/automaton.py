@@ -24,6 +24,7 @@ from tfkit.generation.constraint.syntax import (
 Numbers = np.ndarray[Any, np.dtype[np.int32]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 DEAD, START = 0, 1
+FAR = np.iinfo(np.int32).max // 2  # a distance that nothing has
 MOST_STATES = 10_000  # of a pattern
 MOST_CELLS = 50_000_000  # states times classes, of texts
 MOST_STEPS = 1_000_000  # of making it, which is a second or two
@@ -57,23 +58,23 @@ class Automaton:
         start = int(np.searchsorted(self.begins, first, side="right")) - 1
         return np.unique(self.classes[start : int(np.searchsorted(self.begins, last, side="left"))])
 
-    def reaching(self, goals: Flags, usable: Flags) -> Flags:
-        """The states from which one of the `goals` is reached by characters of the classes that are `usable`."""
+    def distances(self, goals: Flags, usable: Flags) -> Numbers:
+        """How many characters of the classes that are `usable` lead from each state to one of the `goals`, or FAR."""
         table = self.table[:, usable]
         sources, columns = np.nonzero(table != DEAD)
-        return backwards(goals, sources.astype(np.int32), table[sources, columns])
+        return distances(goals, sources.astype(np.int32), table[sources, columns])
 
 
-def backwards(goals: Flags, sources: Numbers, targets: Numbers) -> Flags:
-    """The places from which edges, each from a source to a target, lead to one of the `goals`."""
+def distances(goals: Flags, sources: Numbers, targets: Numbers) -> Numbers:
+    """How many edges, each from a source to a target, lead from each place to one of the `goals`; FAR where none do."""
     order = np.argsort(targets, kind="stable")
     sources, starts = sources[order], np.searchsorted(targets[order], np.arange(len(goals) + 1))
-    found, pending = goals.copy(), np.flatnonzero(goals).tolist()
-    while pending:
-        place = pending.pop()
+    found = np.where(goals, 0, FAR).astype(np.int32)
+    pending = np.flatnonzero(goals).tolist()
+    for place in pending:  # which grows meanwhile
         for source in sources[starts[place] : starts[place + 1]].tolist():
-            if not found[source]:
-                found[source] = True
+            if found[source] == FAR:
+                found[source] = found[place] + 1
                 pending.append(source)
     return found
 
@@ -220,7 +221,7 @@ class _Machine:
 
 def _trimmed(automaton: Automaton) -> Automaton:
     """The same with DEAD in the place of each state from which no match can come; raises PatternError for START."""
-    live = automaton.reaching(automaton.accepts, np.ones(automaton.table.shape[1], dtype=np.bool_))
+    live = automaton.distances(automaton.accepts, np.ones(automaton.table.shape[1], dtype=np.bool_)) < FAR
     if not live[START]:
         raise PatternError("matches no text at all")
     table = np.where(live[automaton.table], automaton.table, DEAD).astype(np.int32)

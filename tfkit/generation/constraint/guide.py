@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -15,14 +13,13 @@ from torch import Tensor
 
 from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.constraint.automaton import DEAD, START, Automaton, Flags, Numbers, backwards
-from tfkit.generation.constraint.syntax import CODE_POINTS
-from tfkit.generation.constraint.token_texts import Texts, token_texts
+from tfkit.generation.constraint.automaton import DEAD, FAR, START, Automaton, Flags, Numbers, distances
+from tfkit.generation.constraint.pieces import Pieces, length_of, split
+from tfkit.generation.constraint.token_texts import token_texts
 
 MOST_PREFIXES = 8192  # of texts whose state is kept
 MOST_BYTES = 2**24  # of the tokens of states, which are kept; each takes as many bytes as there are tokens
-CONTINUING = range(0x80, 0xC0)  # bytes that go on with a character
-LEADING = range(0xC2, 0xF5)  # bytes that begin one of several bytes
+LONGEST = 4  # bytes of a character
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -53,14 +50,15 @@ class Guide:
         texts = token_texts(tokenizer)
         self.automaton, self.ends = automaton, frozenset(ends)
         self.inner, self.first = texts.inner, texts.first
-        inner = _Pieces(texts.inner, automaton, self.ends)
+        inner = Pieces(texts.inner, automaton, self.ends)
         self.pieces = {
             False: inner,
-            True: inner if texts.first is texts.inner else _Pieces(texts.first, automaton, self.ends),
+            True: inner if texts.first is texts.inner else Pieces(texts.first, automaton, self.ends),
         }
-        self.live = _live(automaton, self.pieces)
+        self.live, self.most = _live(automaton, inner)
         self.states: dict[tuple[bool, tuple[int, ...]], State] = {}
         self.masks: dict[State, Tensor] = {}
+        self.needed: dict[State, Numbers] = {}
         self.lock = Lock()  # of what is kept: searches in several threads may share a guide
         if not any(self.can_begin(first) for first in (True, False)):
             raise UsageError("no text that it allows can be written with the tokens of this vocabulary")
@@ -109,7 +107,7 @@ class Guide:
         if state.place == DEAD or not self.visible([id_]):
             return state
         text = (self.first if state.first else self.inner)[id_]
-        found = _split(state.begun + text)
+        found = split(state.begun + text)
         place = DEAD if found is None else self.automaton.next(state.place, found[0])
         return State(place, b"" if found is None else found[1])
 
@@ -119,10 +117,77 @@ class Guide:
             flags = np.zeros(len(self.inner), dtype=np.bool_)
             if not state.ended:
                 flags |= self._begun(state) if state.begun else self._going_on(state)
-                complete = bool(self.automaton.accepts[state.place]) and not state.begun
-                flags[list(self.ends)] = complete or state.place == DEAD
+                flags[list(self.ends)] = self.complete(state) or state.place == DEAD
             return _kept(self.masks, state, torch.from_numpy(flags), max(16, MOST_BYTES // len(flags)))
         return self.masks[state]
+
+    def complete(self, state: State) -> bool:
+        """Whether what is written is a match."""
+        return bool(self.automaton.accepts[state.place]) and not state.begun
+
+    def in_time(self, state: State, left: int) -> Tensor:
+        """Of the tokens that may come next those behind which `left` tokens, they included, can complete a match."""
+        allowed = self.allowed(state)
+        if left > self.most:
+            return allowed
+        if state not in self.needed:
+            _kept(self.needed, state, self._needed_behind(state), max(16, MOST_BYTES // 4 // len(allowed)))
+        soon = self.needed[state] < left
+        soon[list(self.ends)] = True
+        return allowed & torch.from_numpy(soon)
+
+    def needs(self, state: State) -> int:
+        """How many tokens complete a match behind what is written; FAR where none can."""
+        if self.complete(state):
+            return 0
+        if state.begun:
+            return self._completing(state)
+        behind = self._needed_behind(state)[self.allowed(state).numpy()]
+        return int(behind.min(initial=FAR)) + 1
+
+    def _needed_behind(self, state: State) -> Numbers:
+        """How many tokens complete a match behind each token that may come next, [vocab]."""
+        found = np.full(len(self.inner), FAR, dtype=np.int32)
+        if state.begun:
+            for id_ in self.pieces[False].continuing:
+                found[id_] = self._completing(self.step(state, id_))
+            return found
+        pieces = self.pieces[state.first]
+        places = pieces.places(state.place)
+        found[pieces.whole] = self.steps[places[pieces.whole]]
+        for id_ in pieces.begun[0].tolist():
+            cut = pieces.cut[id_]
+            found[id_] = self._completing(State(int(places[id_]), b"" if cut is None else cut[1]))
+        return found
+
+    def _completing(self, state: State) -> int:
+        """How many tokens complete a match, of which each of the first goes on by one byte with a character begun."""
+        if not state.begun:
+            return int(self.steps[state.place])
+        targets = self.automaton.table[state.place, self.pieces[False].classes_of(state.begun)]
+        return length_of(state.begun[0]) - len(state.begun) + int(self.steps[targets].min())
+
+    @cached_property
+    def steps(self) -> Numbers:
+        """How many tokens behind others complete a match from each state, [states]; FAR where none do.
+
+        Characters that are no token's count as many tokens as they have bytes.
+        """
+        pieces, table = self.pieces[False], self.automaton.table
+        sources, targets = pieces.leads
+        edges = [np.stack((sources, targets, np.ones_like(sources)))]
+        if pieces.by_bytes:
+            classes, costs = pieces.byte_classes
+            places, columns = np.nonzero(table[:, classes] != DEAD)
+            edges.append(np.stack((places.astype(np.int32), table[places, classes[columns]], costs[columns])))
+        sources, targets, costs = np.concatenate(edges, axis=1)
+        found = np.where(self.automaton.accepts, 0, FAR).astype(np.int32)
+        while True:
+            nearer = found.copy()
+            np.minimum.at(nearer, sources, np.minimum(found[targets] + costs, FAR))
+            if (nearer == found).all():
+                return found
+            found = nearer
 
     def _going_on(self, state: State) -> Flags:
         """Tokens that may follow where no character is begun."""
@@ -146,150 +211,20 @@ class Guide:
         return flags
 
 
-@dataclass(frozen=True)
-class _Pieces:
-    """The tokens' texts as classes of an automaton's characters, so that all of them can be followed at once.
+def _live(automaton: Automaton, pieces: Pieces) -> tuple[Flags, int]:
+    """The states from which a match can be completed by tokens behind others, and how many tokens that takes at most.
 
-    Tokens that hold a part of a character are used where each of its bytes is a token, so that it can be completed.
+    The number is of tokens that write a character each, or a byte; where that is no way for all states it is FAR.
     """
-
-    texts: Texts
-    automaton: Automaton
-    ends: Collection[int]
-
-    @cached_property
-    def cut(self) -> list[tuple[str, bytes] | None]:
-        """Each token's whole characters and the bytes of one begun; None: not used, for it writes nothing or ends."""
-        found: list[tuple[str, bytes] | None] = []
-        for id_, text in enumerate(self.texts):
-            cut = _split(text) if text and id_ not in self.ends else None
-            found.append(None if cut and cut[1] and not self.by_bytes else cut)
-        return found
-
-    @cached_property
-    def by_bytes(self) -> bool:
-        """Whether each byte of characters of several bytes is a token."""
-        single = {text[0] for id_, text in enumerate(self.texts) if len(text) == 1 and id_ not in self.ends}
-        return single.issuperset(CONTINUING) and single.issuperset(LEADING)
-
-    @cached_property
-    def used(self) -> Flags:
-        """Tokens that may come where no character is begun."""
-        return np.array([cut is not None for cut in self.cut], dtype=np.bool_)
-
-    @cached_property
-    def whole(self) -> Flags:
-        """Tokens of whole characters."""
-        return np.array([cut is not None and not cut[1] for cut in self.cut], dtype=np.bool_)
-
-    @cached_property
-    def begun(self) -> tuple[Numbers, Flags]:
-        """Tokens that begin a character, [tokens], and the classes of what it can become, [tokens classes]."""
-        ids = np.flatnonzero(self.used & ~self.whole).astype(np.int32)
-        completing = np.zeros((len(ids), self.automaton.table.shape[1]), dtype=np.bool_)
-        for row, id_ in enumerate(ids.tolist()):
-            cut = self.cut[id_]
-            completing[row, self.classes_of(cut[1] if cut else b"")] = True
-        return ids, completing
-
-    @cached_property
-    def continuing(self) -> list[int]:
-        """Tokens that go on with a character."""
-        return [
-            id_
-            for id_, text in enumerate(self.texts)
-            if self.by_bytes and text and text[0] in CONTINUING and id_ not in self.ends
-        ]
-
-    @cached_property
-    def spellings(self) -> frozenset[bytes]:
-        """The bytes of all tokens that are used."""
-        return frozenset(self.texts[id_] for id_ in (*np.flatnonzero(self.used).tolist(), *self.continuing))
-
-    @cached_property
-    def longest(self) -> int:
-        """The length of the longest."""
-        return max(map(len, self.spellings), default=0)
-
-    @cached_property
-    def letters(self) -> Flags:
-        """The classes of which a character can be written by a token of its own, or by its bytes."""
-        single = {ord(cut[0]) for cut in self.cut if cut is not None and len(cut[0]) == 1 and not cut[1]}
-        found = np.zeros(self.automaton.table.shape[1], dtype=np.bool_)
-        found[self.automaton.classes_of(np.array(sorted(single), dtype=np.int32))] = True
-        if self.by_bytes:
-            found[self.automaton.classes_within(0x80, CODE_POINTS)] = True
-        return found
-
-    @cached_property
-    def _rows(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The classes of all characters, where each token's begin, and how many they are."""
-        texts = [cut[0] if cut is not None else "" for cut in self.cut]
-        points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.int32)
-        lengths = np.array([len(text) for text in texts], dtype=np.int32)
-        return self.automaton.classes_of(points), np.cumsum(lengths, dtype=np.int32) - lengths, lengths
-
-    def places(self, place: int) -> Numbers:
-        """Where each token's whole characters lead to from a place, [vocab]; DEAD for a token that is not used."""
-        classes, starts, lengths = self._rows
-        places = np.where(self.used, place, DEAD).astype(np.int32)
-        going = np.flatnonzero(lengths)
-        for count in range(int(lengths.max(initial=0))):
-            going = going[(lengths[going] > count) & (places[going] != DEAD)]
-            if not len(going):
-                break
-            places[going] = self.automaton.table[places[going], classes[starts[going] + count]]
-        return places
-
-    def classes_of(self, begun: bytes) -> Numbers:
-        """The classes of the characters that begin with these bytes."""
-        return self.automaton.classes_within(*_characters_of(begun))
-
-
-def _live(automaton: Automaton, pieces: dict[bool, _Pieces]) -> Flags:
-    """The states from which a match can be completed by tokens behind others, [states]."""
-    inner = pieces[False]
-    live = automaton.reaching(automaton.accepts, inner.letters)
-    everywhere = np.ones(automaton.table.shape[1], dtype=np.bool_)
-    if (live == automaton.reaching(automaton.accepts, everywhere)).all():
-        return live  # each character can be written by itself, wherever the automaton may be
-    sources, targets = [], []
-    pending = [START, *_targets(pieces[True], START)]
-    seen = set(pending)
-    for place in pending:  # which grows meanwhile
-        for target in _targets(inner, place):
-            sources.append(place)
-            targets.append(target)
-            if target not in seen:
-                seen.add(target)
-                pending.append(target)
-    return backwards(live, np.array(sources, dtype=np.int32), np.array(targets, dtype=np.int32))
-
-
-def _targets(pieces: _Pieces, place: int) -> list[int]:
-    """Where tokens of whole characters lead to from a place."""
-    found: list[Any] = np.unique(pieces.places(place)[pieces.whole]).tolist()
-    return [target for target in found if target != DEAD]
-
-
-def _split(data: bytes) -> tuple[str, bytes] | None:
-    """The whole characters at the beginning of UTF-8, and the bytes of one that is begun; None for what is none."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        return decoder.decode(data), decoder.getstate()[0]
-    except UnicodeDecodeError:
-        return None
-
-
-def _characters_of(begun: bytes) -> tuple[int, int]:
-    """The characters that begin with these bytes: the first, and the one behind the last."""
-    length = 2 if begun[0] < 0xE0 else 3 if begun[0] < 0xF0 else 4
-    bits = begun[0] & (0x7F >> length)
-    for byte in begun[1:]:
-        bits = bits << 6 | byte & 0x3F
-    shift = 6 * (length - len(begun))
-    least = {2: 0x80, 3: 0x800, 4: 0x10000}[length]
-    return max(bits << shift, least), min((bits + 1) << shift, CODE_POINTS)
+    by_token = automaton.distances(automaton.accepts, pieces.single)
+    by_letter = automaton.distances(automaton.accepts, pieces.letters)
+    everywhere = automaton.distances(automaton.accepts, np.ones(automaton.table.shape[1], dtype=np.bool_))
+    live = by_letter < FAR
+    if (live == (everywhere < FAR)).all():
+        plain = (live == (by_token < FAR)).all()
+        most = by_token[live].max() if plain else by_letter[live].max() * LONGEST
+        return live, int(most) + (LONGEST - 1 if pieces.by_bytes else 0)  # to complete a character that is begun
+    return distances(live, *pieces.leads) < FAR, FAR
 
 
 def _kept(cache: dict[Key, Value], key: Key, value: Value, most: int) -> Value:

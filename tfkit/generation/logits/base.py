@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -33,6 +34,9 @@ class LogitsRule(Component):
     def bind(self, tokenizer: Tokenizer) -> None:
         """Take the facts of the tokenizer, before the first `forward`; raises UsageError for tokens that it lacks."""
 
+    def check(self, prompt: Sequence[int], room: int) -> None:
+        """Raise UsageError, before anything is computed, where it allows no text of `room` tokens behind a prompt."""
+
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         """New logits [rows vocab] of the token that comes next, from `logits` [rows vocab], which are float32.
 
@@ -40,6 +44,14 @@ class LogitsRule(Component):
         says how many of the last ones were written.
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward")
+
+    def within(self, logits: Tensor, ids: Tensor, new: Tensor, left: Tensor | None) -> Tensor:
+        """`forward` where at most `left` [rows] tokens may still be written, the next included; None: nobody knows."""
+        return self.forward(logits, ids, new)
+
+    def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
+        """Whether the new tokens `ids` behind a prompt are all of a text that it allows, not the beginning of one."""
+        return True
 
 
 def written(ids: Tensor, new: Tensor) -> Tensor:

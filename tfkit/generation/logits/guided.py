@@ -13,7 +13,7 @@ from torch.nn import functional
 from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.constraint.automaton import Automaton
-from tfkit.generation.constraint.guide import guide_of
+from tfkit.generation.constraint.guide import State, guide_of
 from tfkit.generation.logits.base import NEVER, LogitsRule
 from tfkit.generation.tokens import Tokens, end_ids
 
@@ -22,7 +22,7 @@ class Guided(LogitsRule):
     """logit = -inf for each token that leads away from all texts that are allowed; an end token may end a whole one.
 
     A text is what its tokens write, without special tokens, as it stands behind its prompt. Where there is no end
-    token, it ends where nothing more is allowed; where max_new_tokens cuts it off, it is the beginning of one.
+    token, it ends where nothing more is allowed. Only those tokens come that leave enough of max_new_tokens for an end.
     """
 
     constrains: ClassVar[bool] = True
@@ -55,17 +55,35 @@ class Guided(LogitsRule):
             f"if its words come with the space before them, {other}"
         )
 
-    def allowed(self, prompt: Sequence[int], written: Sequence[int]) -> Tensor:
-        """The tokens that may come behind those written, bool [vocab]."""
-        first = not self.guide.visible(prompt)
-        if not written:
-            self.check_begin(first)
-        return self.guide.allowed(self.guide.state(first, written))
+    def check(self, prompt: Sequence[int], room: int) -> None:
+        with self.guide.lock:
+            state = self._state(prompt, ())
+            self.check_begin(state.first)
+            if not self.guide.in_time(state, room).any():
+                needs = self.guide.needs(state)
+                raise UsageError(
+                    f"generate.logits: {self.part_name}: the shortest text that it allows takes {needs} tokens, and "
+                    f"{room} may be written; say a larger max_new_tokens"
+                )
+
+    def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
+        with self.guide.lock:
+            return self.guide.complete(self._state(prompt, ids))
+
+    def _state(self, prompt: Sequence[int], written: Sequence[int]) -> State:
+        """How far the text is."""
+        return self.guide.state(not self.guide.visible(prompt), written)
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        texts = zip(ids.tolist(), new.tolist(), strict=True)
+        return self.within(logits, ids, new, None)
+
+    def within(self, logits: Tensor, ids: Tensor, new: Tensor, left: Tensor | None) -> Tensor:
+        room = [None] * len(ids) if left is None else left.tolist()
+        rows = []
         with self.guide.lock:
-            rows = [self.allowed(text[: len(text) - count], text[len(text) - count :]) for text, count in texts]
+            for text, count, most in zip(ids.tolist(), new.tolist(), room, strict=True):
+                state = self._state(text[: len(text) - count], text[len(text) - count :])
+                rows.append(self.guide.allowed(state) if most is None else self.guide.in_time(state, most))
         allowed = torch.stack(rows).to(logits.device)
         beyond = logits.shape[1] - allowed.shape[1]  # a model may know more ids than its tokenizer has tokens
         return logits.masked_fill(~functional.pad(allowed, (0, beyond)), NEVER)

@@ -42,6 +42,11 @@ class StopRule(Component):
     def bind(self, tokenizer: Tokenizer) -> None:
         """Take the facts of the tokenizer, before the first `done`; raises UsageError for tokens that it lacks."""
 
+    @property
+    def most(self) -> int | None:
+        """How many tokens it lets be written at most; None: as many as there is room for."""
+        return None
+
     def done(self, row: Row) -> bool:
         """Whether the text ends with the token that was written last; asked after each."""
         raise NotImplementedError(f"{type(self).__name__} has no done")

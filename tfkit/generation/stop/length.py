@@ -20,5 +20,9 @@ class Length(StopRule):
 
     config: Config
 
+    @property
+    def most(self) -> int:
+        return self.config.tokens
+
     def done(self, row: Row) -> bool:
         return len(row.ids) >= self.config.tokens

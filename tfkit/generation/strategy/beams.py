@@ -102,7 +102,8 @@ class BeamSearch(Strategy):
         """Follow the beams of all groups until none could be among the best."""
         stepper, logits = started(search, [group.row for group in groups])
         while True:
-            scores = search.rules.scores(logits.float().log_softmax(dim=-1), stepper.tokens(), stepper.written())
+            logs = logits.float().log_softmax(dim=-1)
+            scores = search.rules.scores(logs, stepper.tokens(), stepper.written(), stepper.left())
             self._extend(search, groups, scores.view(len(groups), -1, scores.shape[1]))
             beams = len(scores) // len(groups)
             rows = [index * beams + place for index, group in enumerate(groups) for place in group.places()]

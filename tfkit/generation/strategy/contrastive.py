@@ -53,7 +53,7 @@ class Contrastive(Strategy):
         stepper = search.stepper()
         logits, before = stepper.logits(), directions(stepper)
         while True:
-            scores = search.rules.scores(logits, stepper.tokens(), stepper.written())
+            scores = search.rules.scores(logits, stepper.tokens(), stepper.written(), stepper.left())
             values, tokens = topk(scores, k)
             rows = torch.arange(len(scores), device=scores.device)
             stepper.keep(rows.repeat_interleave(k))

@@ -46,7 +46,8 @@ class ModelDrafter:
         if self.bound is not None:  # it may read less than the model that it writes for
             count = min(count, self.bound - self.stepper.ids.shape[1] + 1)
         for _ in range(count):
-            scores = self.rules.scores(self.stepper.logits(), self.stepper.tokens(), self.stepper.written())
+            stepper = self.stepper
+            scores = self.rules.scores(stepper.logits(), stepper.tokens(), stepper.written(), stepper.left())
             if float(scores.max()) == IMPOSSIBLE:
                 break
             found.append(self.likely(scores))

@@ -90,7 +90,7 @@ def write_rows(search: Search, choose: Choose, prompts: Sequence[int] | None = N
         return texts.candidates()
     stepper, logits = started(search, texts.prompts)
     while True:
-        scores = search.rules.scores(logits, stepper.tokens(), stepper.written())
+        scores = search.rules.scores(logits, stepper.tokens(), stepper.written(), stepper.left())
         chosen = choose(scores, texts.rows)
         texts.add(chosen, gains_of(scores, chosen, search.scored))
         if not texts.open:

@@ -134,15 +134,13 @@ class Speculative(Strategy):
 
 def scores_behind(search: Search, stepper: Stepper, count: int) -> Tensor:
     """Scores behind each of the last `count` tokens and the one before them, [count+1 vocab], by the rules at each."""
-    logits = stepper.last_logits(count + 1)[0]
-    ids, written = stepper.tokens(), stepper.written()
-    ends = range(ids.shape[1] - count, ids.shape[1] + 1)
-    return torch.cat(
-        [
-            search.rules.scores(logits[place : place + 1], ids[:, :end], written - count + place)
-            for place, end in enumerate(ends)
-        ]
-    )
+    logits, ids = stepper.last_logits(count + 1)[0], stepper.tokens()
+    found = []
+    for place, back in enumerate(range(count, -1, -1)):  # `back` tokens of the draft stand behind it
+        written, left = stepper.written() - back, stepper.left()
+        left = None if left is None else left + back
+        found.append(search.rules.scores(logits[place : place + 1], ids[:, : ids.shape[1] - back], written, left))
+    return torch.cat(found)
 
 
 def _writes(model: Model) -> str:

@@ -1,0 +1,200 @@
+"""The texts of tokens as characters of an automaton: where each leads to."""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tfkit.generation.constraint.automaton import DEAD, FAR, Automaton, Flags, Numbers
+from tfkit.generation.constraint.syntax import CODE_POINTS
+from tfkit.generation.constraint.token_texts import Texts
+
+CONTINUING = range(0x80, 0xC0)  # bytes that go on with a character
+LEADING = range(0xC2, 0xF5)  # bytes that begin one of several bytes
+MOST_PAIRS = 2**20  # of a place and a token, that are followed together
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The tokens' texts as classes of an automaton's characters, so that all of them can be followed at once.
+
+    Tokens that hold a part of a character are used where each of its bytes is a token, so that it can be completed.
+    """
+
+    texts: Texts
+    automaton: Automaton
+    ends: Collection[int]
+
+    @cached_property
+    def cut(self) -> list[tuple[str, bytes] | None]:
+        """Each token's whole characters and the bytes of one begun; None: not used, for it writes nothing or ends."""
+        found: list[tuple[str, bytes] | None] = []
+        for id_, text in enumerate(self.texts):
+            cut = split(text) if text and id_ not in self.ends else None
+            found.append(None if cut and cut[1] and not self.by_bytes else cut)
+        return found
+
+    @cached_property
+    def by_bytes(self) -> bool:
+        """Whether each byte of characters of several bytes is a token."""
+        single = {text[0] for id_, text in enumerate(self.texts) if len(text) == 1 and id_ not in self.ends}
+        return single.issuperset(CONTINUING) and single.issuperset(LEADING)
+
+    @cached_property
+    def used(self) -> Flags:
+        """Tokens that may come where no character is begun."""
+        return np.array([cut is not None for cut in self.cut], dtype=np.bool_)
+
+    @cached_property
+    def whole(self) -> Flags:
+        """Tokens of whole characters."""
+        return np.array([cut is not None and not cut[1] for cut in self.cut], dtype=np.bool_)
+
+    @cached_property
+    def begun(self) -> tuple[Numbers, Flags]:
+        """Tokens that begin a character, [tokens], and the classes of what it can become, [tokens classes]."""
+        ids = np.flatnonzero(self.used & ~self.whole).astype(np.int32)
+        completing = np.zeros((len(ids), self.automaton.table.shape[1]), dtype=np.bool_)
+        for row, id_ in enumerate(ids.tolist()):
+            cut = self.cut[id_]
+            completing[row, self.classes_of(cut[1] if cut else b"")] = True
+        return ids, completing
+
+    @cached_property
+    def continuing(self) -> list[int]:
+        """Tokens that go on with a character."""
+        return [
+            id_
+            for id_, text in enumerate(self.texts)
+            if self.by_bytes and text and text[0] in CONTINUING and id_ not in self.ends
+        ]
+
+    @cached_property
+    def spellings(self) -> frozenset[bytes]:
+        """The bytes of all tokens that are used."""
+        return frozenset(self.texts[id_] for id_ in (*np.flatnonzero(self.used).tolist(), *self.continuing))
+
+    @cached_property
+    def longest(self) -> int:
+        """The length of the longest."""
+        return max(map(len, self.spellings), default=0)
+
+    @cached_property
+    def single(self) -> Flags:
+        """The classes of which a character can be written by a token of its own."""
+        single = {ord(cut[0]) for cut in self.cut if cut is not None and len(cut[0]) == 1 and not cut[1]}
+        found = np.zeros(self.automaton.table.shape[1], dtype=np.bool_)
+        found[self.automaton.classes_of(np.array(sorted(single), dtype=np.int32))] = True
+        return found
+
+    @cached_property
+    def letters(self) -> Flags:
+        """The classes of which a character can be written by a token of its own, or by its bytes."""
+        found = self.single.copy()
+        if self.by_bytes:
+            found[self.automaton.classes_within(0x80, CODE_POINTS)] = True
+        return found
+
+    @cached_property
+    def _rows(self) -> tuple[Numbers, Numbers, Numbers]:
+        """The classes of all characters, where each token's begin, and how many they are."""
+        texts = [cut[0] if cut is not None else "" for cut in self.cut]
+        points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.int32)
+        lengths = np.array([len(text) for text in texts], dtype=np.int32)
+        return self.automaton.classes_of(points), np.cumsum(lengths, dtype=np.int32) - lengths, lengths
+
+    @cached_property
+    def byte_classes(self) -> tuple[Numbers, Numbers]:
+        """The classes of characters of several bytes, and how many the shortest of each have."""
+        edges = (0x80, 0x800, 0x10000, CODE_POINTS)
+        costs = np.full(self.automaton.table.shape[1], FAR, dtype=np.int32)
+        for length, (first, end) in enumerate(itertools.pairwise(edges), 2):
+            classes = self.automaton.classes_within(first, end)
+            costs[classes] = np.minimum(costs[classes], length)
+        found = np.flatnonzero(costs < FAR).astype(np.int32)
+        return found, costs[found]
+
+    @cached_property
+    def _by_first(self) -> list[Numbers]:
+        """Tokens of whole characters by the class of their first; of those of the same classes one."""
+        classes, starts, lengths = self._rows
+        known: dict[bytes, int] = {}
+        for id_ in np.flatnonzero(self.whole & (lengths > 0)).tolist():
+            known.setdefault(classes[starts[id_] : starts[id_] + lengths[id_]].tobytes(), id_)
+        ids = np.array(list(known.values()), dtype=np.int32)
+        firsts = classes[starts[ids]]
+        return [ids[firsts == class_] for class_ in range(self.automaton.table.shape[1])]
+
+    @cached_property
+    def leads(self) -> tuple[Numbers, Numbers]:
+        """From which places tokens of whole characters lead to which, each pair once: [pairs] and [pairs]."""
+        table = self.automaton.table
+        pairs = [np.zeros(0, dtype=np.int64)]
+        for class_, tokens in enumerate(self._by_first):
+            begins = np.flatnonzero(table[:, class_] != DEAD).astype(np.int32)
+            some = max(1, MOST_PAIRS // max(1, len(tokens)))
+            for start in range(0, len(begins), some):
+                pairs += [self._led(begins[start : start + some], tokens)]
+        sources, targets = np.divmod(np.unique(np.concatenate(pairs)), len(table))
+        return sources.astype(np.int32), targets.astype(np.int32)
+
+    def _led(self, begins: Numbers, tokens: Numbers) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Where each of the tokens leads to from each of the places: source * states + target, of whatever is alive."""
+        classes, starts, lengths = self._rows
+        sources, going = np.repeat(begins, len(tokens)), np.tile(tokens, len(begins))
+        places, count, found = sources, 0, [np.zeros(0, dtype=np.int64)]
+        while len(going):
+            places = self.automaton.table[places, classes[starts[going] + count]]
+            count += 1
+            alive, done = places != DEAD, lengths[going] == count
+            ends, goes = alive & done, alive & ~done
+            found.append(sources[ends].astype(np.int64) * len(self.automaton.table) + places[ends])
+            sources, going, places = sources[goes], going[goes], places[goes]
+        return np.unique(np.concatenate(found))
+
+    def places(self, place: int) -> Numbers:
+        """Where each token's whole characters lead to from a place, [vocab]; DEAD for a token that is not used."""
+        classes, starts, lengths = self._rows
+        places = np.where(self.used, place, DEAD).astype(np.int32)
+        going = np.flatnonzero(lengths)
+        for count in range(int(lengths.max(initial=0))):
+            going = going[(lengths[going] > count) & (places[going] != DEAD)]
+            if not len(going):
+                break
+            places[going] = self.automaton.table[places[going], classes[starts[going] + count]]
+        return places
+
+    def classes_of(self, begun: bytes) -> Numbers:
+        """The classes of the characters that begin with these bytes."""
+        return self.automaton.classes_within(*characters_of(begun))
+
+
+def split(data: bytes) -> tuple[str, bytes] | None:
+    """The whole characters at the beginning of UTF-8, and the bytes of one that is begun; None for what is none."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        return decoder.decode(data), decoder.getstate()[0]
+    except UnicodeDecodeError:
+        return None
+
+
+def length_of(first: int) -> int:
+    """The bytes of a character of several that begins with this one."""
+    return 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+
+
+def characters_of(begun: bytes) -> tuple[int, int]:
+    """The characters that begin with these bytes: the first, and the one behind the last."""
+    length = length_of(begun[0])
+    bits = begun[0] & (0x7F >> length)
+    for byte in begun[1:]:
+        bits = bits << 6 | byte & 0x3F
+    shift = 6 * (length - len(begun))
+    least = {2: 0x80, 3: 0x800, 4: 0x10000}[length]
+    return max(bits << shift, least), min((bits + 1) << shift, CODE_POINTS)
