@@ -58,8 +58,12 @@ class Search:
         """The model's logits behind the prompts, or behind those of some `rows` (one may come several times)."""
         chosen = range(len(self.prompts)) if rows is None else rows
         sources = None if self.sources is None else [self.sources[row] for row in chosen]
-        rooms = [self.room[row] for row in chosen]
+        rooms = [self.most(row) for row in chosen]
         return Stepper(self.model, [self.prompts[row] for row in chosen], sources, self.use_cache, rooms)
+
+    def most(self, row: int) -> int:
+        """How many tokens will be written behind a prompt at most, by a stop rule that counts them too."""
+        return min([self.room[row], *self.rules.bounds])
 
     def seconds(self) -> float:
         """How long the search has been going on."""
@@ -116,11 +120,11 @@ def prepare(
     Raises UsageError for what the model cannot read, before anything is computed.
     """
     check_ids(model, prompts, sources)
-    rules = rules or Rules()
-    room = [min([number, *rules.bounds]) for number in room_for(model, prompts, most)]
-    rules.check(prompts, room)
+    room = room_for(model, prompts, most)
     streams, numbers = streams_for(seed, prompts, sources), range(1, len(prompts) + 1)
-    return Search(model, prompts, room, rules, sources, streams, numbers, **how)
+    search = Search(model, prompts, room, rules or Rules(), sources, streams, numbers, **how)
+    search.rules.check(prompts, [search.most(row) for row in range(len(prompts))])
+    return search
 
 
 def streams_for(seed: int | None, prompts: Sequence[Ids], sources: Sequence[Ids] | None) -> list[random.Random]:
