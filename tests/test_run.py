@@ -8,16 +8,18 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
+import tfkit
 from tfkit.core.errors import RunError, UsageError
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run, evaluate, load_run, train
 from tfkit.training.interrupt import Interrupted, Interrupts
 from tfkit.training.loop import Trainer
+from tfkit.training.objective import CausalLm
 
 PHRASES = {"type": "phrases", "train": 60, "valid": 8, "test": 12}
 TRANSLATION: dict[str, Any] = {
@@ -381,6 +383,41 @@ def test_samples_stand_beside_their_references(
     train(recipe(), tmp_path / "run")
     shown = capsys.readouterr().out
     assert "reference" in shown and "next: tfkit generate" in shown and "\r" not in shown
+
+
+def test_an_objective_of_ones_own_translates_with_a_decoder(tmp_path: Path) -> None:
+    """The target behind its source: there is no encoder to ask how much it reads."""
+
+    @tfkit.register("objective", "target_behind_source")
+    class TargetBehindSource(CausalLm):
+        fields: ClassVar = ("source", "target")
+        reference: ClassVar = "target"
+        metrics: ClassVar = ("perplexity", "exact_match")
+
+        def encode(self, examples: Any, field: str, tokenizer: Any) -> Any:
+            joined = [{"text": f"{example['source']} {example['target']}"} for example in examples]
+            return super().encode(joined, "text", tokenizer)
+
+    model = {name: value for name, value in TRANSLATION["model"].items() if name not in ("encoder", "decoder")}
+    own = {"type": "decoder", "num_layers": 1, "max_length": 9, "position": "learned", "embedding": "tokens"}
+    loaded = {**TRANSLATION, "objective": "target_behind_source", "model": {**model, **own}}
+    run = silent(loaded, tmp_path / "x")
+    assert [sample.reference for sample in run.samples(2)] == [
+        example["target"] for example in run._examples("valid")[:2]
+    ]
+    assert run.evaluate("valid", limit=4).keys() == {"loss", "perplexity", "exact_match"}
+    long = " ".join(["one"] * 10)
+    outputs, _ = run._outputs([{"source": long, "target": "x"}, {"source": "one", "target": "y"}], "samples")
+    assert outputs[0] == "" and len(outputs) == 2  # what is too long to be read counts as a failure
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_a_model_says_what_stack_it_lacks(kind: str) -> None:
+    layer = {"norm": "layer_norm", "feedforward": {"type": "mlp", "d_ff": 8}}
+    model = {"type": kind, "d_model": 8, "num_layers": 1, "vocab_size": 9, "embedding": "tokens", "layer": layer}
+    other = {"encoder": "decoder", "decoder": "encoder"}[kind]
+    with pytest.raises(UsageError, match=f"this model has no {other}"):
+        tfkit.build({"tfkit": 1, "model": model}).stack(other)
 
 
 def test_relative_paths_in_a_recipe_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

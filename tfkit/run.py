@@ -315,7 +315,8 @@ class Run:
 
     def samples(self, count: int, split: str = "valid") -> list[Sample]:
         """Outputs beside references, of the first examples of a split; none of a model that translates nothing."""
-        if not count or self.objective.fields != ("source", "target") or getattr(self._data, split) is None:
+        translates = self.writes and self.objective.fields == ("source", "target")
+        if not count or not translates or getattr(self._data, split) is None:
             return []
         examples = self._examples(split)[:count]
         outputs, references = self._outputs(examples, "samples")
@@ -351,7 +352,7 @@ class Run:
             outputs = [objective.answer(prediction) for prediction in predictions]
             return outputs, [objective.wanted(example) for example in examples]
         sources = [example["source"] for example in examples]
-        bound = most_positions(self.model, "encoder") or 2**62
+        bound = most_positions(self.model, next(self.blueprint.stacks()).side) or 2**62
         read = self.tokenizer.encode_batch(sources)
         fits = [len(self.objective.prompt(ids)) <= bound for ids in read]
         written = iter(self.generate([text for text, fit in zip(sources, fits, strict=True) if fit]))

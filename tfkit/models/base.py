@@ -51,8 +51,8 @@ class Model(Component, nn.Module):
         self._readings = {"": Reading.of(blueprint.head)} | {name: Reading.of(head) for name, head in blueprint.heads}
 
     def stack(self, side: str) -> Stack:
-        """The encoder or the decoder."""
-        stack = getattr(self, side)
+        """The encoder or the decoder; raises UsageError for one that this model does not have."""
+        stack = getattr(self, side, None)
         if not isinstance(stack, Stack):
             raise UsageError(f"this model has no {side}")
         return stack
