@@ -329,6 +329,18 @@ def test_it_loads_where_tfkit_is_not_installed(own: Run, tmp_path: Path) -> None
     torch.testing.assert_close(logits, own.model(tokens()).logits, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
+def test_its_generate_writes_what_the_run_writes_where_positions_change_with_the_length(tmp_path: Path) -> None:
+    """What was read of a shorter text would say something else in a longer one, so that nothing of it is kept."""
+    moving = {"type": "rotary", "scaling": {"type": "dynamic", "factor": 8.0, "original_length": 4}}
+    run = trained(tmp_path / "run", decoder(position=moving))
+    export_model(run, tmp_path / "out")
+    model = theirs_of(tmp_path / "out", trust_remote_code=True)
+    (found,) = run.candidates("a", 9, stop=[])
+    written = model.generate(torch.tensor([run.read(["a"])[0]]), max_new_tokens=9, do_sample=False, eos_token_id=None)
+    assert written[0].tolist()[-9:] == list(found[0].ids)
+
+
 def test_its_generate_writes_what_the_run_writes(own: Run, tmp_path: Path) -> None:
     export_model(own, tmp_path / "out")
     model = theirs_of(tmp_path / "out", trust_remote_code=True)

@@ -133,7 +133,7 @@ class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
     ) -> Any:
         """Logits [batch time vocab]; with `labels` (-100: none) the mean loss of the next tokens."""
         past = past_key_values
-        if past is None and use_cache and self.model.caches:
+        if past is None and use_cache and _remembers(self.model):
             past = Past(self.model.new_state())
         if position_ids is None and attention_mask is not None and past_key_values is None:
             position_ids = _places(attention_mask)
@@ -249,7 +249,7 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
             decoder_input_ids = self._shifted(labels)
         memory = None if encoder_outputs is None else encoder_outputs[0]
         past = past_key_values
-        if past is None and use_cache and self.model.caches:
+        if past is None and use_cache and _remembers(self.model):
             past = Past(self.model.new_state())
         out = self.called(
             input_ids=input_ids if memory is None else None,
@@ -286,6 +286,11 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
         """The labels behind the start token, without their last."""
         first = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
         return torch.cat((first, labels[:, :-1].clamp(min=0)), dim=1)
+
+
+def _remembers(model: Any) -> bool:
+    """Whether a past serves: where positions change with the length of the text, all of it is computed anew."""
+    return bool(model.caches) and not model.stack(model.blueprint.last.side).moves
 
 
 def _places(attention_mask: Tensor) -> Tensor:
