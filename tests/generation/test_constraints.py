@@ -25,6 +25,8 @@ from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import prepare
 from tfkit.generation.texts import find
 
+from ..sampling import some, some_rows
+
 LINES = ["the cat sees a small house, isn't it?", "Ünïcödé ßtraße 漢字 🙂 two  spaces", "a dog: yes! 123 4567"] * 5
 KINDS: dict[str, Any] = {
     "character": "character",
@@ -248,7 +250,7 @@ def fewest(texts: Sequence[bytes], rest: bytes) -> int:
     return ways[-1]
 
 
-@pytest.mark.parametrize("kind", ["character", "word", "bpe", "wordpiece", "byte_level", "byte_fallback"])
+@pytest.mark.parametrize("kind", some(["byte_level", "word", "bpe", "character", "wordpiece", "byte_fallback"]))
 def test_exactly_the_tokens_that_lead_to_an_end_in_time_are_allowed(kind: str) -> None:
     tokenizer = made(kind)
     texts = token_texts(tokenizer)
@@ -297,12 +299,14 @@ def test_whatever_is_drawn_within_its_room_matches(kind: str) -> None:
     assert complete > 40
 
 
+ALL: list[Any] = [
+    *STRATEGIES, {"type": "speculative"}, {"type": "contrastive", "k": 3}, {"type": "diverse_beam", "n_best": 4},
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "strategy",
-    [*STRATEGIES, {"type": "contrastive", "k": 3}, {"type": "diverse_beam", "n_best": 4}, {"type": "speculative"}],
-    ids=str,
+    ("strategy", "pair"), some_rows((strategy, pair) for pair in (False, True) for strategy in ALL)
 )
-@pytest.mark.parametrize("pair", [False, True])
 def test_a_text_is_whole_however_little_room_there_is(strategy: Any, pair: bool) -> None:
     tokenizer, pattern = made("byte_level"), r" ?([Tt]he (small )*(cat|dog)s?)+é"
     for stop in ((), ({"type": "length", "tokens": 12},)):

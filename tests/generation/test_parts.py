@@ -118,8 +118,8 @@ QUICK = {("feedforward", "experts"), ("activation", "prelu"), ("activation", "xi
 
 
 def share(slot: str, name: str) -> Any:
-    """Every sixth part is tried in every run, and those that make most of their children."""
-    quick = (slot, name) in QUICK or PARTS.index((slot, name)) % 6 == 0
+    """Every ninth part is tried in every run, and those that make most of their children."""
+    quick = (slot, name) in QUICK or PARTS.index((slot, name)) % 9 == 0
     return pytest.param(slot, name, marks=[] if quick else pytest.mark.slow)
 
 
