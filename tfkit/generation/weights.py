@@ -35,7 +35,8 @@ SMALL = 4 << 20  # bytes that are multiplied in no more time than a call takes: 
 LARGE = 32 << 20  # bytes that take one row so long that a call more is nothing
 MOST_BYTES = 2 << 30  # of float32 copies of one model; what is beyond stays as it is
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-OWN = (Norm, Activation, Dropout, Residual, nn.Identity, Sublayer, Layer, Stack)  # parts that are many, or small
+# modules that a step calls so often, or that compute so little, that what torch does around a call takes long
+OWN = (Norm, Activation, Dropout, Residual, nn.Identity, Sublayer, Layer, Stack)
 SAMPLED = 64  # elements of a weight that are looked at, to see whether it changed
 
 
@@ -86,7 +87,7 @@ class Copies:
             self.bytes += made.bytes
         return made
 
-    def view(self, model: Model) -> Any:
+    def decoder(self, model: Model) -> Any:
         """A view of the model as it is now that computes by the copies; the model itself is never written to."""
         made: dict[nn.Module, nn.Module] = {}
         roots = _roots(model)
@@ -140,7 +141,7 @@ def decoder_of(model: Model, quantize: Quantize | None = None) -> Model:
     copies = _copies(model, quantize)
     if copies is None:
         return model
-    found: Model = copies.view(model)
+    found: Model = copies.decoder(model)
     _VIEWS[found] = quantize
     return found
 

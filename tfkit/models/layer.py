@@ -44,7 +44,7 @@ class Layer(nn.Module):
         return out
 
     def _branches(self, context: Context, state: Mapping[str, Any]) -> list[Branch]:
-        called: Mapping[str, Any] = self._modules
+        parts: Mapping[str, Any] = self._modules
         branches = []
         for name in self.names:
             seen = context.memory if name in self.reads_memory else context
@@ -52,7 +52,7 @@ class Layer(nn.Module):
                 raise UsageError(f"{name} needs a memory to attend to: give encoder_hidden_states")
             own = state.get(name)
             seen = seen if own is None and seen.state is None else seen.with_state(own)
-            branches.append(Branch(name, called[name], seen, called["dropout"], called, self.branch_scale))
+            branches.append(Branch(name, parts[name], seen, parts["dropout"], parts, self.branch_scale))
         return branches
 
     def new_state(self, keeps: int | None = None) -> LayerState:
