@@ -421,6 +421,7 @@ def train(
     for what cannot be done, before training starts.
     """
     loaded = load_recipe(recipe, trust=trust, imports=imports)
+    loaded.tell_warnings()
     with (
         one_training(),
         claim_folder(loaded.name, out, resume, force) as claim,

@@ -26,7 +26,9 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: Reading) -> Non
     wrong = False
     for file in files:
         try:
-            click.echo(f"{file}: ok ({_summary(reading.recipe(file))})")
+            recipe = reading.recipe(file)
+            click.echo(f"{file}: ok ({_summary(recipe)})")
+            recipe.tell_warnings()
         except TfkitError as error:
             complain(error if isinstance(error, RecipeError) else UsageError(f"{file}: {error}"))
             wrong = True

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import click
 
 from tfkit import __version__
-from tfkit.core.errors import RecipeError, TfkitError, TfkitWarning
+from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning
 from tfkit.core.registry import nearest
 
 # command -> what `tfkit --help` says of it; its module is tfkit.cli.<command> (of a word of Python's, <command>_)
@@ -89,8 +89,12 @@ def _warn(
     line: str | None = None,
 ) -> None:
     """Print a warning of tfkit's as it prints errors; others as Python does."""
-    ours = issubclass(category, TfkitWarning)
-    text = f"tfkit: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno)
+    if issubclass(category, RecipeWarning):  # says its own place
+        text = f"{message}\n"
+    elif issubclass(category, TfkitWarning):
+        text = f"tfkit: {message}\n"
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno)
     click.echo(text, err=True, nl=False)
 
 

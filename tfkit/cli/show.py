@@ -34,6 +34,7 @@ def command(recipe: str, length: int | None, batch: int, dtype: str, as_json: bo
 
     folder = Path(recipe)
     loaded = reading.recipe(str(folder / "resolved.yaml") if folder.is_dir() else recipe)
+    loaded.tell_warnings()
     blueprint = loaded.blueprint()
     if folder.is_dir():
         blueprint = replace(blueprint, name=folder.resolve().name)

@@ -33,6 +33,10 @@ class Problem(NamedTuple):
     suggestion: str | None = None
 
 
+class Doubt(Problem):
+    """What `Config.check` finds that is accepted and warned of: it works, but is seldom meant."""
+
+
 class Config(BaseModel):
     """Options of a part: strict (`true` is no number), closed (an unknown option is an error) and frozen."""
 
@@ -46,7 +50,10 @@ class Config(BaseModel):
         return part(self, *arguments)
 
     def check(self, shape: Any) -> Iterator[Problem]:
-        """What cannot fit `shape`, found while the recipe is validated; nothing is allocated."""
+        """What cannot fit `shape` (a Problem) or is seldom meant (a Doubt); nothing is allocated.
+
+        Called while the recipe is validated.
+        """
         yield from ()
 
     def spelled(self) -> dict[str, Any]:
@@ -170,4 +177,4 @@ def _located(loc: tuple[str, ...], error: PydanticCustomError, value: Any) -> Va
     return ValidationError.from_exception_data("part", [{"type": error, "loc": loc, "input": value}])
 
 
-__all__ = ["Component", "Config", "Problem", "Slot", "spell"]
+__all__ = ["Component", "Config", "Doubt", "Problem", "Slot", "spell"]

@@ -81,17 +81,34 @@ class Fault:
         return self.place.column
 
     def __str__(self) -> str:
-        head = f"{self.place}: {on_one_line(self.path, 200)}: " if self.path else f"{self.place}: "
+        return self.line_as()
+
+    def line_as(self, level: str = "") -> str:
+        """This on one line, with `level` ("warning: ") between the place and the path."""
+        head = f"{self.place}: {level}"
+        head += f"{on_one_line(self.path, 200)}: " if self.path else ""
         tail = f" Did you mean '{self.suggestion}'?" if self.suggestion else ""
         said = " ".join(self.message.splitlines())
         message = said if not tail or said.endswith((".", "?", "!")) else f"{said}."
         return head + message + tail
 
 
+def by_place(faults: Iterable[Fault]) -> list[Fault]:
+    """Each fault once, sorted by its place."""
+    return sorted(dict.fromkeys(faults), key=lambda fault: (fault.file, fault.line, fault.column, fault.path))
+
+
 class RecipeError(TfkitError):
     """A recipe is wrong. `.faults` holds every fault, sorted by place; `str()` prints one a line."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
-        unique = dict.fromkeys(faults)
-        self.faults = sorted(unique, key=lambda fault: (fault.file, fault.line, fault.column, fault.path))
+        self.faults = by_place(faults)
         super().__init__("\n".join(str(fault) for fault in self.faults))
+
+
+class RecipeWarning(TfkitWarning):
+    """Something in a recipe that is accepted but is seldom meant; `.fault` says where it stands."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(fault.line_as("warning: "))

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tfkit.core.component import Problem
+from tfkit.core.component import Doubt, Problem
 from tfkit.core.errors import Fault, Place, RecipeError
 from tfkit.core.registry import nearest
 from tfkit.recipe.node import Node, inline
@@ -40,6 +40,7 @@ class Faults:
 
     def __init__(self, found: Iterable[Fault] = ()) -> None:
         self.found = list(found)
+        self.warnings: list[Fault] = []  # of what is accepted
         # parts, by slot and name, that code would bring which was not imported; None: nobody knows which
         self.awaited: frozenset[tuple[str, str]] | None = frozenset()
         # a value that could not be read at all is none of the things asked of it; once said is enough
@@ -58,6 +59,12 @@ class Faults:
         if len(self.found) > MAX_FAULTS:
             raise RecipeError(self.found)
 
+    def warn(self, node: Node, message: str, at_key: bool = False, path: str | None = None) -> None:
+        """A warning at a node's value, or at its key: the recipe is accepted, and `check` and `train` tell it."""
+        place = node.key_place if at_key and node.key_place is not None else node.place
+        if len(self.warnings) < MAX_FAULTS:
+            self.warnings.append(Fault(place, node.path if path is None else path, message))
+
     def unknown_key(self, node: Node, known: Sequence[str], what: str = "option") -> None:
         """A key that means nothing where it stands."""
         name = node.path.rpartition(".")[2]
@@ -67,10 +74,13 @@ class Faults:
         self.add(node, f"unknown {what}{listing}", suggestion, at_key=True)
 
     def problems(self, node: Node, problems: Iterable[Problem]) -> None:
-        """What a part finds that cannot fit, at the options it names."""
-        for option, message, suggestion in problems:
-            place, _ = find(node, option.split(".") if option else ())
-            self.add(place, message, suggestion)
+        """What a part finds that cannot fit, or is seldom meant, at the options it names."""
+        for problem in problems:
+            place, _ = find(node, problem.option.split(".") if problem.option else ())
+            if isinstance(problem, Doubt):
+                self.warn(place, problem.message)
+            else:
+                self.add(place, problem.message, problem.suggestion)
 
     def invalid(self, node: Node, error: ValidationError, model: type[BaseModel] | None = None) -> None:
         """Everything that Pydantic found wrong in the data of `node`, at the places where it stands."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
-from tfkit.core.errors import RecipeError
+from tfkit.core.errors import Fault, RecipeError, RecipeWarning, by_place
 from tfkit.recipe.compose import Composed, compose
 from tfkit.recipe.contradictions import Contradictions, data_parts
 from tfkit.recipe.faults import Faults, shown
@@ -34,7 +35,10 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 @dataclass(frozen=True)
 class Recipe:
-    """A validated recipe. `root` is the merged text with the place of every value."""
+    """A validated recipe. `root` is the merged text with the place of every value.
+
+    `warnings` are sorted by place; `tell_warnings` tells them.
+    """
 
     name: str
     root: Node
@@ -45,9 +49,15 @@ class Recipe:
     train: Train
     generate: Generate
     imports: tuple[str, ...] = ()
+    warnings: tuple[Fault, ...] = field(default=(), compare=False)
     _resolved: dict[int | None, tuple[Blueprint, ModelResolver]] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    def tell_warnings(self) -> None:
+        """Warn (RecipeWarning) of what is accepted but is seldom meant, in the name of the caller's caller."""
+        for fault in self.warnings:
+            warnings.warn(RecipeWarning(fault), stacklevel=3)
 
     def blueprint(self, vocab_size: int | None = None) -> Blueprint:
         """The architecture, fully spelled out. `vocab_size` is what `vocab_size: tokenizer` stands for.
@@ -191,7 +201,7 @@ def _imported(
     recipe = _validate(composed, tuple(importer.done.values()), faults, saved)
     if faults.found or recipe is None:
         raise RecipeError(faults.found)
-    return recipe
+    return replace(recipe, warnings=tuple(by_place(faults.warnings)))
 
 
 def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, saved: bool) -> Recipe | None:

@@ -119,6 +119,8 @@ def answered(mutant: Mutant) -> bool:
     except RecipeError as error:
         check_faults(error.faults, mutant)
         return False
+    if recipe.warnings:
+        check_faults(list(recipe.warnings), mutant)
     check_accepted(recipe)
     return True
 

@@ -1,0 +1,105 @@
+"""What a recipe may say though it is seldom meant: accepted, and told with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from torch import Tensor
+
+import tfkit
+from tfkit.cli.main import WRONG, main
+from tfkit.components.norm import Norm
+from tfkit.core import component
+from tfkit.core.component import Doubt, Problem
+from tfkit.core.errors import RecipeWarning, RunError
+from tfkit.recipe.load import load_recipe
+
+TEXT = """\
+tfkit: 1
+model:
+  type: decoder
+  d_model: 8
+  vocab_size: 20
+  num_layers: 2
+  embedding: tokens
+  layer:
+    norm: {type: doubtful, size: 1}
+    attention: {type: multi_head, num_heads: 2}
+    feedforward: {type: mlp, d_ff: 16}
+  head: language_model
+"""
+SAYS = "mine.yaml:9:34: warning: model.layer.norm.size: 1 is seldom meant"
+
+
+@pytest.fixture(autouse=True)
+def doubtful(tmp_path, monkeypatch):
+    """A working folder with a recipe, and a norm that doubts its option."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(TEXT)
+
+    @tfkit.register("norm", "doubtful")
+    class Doubtful(Norm):
+        class Config(component.Config):
+            size: int
+
+            def check(self, shape: tfkit.Shape) -> Iterator[Problem]:
+                if self.size == 1:
+                    yield Doubt("size", "1 is seldom meant")
+                if self.size < 1:
+                    yield Problem("size", "must be at least 1")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+
+def test_a_doubt_is_a_warning_with_its_place_told_once_for_all_layers():
+    (found,) = load_recipe("mine.yaml").warnings
+    assert (found.file, found.line, found.column, found.path) == ("mine.yaml", 9, 34, "model.layer.norm.size")
+    assert str(RecipeWarning(found)) == SAYS
+
+
+def test_warnings_are_sorted_by_place():
+    sets = ["model.encoder.layer.norm.size=1", "model.decoder.layer.norm.size=1", "model.type=encoder_decoder"]
+    sets += ["model.layer.cross_attention.num_heads=2"]
+    found = load_recipe("mine.yaml", sets=sets).warnings
+    assert [warning.file for warning in found] == [
+        "--set model.decoder.layer.norm.size=1",
+        "--set model.encoder.layer.norm.size=1",
+    ]
+
+
+def test_a_recipe_without_doubts_has_no_warnings():
+    assert load_recipe("mine.yaml", overrides={"model.layer.norm.size": 2}).warnings == ()
+
+
+def test_a_fault_is_a_fault_whatever_is_doubted_beside_it():
+    result = CliRunner().invoke(main, ["check", "mine.yaml", "--set", "model.final_norm={type: doubtful, size: 0}"])
+    assert (result.exit_code, result.stdout) == (WRONG, "")
+    assert "must be at least 1" in result.stderr
+    assert "warning" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_commands_tell_them_on_stderr_and_go_on(command):
+    result = CliRunner().invoke(main, [command, "mine.yaml"])
+    assert (result.exit_code, result.stderr) == (0, f"{SAYS}\n")
+    assert result.stdout
+
+
+def test_check_tells_those_of_every_recipe():
+    Path("other.yaml").write_text(TEXT)
+    result = CliRunner().invoke(main, ["check", "mine.yaml", "other.yaml"])
+    assert result.stderr.splitlines() == [SAYS, SAYS.replace("mine", "other")]
+
+
+def test_training_tells_them_before_anything_else(tmp_path):
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "file").touch()
+    with pytest.warns(RecipeWarning) as told, pytest.raises(RunError):
+        tfkit.train("mine.yaml", out=taken)
+    assert [str(warning.message) for warning in told] == [SAYS]
+    assert told[0].filename == __file__
