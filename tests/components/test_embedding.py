@@ -63,12 +63,12 @@ def test_scale(scale: Any, factor: float) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_everything_at_once_in_the_order_of_the_formula(after: bool) -> None:
-    part = build(scale=3.0, segments=2, norm="layer_norm", d_embedding=2, norm_after_projection=after)
+    part = build(scale=3.0, segments=2, norm="layer_norm", d_embedding=3, norm_after_projection=after)
     types = torch.tensor([[0, 1, 1], [1, 0, 0]])
-    assert part.width == 2 and part.norm.weight.shape == (4 if after else 2,)
+    assert part.width == 3 and part.norm.weight.shape == (4 if after else 3,)
     total = 3 * part.tokens.weight[IDS] + part.segments.weight[types] + PLACED  # type: ignore[union-attr]
     weight, bias = part.projection.weight, part.projection.bias
-    eps, wide = 1e-5, 4 if after else 2
+    eps, wide = 1e-5, 4 if after else 3
 
     def norm(x: Tensor) -> Tensor:
         centred = x - x.sum(-1, keepdim=True) / wide

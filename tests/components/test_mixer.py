@@ -110,7 +110,9 @@ def test_short_convolution_follows_its_formula() -> None:
     assert torch.allclose(part(x, context_of()), want, atol=1e-12)
 
 
-@pytest.mark.parametrize("options", [{}, {"norm": "rms_norm", "d_state": 3, "d_conv": 2, "expand": 1}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"norm": "rms_norm", "rank": 2, "d_state": 3, "d_conv": 2, "expand": 1}], ids=str
+)
 @torch.no_grad()
 def test_mamba_follows_its_formula(options: dict[str, Any]) -> None:
     x, part = states(), part_of("mamba", **options)

@@ -36,8 +36,14 @@ def class_count(classes: int | str) -> int:
     return 1 if isinstance(classes, str) else classes
 
 
+def _not_zero(value: float) -> float:
+    if value == 0:
+        raise ValueError("expected a number other than 0")
+    return value
+
+
 # R19: no arithmetic, only the two roots that papers use.
-Scale = Number | Literal["sqrt_d_model", "1/sqrt_d_model"] | None
+Scale = Annotated[Number, AfterValidator(_not_zero)] | Literal["sqrt_d_model", "1/sqrt_d_model"] | None
 
 
 def scale_factor(scale: float | str | None, d_model: int) -> float:

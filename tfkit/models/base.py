@@ -37,6 +37,8 @@ class Model(Component, nn.Module):
 
     # the stacks of this topology, each with whether it hides the future unless a recipe says otherwise
     sides: ClassVar[Mapping[Side, bool]] = {}
+    # whether a decoder beside an encoder reads it by cross-attention and in no other way
+    joined_by_cross_attention: ClassVar[bool] = True
 
     def __init__(self, config: Config, blueprint: Blueprint) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from tfkit.core.errors import Place
 from tfkit.core.shape import Side
 from tfkit.recipe.faults import Faults, shown
 from tfkit.recipe.node import Node, shorten
+from tfkit.recipe.pool import check_pool
 from tfkit.recipe.prepare import Preparer, stack_norm
 from tfkit.recipe.sizes import WIDTH_LIMIT
 from tfkit.recipe.values import given, is_whole, mapping
@@ -63,6 +64,8 @@ class HeadResolver:
         keys = self.stacks[plan.side]
         config = Preparer(self.faults, stack_norm(keys)).config(node, "head", plan.shape(plan.num_layers))
         self._check_table(config, plan, node)
+        if config is not None and plan.layers:
+            check_pool(config, plan, node, self.faults)
         return config
 
     def _check_table(self, config: Config | None, plan: StackPlan, node: Node) -> None:

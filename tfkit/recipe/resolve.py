@@ -12,11 +12,13 @@ from tfkit.recipe.distinct import DistinctLayers, sharing
 from tfkit.recipe.faults import Faults
 from tfkit.recipe.heads import HeadResolver
 from tfkit.recipe.layers import LayerResolver
+from tfkit.recipe.memory import check_memory_is_read
 from tfkit.recipe.merge import merge
 from tfkit.recipe.node import Node
 from tfkit.recipe.pattern import MAX_LAYERS, Entry, combinations, expand
 from tfkit.recipe.positions import stack_positions
 from tfkit.recipe.prepare import Preparer, stack_norm, validated
+from tfkit.recipe.sight import check_sight
 from tfkit.recipe.sizes import Sizes, Vocabulary
 from tfkit.recipe.text import StackText
 from tfkit.recipe.values import given, mapping, rate
@@ -56,6 +58,11 @@ class ModelResolver:
             encoder, decoder = plans["encoder"], plans["decoder"]
             plans["encoder"] = replace(encoder, other_depth=decoder.num_layers)
             plans["decoder"] = replace(decoder, other_depth=encoder.num_layers)
+        joined = len(plans) > 1 and kind.part.joined_by_cross_attention  # type: ignore[attr-defined]
+        for side, distinct in self.layers.items():
+            check_sight(distinct, plans[side], is_memory=joined and side == "encoder")
+            if joined or len(plans) == 1:
+                check_memory_is_read(distinct.layers, plans[side])
         self.partial = self._blueprint(kind, plans)
         return self.partial if all(plan.layers for plan in plans.values()) else None
 
@@ -140,7 +147,14 @@ class ModelResolver:
         embedding = None if node is None else preparer.config(node, "embedding", plan.shape())
         width = plan.d_model if embedding is None else embedding.width(plan.shape())  # type: ignore[attr-defined]
         position = stack_positions(keys.get("position"), plan, width, preparer)
-        return replace(plan, embedding=embedding, position=position, final_norm=self._final_norm(plan, keys))
+        holds = [most for config in position if (most := config.part.holds(config)) is not None]  # type: ignore[attr-defined]
+        return replace(
+            plan,
+            max_length=min(holds, default=None) if plan.max_length is None else plan.max_length,
+            embedding=embedding,
+            position=position,
+            final_norm=self._final_norm(plan, keys),
+        )
 
     def _final_norm(self, plan: StackPlan, keys: Mapping[str, Node]) -> Config | None:
         """A stack ends in a norm when its last layer's layout says so, unless `final_norm` says otherwise (R12)."""

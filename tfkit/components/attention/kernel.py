@@ -41,6 +41,13 @@ class KernelAttention(Attention):
             for option, message in check_bias(self.bias, PROJECTIONS):
                 yield Problem(option, message)
 
+            if self.num_features(shape) == 1:
+                yield Problem("", "queries are compared by one feature, which cancels out: what they ask never learns")
+
+        def num_features(self, shape: Shape) -> int:
+            """Features that queries and keys are compared by."""
+            return self.width(shape)
+
         def width(self, shape: Shape) -> int:
             """Width of one head."""
             return self.head_dim or shape.d_model // self.num_heads

@@ -28,13 +28,17 @@ class Performer(KernelAttention):
         )
         orthogonal: bool = Field(True, description="features orthogonal in groups of head_dim, for a smaller error")
 
+        def num_features(self, shape: Shape) -> int:
+            dim = self.width(shape)
+            return self.features or max(1, round(dim * math.log(max(dim, 1))))
+
     capabilities = KernelAttention.capabilities | {"temperature"}
     config: Config
     directions: Tensor
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)
-        self.features = config.features or max(1, round(self.head_dim * math.log(self.head_dim)))
+        self.features = config.num_features(shape)
         self.register_buffer("directions", torch.empty(self.features, self.head_dim))
         self.redraw()
 

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from tfkit.components.feedforward.base import FeedForward
 from tfkit.components.feedforward.router import AnyRouter, Choice
 from tfkit.core import component
-from tfkit.core.component import Problem, Slot
+from tfkit.core.component import Doubt, Problem, Slot
 from tfkit.core.context import Context
 from tfkit.core.options import NonNegativeInt, PositiveInt
 from tfkit.core.registry import register
@@ -57,10 +57,27 @@ class Experts(FeedForward):
             else:
                 for option, message in self.router.check(self.num_experts, self.num_active):
                     yield Problem(f"router.{option}", message)
+                yield from self._check_weights()
             yield from self._check_inner("expert", self.expert, shape)
             if self.shared_expert is not None:
                 yield from self._check_inner("shared_expert", self.shared_expert, shape)
             yield from self._check_shared()
+
+        def _check_weights(self) -> Iterator[Problem]:
+            """A router learns from the task by the weights of the experts; one that is always 1 says nothing."""
+            if self.router.weighs(self.num_experts, self.num_active):
+                return
+            if self.num_experts == 1:
+                text = "the weight of the only expert is always 1: the router does nothing, and never learns"
+                yield Doubt("num_experts", text)
+                return
+            option = "over" if self.router.over == "chosen" else "normalized"
+            text = "the weight of the one chosen expert is always 1, so that the router"
+            if self.router.balance_loss or self.router.z_loss:
+                yield Doubt(f"router.{option}", f"{text} learns from its auxiliary losses alone")
+            else:
+                way = f"leave {option} out, or choose more experts (num_active)"
+                yield Problem(f"router.{option}", f"{text} never learns; {way}")
 
         def _check_inner(self, option: str, config: component.Config, shape: Shape) -> Iterator[Problem]:
             if isinstance(config, Experts.Config):

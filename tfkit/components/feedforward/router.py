@@ -67,6 +67,14 @@ class Router(BaseModel):
             yield "selection_rate", "there is no selection bias to move; say selection_bias: true"
         yield from self._check_groups(num_experts, num_active)
 
+    def weighs(self, num_experts: int, num_active: int) -> bool:
+        """Whether the weights of the chosen experts depend on the scores, by which a router learns from the task.
+
+        The weight of one expert is always 1 where it is taken among the chosen ones, or where there is no other.
+        """
+        only = num_experts == 1 and self.type == "softmax"
+        return num_active > 1 or not (only or self.normalized or self.over == "chosen")
+
     def _check_groups(self, num_experts: int, num_active: int) -> Iterator[tuple[str, str]]:
         groups = self.num_groups or 1
         active = self.active_groups or groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from tfkit.components.head.base import Head
 from tfkit.components.head.pool import pool
+from tfkit.core.component import Problem
 from tfkit.core.options import Activation, NonNegativeInt, Width
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
@@ -34,6 +36,11 @@ class Pooled(Head):
         activation: Activation | None = Field(None, description="after a dense layer (BERT: tanh); none: no activation")
         bias: bool = Field(True, description="a bias of the dense layer")
         normalized: bool = Field(False, description="divided by its length")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if self.normalized and (self.d_output or shape.d_model) == 1:
+                option = "normalized" if self.d_output is None else "d_output"
+                yield Problem(option, "a vector of one number divided by its length is only a sign: nothing learns")
 
     config: Config
 

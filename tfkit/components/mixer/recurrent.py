@@ -52,6 +52,7 @@ class Recurrent(Mixer):
 
     capabilities = frozenset({"causal", "bidirectional", "cache", "padding"})
     residual_outputs = ("output",)
+    two_ways = True
     cell: ClassVar[type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]]
     config: Config
 

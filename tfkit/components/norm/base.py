@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -38,9 +39,18 @@ class GroupedConfig(component.Config):
         None, description="channels normed together, each with a weight of its own; none: all (Cohere: head_dim)"
     )
 
+    # what is left of so few channels: nothing that a gradient goes through
+    leaves: ClassVar[Mapping[int, str]] = {}
+
     def check(self, shape: Shape) -> Iterator[Problem]:
         if self.group_size is not None and shape.d_model % self.group_size:
             yield Problem("group_size", f"groups of {self.group_size} channels do not divide the width {shape.d_model}")
+        width = self.group_size or shape.d_model
+        if width in self.leaves:
+            option = "" if self.group_size is None else "group_size"
+            least = max(self.leaves) + 1
+            text = f"of {width} channel{'s' * (width > 1)} '{self.part.part_name}' leaves {self.leaves[width]}"
+            yield Problem(option, f"{text}, so that nothing before it learns; it needs at least {least}")
 
 
 def grouped(x: Tensor, size: int) -> Tensor:

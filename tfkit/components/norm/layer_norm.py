@@ -23,6 +23,8 @@ class LayerNorm(Norm):
         affine: bool = Field(True, description="a learned weight, and the bias; false: neither")
         weight_offset: Number = Field(0.0, description="what the weight counts from: 1 makes a weight of 0 neutral")
 
+        leaves = {1: "only its bias", 2: "only which of them is larger"}
+
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:

@@ -25,6 +25,8 @@ class RMSNorm(Norm):
             0.0, description="what the weight counts from: 1 makes a weight of 0 neutral (Gemma)"
         )
 
+        leaves = {1: "only the sign"}
+
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:

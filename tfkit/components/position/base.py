@@ -58,6 +58,11 @@ class Position(Component, nn.Module):
         """The hooks that do something with these options; all that the part overrides, unless it knows better."""
         return cls.hooks()
 
+    @classmethod
+    def holds(cls, config: Config) -> int | None:
+        """Longest text in tokens that a part with these options can serve; None: as its stack's max_length says."""
+        return None
+
     @property
     def moves(self) -> bool:
         """Whether what is said of a place changes as the text grows, so that a past cannot keep it."""

@@ -52,6 +52,10 @@ class Learned(Position):
         self.skips_padding = config.skip_padding
         self.table = nn.Embedding(length + config.offset, shape.d_model)
 
+    @classmethod
+    def holds(cls, config: component.Config) -> int | None:
+        return config.max_length if isinstance(config, cls.Config) else None
+
     def embed(self, positions: Tensor) -> Tensor:
         self._check(positions)
         rows = positions + self.config.offset if self.config.offset else positions
