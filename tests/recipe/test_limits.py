@@ -164,13 +164,6 @@ def test_what_does_not_repeat_is_written_as_it_is():
     assert [*before, *filled[:room], *after] == order
 
 
-def test_a_decoder_without_cross_attention_stays_without(tmp_path):
-    model = recipe({"attention": None}, layers={"local": {"attention": {"type": "multi_head", "num_heads": 2}}})
-    model["model"] |= {"type": "encoder_decoder", "pattern": ["local"]}
-    loaded = load_recipe(model)
-    assert again(tmp_path, loaded).blueprint() == loaded.blueprint()
-
-
 def test_a_cross_attention_with_a_gate_of_its_own(tmp_path):
     cross = {"type": "multi_head", "num_heads": 2, "gate": {"over": "head"}}
     loaded = load_recipe(recipe({"cross_attention": cross}, type="encoder_decoder"))

@@ -10,10 +10,10 @@ from torch import nn
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.errors import Place
+from tfkit.core.options import check_norm
 from tfkit.core.shape import Side
 from tfkit.recipe.faults import Faults, shown
 from tfkit.recipe.node import Node, shorten
-from tfkit.recipe.pool import check_pool
 from tfkit.recipe.prepare import Preparer, stack_norm
 from tfkit.recipe.sizes import WIDTH_LIMIT
 from tfkit.recipe.values import given, is_whole, mapping
@@ -64,13 +64,14 @@ class HeadResolver:
         keys = self.stacks[plan.side]
         config = Preparer(self.faults, stack_norm(keys)).config(node, "head", plan.shape(plan.num_layers))
         self._check_table(config, plan, node)
-        if config is not None and plan.layers:
-            check_pool(config, plan, node, self.faults)
         return config
 
     def _check_table(self, config: Config | None, plan: StackPlan, node: Node) -> None:
-        """A head that is tied to a token table, or looks for a token, reads ids."""
+        """A head that is tied to a token table, or looks for a token, reads ids; its norm has the table's width."""
         if _has_table(plan, given(self.stacks[plan.side], "embedding")):
+            if getattr(config, "tied", False) and plan.embedding is not None:
+                width: int = plan.embedding.table_width(plan.shape())  # type: ignore[attr-defined]
+                self.faults.problems(node, check_norm("norm", getattr(config, "norm", None), width))
             return
         if getattr(config, "tied", False):
             self.faults.add(mapping(node).get("tied", node), f"tied to a token table, and the {plan.side} has none")

@@ -18,6 +18,7 @@ from tfkit.recipe.node import Node
 from tfkit.recipe.pattern import MAX_LAYERS, Entry, combinations, expand
 from tfkit.recipe.positions import stack_positions
 from tfkit.recipe.prepare import Preparer, stack_norm, validated
+from tfkit.recipe.readers import check_readers
 from tfkit.recipe.sight import check_sight
 from tfkit.recipe.sizes import Sizes, Vocabulary
 from tfkit.recipe.text import StackText
@@ -64,7 +65,10 @@ class ModelResolver:
             if joined or len(plans) == 1:
                 check_memory_is_read(distinct.layers, plans[side])
         self.partial = self._blueprint(kind, plans)
-        return self.partial if all(plan.layers for plan in plans.values()) else None
+        if not all(plan.layers for plan in plans.values()):
+            return None
+        check_readers(self.node, self.partial, self.faults)
+        return self.partial
 
     def _topology(self) -> Config | None:
         if not isinstance(self.node.value, dict):

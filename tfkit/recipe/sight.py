@@ -16,6 +16,7 @@ from tfkit.recipe.values import mapping
 
 # masks are tried on so many tokens, each against each; where nothing is seen then, the ends of so long a text
 NEAR, FAR = 128, 1 << 20
+MIXING = ("attention", "mixer")  # the slots of sublayers in which the tokens of a text meet
 
 
 class Sight(NamedTuple):
@@ -42,18 +43,20 @@ def check_sight(layers: DistinctLayers, plan: StackPlan, is_memory: bool) -> Non
         return
     for layer, node in zip(plan.layers, layers.nodes, strict=True):
         masks = written_masks(stack, mapping(node))
-        if masks and _attends(layer) and mask_sight(layer, plan) == NOTHING:
+        if masks and _chooses(layer) and mask_sight(layer, plan) == NOTHING:
             text = "each token sees only itself: its attention is a choice of one, and queries and keys never learn"
             stack.faults.warn(masks[-1], text)
 
 
 def mixes(layer: LayerPlan) -> bool:
-    """Whether a layer has a sublayer in which tokens of the text meet."""
-    return any(not sub.memory and sub.config.part.part_slot in ("attention", "mixer") for sub in layer.sublayers)
+    """Whether the tokens of the text meet in a layer."""
+    return any(not sub.memory and sub.config.part.part_slot in MIXING for sub in layer.sublayers)
 
 
-def _attends(layer: LayerPlan) -> bool:
-    return any(not sub.memory and sub.config.part.part_slot == "attention" for sub in layer.sublayers)
+def _chooses(layer: LayerPlan) -> bool:
+    """Whether a layer has an attention over its own tokens that has no choice but among them."""
+    own = [sub.config for sub in layer.sublayers if not sub.memory and sub.config.part.part_slot == "attention"]
+    return any(not getattr(config, "sinks", False) for config in own)
 
 
 def sight(layer: LayerPlan, plan: StackPlan) -> Sight:

@@ -9,12 +9,11 @@ from .seeds import healed, part
 from .tree import Pairs, sites
 
 KINDS = ("local", "global", "first")
-SUBLAYERS = ("attention", "mixer", "cross_attention", "feedforward")
 # what may stand in a layer besides its sublayers: the slot, and how often it is said
 IN_LAYER = {"position": ("position", 0.15), "mask": ("mask", 0.2), "attention_norm": ("norm", 0.1)}
 IN_LAYER |= {"feedforward_norm": ("norm", 0.1), "cross_attention_norm": ("norm", 0.05)}
-VARIED = ("size", "num_heads", "d_ff", "dilation", "num_buckets", "theta", "d_hidden")  # by `per_layer`
-UNUSED = ("dropout", "final_dropout", "mask_rate", "vectors", "frozen")  # chance, files, and what is not to learn
+# chance, files, what is not to learn, and an activation that may never let anything pass
+UNUSED = ("dropout", "final_dropout", "mask_rate", "vectors", "frozen", "threshold")
 
 
 def drawn(random: Random) -> Pairs:
@@ -28,14 +27,24 @@ def drawn(random: Random) -> Pairs:
         model += [
             [side, Pairs(_stack(random, whole=False))] for side in ("encoder", "decoder") if random.random() < 0.6
         ]
-    return healed(_without(Pairs([["tfkit", 1], ["model", model]])), 12)
-
-
-def _without(tree: Pairs) -> Pairs:
-    """The tree without the keys in UNUSED."""
-    for holder in [tree, *(site.value for site in sites(tree) if isinstance(site.value, Pairs))]:
+    recipe = Pairs([["tfkit", 1], ["model", model]])
+    for holder in [recipe, *(site.value for site in sites(recipe) if isinstance(site.value, Pairs))]:
         holder[:] = [pair for pair in holder if pair[0] not in UNUSED]
-    return tree
+        # one unit alone may be shut for all tokens
+        holder[:] = [[key, 3 if key == "d_ff" and value == 1 else value] for key, value in holder]
+    if random.random() < 0.2:
+        _vary(model, random)
+    return healed(recipe, 12)
+
+
+def _vary(model: Pairs, random: Random) -> None:
+    """A number or a boolean of the layer becomes one for each layer."""
+    keys = {key: value for key, value in model if key in ("layer", "num_layers")}
+    found = [site for site in sites(keys["layer"]) if type(site.value) in (int, bool)]
+    if found:
+        site = random.choice(found)
+        other = not site.value if isinstance(site.value, bool) else random.choice((1, 2, 4))
+        site.value = Pairs([["per_layer", [random.choice((site.value, other)) for _ in range(keys["num_layers"])]]])
 
 
 def _stack(random: Random, whole: bool) -> list[Any]:
@@ -44,7 +53,7 @@ def _stack(random: Random, whole: bool) -> list[Any]:
     def says(chance: float) -> bool:
         return random.random() < (chance if whole else chance / 3)
 
-    keys: list[Any] = [["d_model", random.choice((1, 2, 4, 6, 8, 8, 8, 16))]] if whole or says(0.3) else []
+    keys: list[Any] = [["d_model", random.choice((2, 4, 6, 8, 8, 8, 16))]] if whole or says(0.3) else []
     keys += [["vocab_size", random.choice((2, 11, 20))]] if whole or says(0.3) else []
     keys += [["num_layers", random.choice((1, 2, 2, 3, 4))]] if whole or says(0.5) else []
     keys += [["max_length", random.choice((1, 2, 5, 16, 16, 16))]] if says(0.8) else []

@@ -98,7 +98,8 @@ class MultiHead(Attention):
             return self.head_dim or shape.d_model // self.num_heads
 
     capabilities = frozenset(CAPABILITIES)
-    inert = frozenset({"key.bias"})  # the same number on every score of a row leaves softmax as it was
+    # the same number on every score of a row leaves softmax as it was
+    inert = frozenset({"key.bias", "key_norm.bias"})
     residual_outputs = ("output",)
     gained = ("value", "output")
     together = ("query", "key", "value")

@@ -68,8 +68,7 @@ class Experts(FeedForward):
             if self.router.weighs(self.num_experts, self.num_active):
                 return
             if self.num_experts == 1:
-                text = "the weight of the only expert is always 1: the router does nothing, and never learns"
-                yield Doubt("num_experts", text)
+                yield Doubt("num_experts", "the weight of the only expert is always 1, so that the router does nothing")
                 return
             option = "over" if self.router.over == "chosen" else "normalized"
             text = "the weight of the one chosen expert is always 1, so that the router"

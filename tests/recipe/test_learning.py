@@ -1,0 +1,421 @@
+"""What a recipe describes can learn: every parameter has a gradient, or the recipe is refused, or warned of by name.
+
+The same recipes are drawn every time. For others:
+LEARN_SEED=7 LEARN_DRAWN=5000 pytest -m slow tests/recipe/test_learning.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Config
+from tfkit.core.errors import RecipeError
+from tfkit.core.registry import REGISTRY, is_shipped, register
+from tfkit.models.base import Model
+from tfkit.models.encoder_decoder import EncoderDecoder
+from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.shipped import shipped_recipes
+
+from .fuzz.drawn import drawn
+from .fuzz.learning import dead
+from .fuzz.tree import flow, plain
+
+FEW, MANY = 50, int(os.environ.get("LEARN_DRAWN", 2_000))
+SEED = os.environ.get("LEARN_SEED", "0")
+SLOTS = ("attention", "mixer", "feedforward", "norm", "residual", "position", "embedding", "head", "mask")
+
+
+# ------------------------------------------------------------------------------------------------------ drawn recipes
+
+
+def accepted(count: int) -> Iterator[tuple[str, Recipe]]:
+    """The drawn recipes that are accepted, each with its text."""
+    for number in range(count):
+        tree = drawn(Random(f"{SEED}-{number}"))
+        try:
+            yield flow(tree), load_recipe(plain(tree))
+        except RecipeError:
+            continue
+
+
+def hold(text: str, recipe: Recipe) -> None:
+    """Everything learns, or something that does not is told."""
+    if not recipe.warnings:
+        assert not dead(recipe.blueprint()), text
+
+
+def parts(blueprint: Blueprint) -> Iterator[Config]:
+    yield from (config for plan in blueprint.stacks() for config in plan.parts())
+    ends = [end for plan in blueprint.stacks() for end in (plan.embedding, plan.final_norm)]
+    yield from (config for config in (*ends, blueprint.head) if config is not None)
+
+
+def test_in_a_few_drawn_recipes_every_parameter_can_learn():
+    found = list(accepted(FEW))
+    assert len(found) > FEW // 4
+    for text, recipe in found:
+        hold(text, recipe)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_in_many_drawn_recipes_every_parameter_can_learn():
+    met: set[tuple[str, str]] = set()
+    told: Counter[str] = Counter()
+    for text, recipe in accepted(MANY):
+        hold(text, recipe)
+        met |= {(config.part.part_slot, config.part.part_name) for config in parts(recipe.blueprint())}
+        if recipe.warnings:
+            told[" ".join(warning.message for warning in recipe.warnings)] += not dead(recipe.blueprint(), tries=4)
+    shipped = {(slot, name) for slot in SLOTS for name, part in REGISTRY.load(slot).items() if is_shipped(part)}
+    assert shipped <= met  # the draw is over the whole language
+    # texts of one token are told of parts without weights too, an idle router may have auxiliary losses
+    spared = {words for words, count in told.items() if count} - {
+        words for words in told if "texts of one token" in words or "router" in words
+    }
+    assert not spared, "warned of, and everything learns"
+
+
+def test_what_cannot_learn_is_found():
+    """The measure itself: weights that a zero shuts out, and weights that a gate shuts out only at first."""
+    recipe = load_recipe(small())
+    assert dead(recipe.blueprint()) == []
+
+    @register("feedforward", "shut")
+    class Shut(REGISTRY.get("feedforward", "mlp")):  # type: ignore[misc]
+        def forward(self, x: Any, context: Any) -> Any:
+            return 0 * super().forward(x, context)
+
+    @register("feedforward", "gated")
+    class Gated(REGISTRY.get("feedforward", "mlp")):  # type: ignore[misc]
+        def __init__(self, config: Config, shape: Any) -> None:
+            super().__init__(config, shape)
+            self.gate = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: Any, context: Any) -> Any:
+            return self.gate * super().forward(x, context)
+
+    shut = load_recipe(small(layer={"feedforward": {"type": "shut", "d_ff": 4}})).blueprint()
+    weights = [f"feedforward.{side}.{kind}" for side in ("down", "up") for kind in ("bias", "weight")]
+    weights += ["feedforward_norm.bias", "feedforward_norm.weight"]
+    assert dead(shut) == [f"decoder.layers.{layer}.{weight}" for layer in (0, 1) for weight in weights]
+    assert dead(load_recipe(small(layer={"feedforward": {"type": "gated", "d_ff": 4}})).blueprint()) == []
+
+
+# ----------------------------------------------------------------------------------------------------- one by one
+
+
+def small(layer: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
+    """A small decoder; `layer` and `model` change it."""
+    parts: dict[str, Any] = {"residual": "pre_norm", "norm": "layer_norm"}
+    parts |= {"attention": {"type": "multi_head", "num_heads": 2}, "feedforward": {"type": "mlp", "d_ff": 16}}
+    keys = {"type": "decoder", "d_model": 8, "vocab_size": 20, "num_layers": 2, "embedding": "tokens"}
+    return {"tfkit": 1, "model": {**keys, "layer": parts | (layer or {}), "head": "language_model", **model}}
+
+
+def faults(recipe: dict[str, Any]) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(recipe)
+    return [f"{fault.path}: {fault.message}" for fault in caught.value.faults]
+
+
+def warned(recipe: dict[str, Any]) -> list[str]:
+    """The warnings, of which each names something that cannot learn."""
+    loaded = load_recipe(recipe)
+    assert dead(loaded.blueprint(), tries=6)
+    return [f"{warning.path}: {warning.message}" for warning in loaded.warnings]
+
+
+def quiet(recipe: dict[str, Any]) -> bool:
+    loaded = load_recipe(recipe)
+    return not loaded.warnings and not dead(loaded.blueprint())
+
+
+NORMS = {
+    "layer_norm": "of {} channel{} 'layer_norm' leaves only {}, so that nothing before it learns; it needs at least 3",
+    "rms_norm": "of {} channel{} 'rms_norm' leaves only {}, so that nothing before it learns; it needs at least 2",
+}
+
+
+@pytest.mark.parametrize(
+    ("norm", "size", "leaves"),
+    [("layer_norm", 1, "its bias"), ("layer_norm", 2, "which of them is larger"), ("rms_norm", 1, "the sign")],
+)
+def test_a_norm_of_too_few_channels(norm, size, leaves):
+    text = NORMS[norm].format(size, "s" * (size > 1), leaves)
+    assert faults(small({"norm": {"type": norm, "group_size": size}})) == [f"model.layer.norm.group_size: {text}"]
+    attention = {"type": "multi_head", "num_heads": 2, "head_dim": size, "qk_norm": norm}
+    assert faults(small({"attention": attention})) == [f"model.layer.attention.qk_norm: {text}"]
+    assert faults(small({"norm": norm}, final_norm="none", d_model=size)) != []
+    attention |= {"head_dim": size + 1 + (size == 1 and norm == "layer_norm")}
+    assert quiet(small({"attention": attention, "norm": norm}))
+
+
+def test_a_tied_heads_norm_has_the_width_of_the_table():
+    embedding = {"type": "tokens", "d_embedding": 2}
+    head = {"type": "masked_lm", "tied": True}
+    text = NORMS["layer_norm"].format(2, "s", "which of them is larger")
+    model = small(type="encoder", embedding=embedding, head=head | {"norm": "layer_norm"})
+    assert faults(model) == [f"model.head.norm: {text}"]
+    assert load_recipe(small(type="encoder", embedding=embedding, head=head | {"norm": "none"}))
+
+
+def experts(**options: Any) -> dict[str, Any]:
+    expert = {"type": "mlp", "d_ff": 4}
+    return {"feedforward": {"type": "experts", "num_experts": 4, "num_active": 1, "expert": expert} | options}
+
+
+ONE = "the weight of the one chosen expert is always 1, so that the router"
+
+
+@pytest.mark.parametrize("router", [{"over": "chosen"}, {"normalized": True}, {"type": "sigmoid", "normalized": True}])
+def test_a_router_of_one_expert_that_never_learns(router):
+    (option,) = [key for key in router if key != "type"]
+    way = f"leave {option} out, or choose more experts (num_active)"
+    place = f"model.layer.feedforward.router.{option}"
+    recipe = experts(router={"type": "softmax"} | router)
+    assert faults(small(recipe)) == [f"{place}: {ONE} never learns; {way}"]
+    assert quiet(small(experts(num_active=2, router={"type": "softmax"} | router)))
+    losses = experts(router={"type": "softmax", "balance_loss": 0.1} | router)
+    (found,) = load_recipe(small(losses)).warnings
+    assert (found.path, found.message) == (place, f"{ONE} learns from its auxiliary losses alone")
+
+
+def test_a_router_of_one_expert_that_learns():
+    assert quiet(small(experts()))
+    assert quiet(small(experts(router="sigmoid")))
+
+
+def test_the_only_expert_is_a_baseline():
+    text = "the weight of the only expert is always 1, so that the router does nothing"
+    assert warned(small(experts(num_experts=1))) == [f"model.layer.feedforward.num_experts: {text}"]
+    assert quiet(small(experts(num_experts=1, router="sigmoid")))
+
+
+ALONE = "each token sees only itself: its attention is a choice of one, and queries and keys never learn"
+
+
+@pytest.mark.parametrize(
+    ("type", "mask"),
+    [
+        ("decoder", {"type": "window", "size": 1}),
+        ("encoder", {"type": "window", "size": 1}),
+        ("decoder", {"type": "window", "before": 0}),
+        ("decoder", {"type": "chunk", "size": 1}),
+        ("decoder", "reverse_causal"),
+        ("decoder", {"type": "dilated", "dilation": 40}),
+        ("encoder", {"type": "dilated", "dilation": 2**31}),
+    ],
+)
+def test_a_token_that_sees_only_itself(type, mask):
+    length = {"max_length": 30} if mask == {"type": "dilated", "dilation": 40} else {}
+    recipe = small(type=type, mask=mask)
+    recipe["model"] |= length
+    if mask == "reverse_causal":
+        assert faults(recipe) == ["model.mask: causal and reverse_causal on one layer leave each token only itself"]
+    else:
+        assert warned(recipe) == [f"model.mask: {ALONE}"]
+
+
+def test_masks_that_together_leave_only_the_token():
+    masks = [{"type": "window", "size": 3}, {"type": "dilated", "dilation": 4}]
+    assert warned(small(mask=masks)) == [f"model.mask[1]: {ALONE}"]
+    kinds = {"near": {"mask": masks[1]}, "far": {}}
+    model = small(mask=masks[0], layers=kinds, pattern=["near", "far"])
+    assert warned(model) == [f"model.layers.near.mask: {ALONE}"]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        {"type": "window", "size": 2},
+        {"type": "chunk", "size": 2},
+        [{"type": "window", "size": 1}, "prefix"],
+        [{"type": "window", "size": 5}, {"type": "dilated", "dilation": 4}],
+        {"type": "dilated", "dilation": 1000},
+    ],
+)
+def test_a_token_that_sees_another(mask):
+    assert load_recipe(small(mask=mask)).warnings == ()
+
+
+def test_a_sink_is_another_choice():
+    attention = {"type": "multi_head", "num_heads": 2, "sinks": True}
+    assert quiet(small({"attention": attention}, mask={"type": "window", "size": 1}))
+
+
+def test_a_layer_without_attention_may_have_any_window():
+    kinds = {"a": {"attention": "none", "mask": {"type": "window", "size": 1}}, "b": {}}
+    assert quiet(small(layers=kinds, pattern=["a", "b"]))
+
+
+SHORT = "texts of one token: what would look at another, attention or a recurrence, never learns"
+
+
+def test_texts_of_one_token():
+    assert warned(small(max_length=1)) == [f"model.max_length: {SHORT}"]
+    assert warned(small(position={"type": "learned", "max_length": 1})) == [f"model.position: {SHORT}"]
+    recurrent = small({"attention": "none", "mixer": "gru"}, max_length=1)
+    assert warned(recurrent) == [f"model.max_length: {SHORT}"]
+    sides = {"type": "encoder_decoder", "encoder": {"max_length": 1}}
+    assert warned(small(**sides)) == [f"model.encoder.max_length: {SHORT}"]
+    assert quiet(small({"attention": "none"}, max_length=1))
+
+
+def test_a_scale_of_nothing():
+    text = "expected a number other than 0 or 'sqrt_d_model' or '1/sqrt_d_model'"
+    for path, recipe in {
+        "model.embedding.scale": small(embedding={"type": "tokens", "scale": 0.0}),
+        "model.layer.attention.scale": small({"attention": {"type": "multi_head", "num_heads": 2, "scale": 0}}),
+        "model.head.scale": small(head={"type": "language_model", "scale": 0.0}),
+    }.items():
+        (found,) = faults(recipe)
+        assert found.startswith(f"{path}: {text}")
+
+
+def test_features_that_cancel_out():
+    text = "queries are compared by one feature, which cancels out: what they ask never learns"
+    for attention in (
+        {"type": "linear", "num_heads": 8},
+        {"type": "performer", "num_heads": 8},
+        {"type": "performer", "num_heads": 2, "features": 1},
+    ):
+        assert faults(small({"attention": attention})) == [f"model.layer.attention: {text}"]
+    assert quiet(small({"attention": {"type": "linear", "num_heads": 4}}))
+
+
+def test_a_vector_of_one_number_has_no_length_but_one():
+    head = {"type": "pooled", "normalized": True, "pool": "mean"}
+    text = "a vector of one number divided by its length is only a sign: nothing learns"
+    assert faults(small(head=head | {"d_output": 1})) == [f"model.head.d_output: {text}"]
+    assert quiet(small(head=head | {"d_output": 2}))
+
+
+# ------------------------------------------------------------------------------------------------------ what heads read
+
+
+@pytest.mark.parametrize("head", [{"type": "classifier", "num_classes": 3}, {"type": "regression"}, {"type": "pooled"}])
+def test_the_first_token_of_a_causal_stack_has_seen_nothing(head):
+    text = "the first token sees nothing after it in this decoder; say pool: last, or mean"
+    assert faults(small(head=head)) == [f"model.head: {text}"]
+    assert faults(small(head=head | {"pool": "first"})) == [f"model.head.pool: {text}"]
+    assert faults(small(heads={"more": head})) == [f"model.heads.more: {text}"]
+    assert faults(small(type="encoder", mask="causal", head=head)) == [
+        f"model.head: {text.replace('decoder', 'encoder')}"
+    ]
+    for pool in ("last", "mean"):
+        assert quiet(small(head=head | {"pool": pool}))
+    assert quiet(small(type="encoder", head=head))
+    assert quiet(small(mask="prefix", head=head))
+
+
+def test_the_last_token_of_a_stack_that_reads_backwards_has_seen_nothing():
+    head = {"type": "regression", "pool": "last"}
+    text = "the last token sees nothing before it in this encoder; say pool: first, or mean"
+    assert faults(small(type="encoder", mask="reverse_causal", head=head)) == [f"model.head.pool: {text}"]
+    kinds = {"forth": {"mask": "causal"}, "back": {"mask": "reverse_causal"}}
+    assert quiet(small(type="encoder", layers=kinds, pattern=["back", "forth"], head=head))
+    text = "the last token sees nothing before it in the last layer, where queries and keys never learn"
+    model = small(type="encoder", layers=kinds, pattern=["forth", "back"], head=head)
+    assert warned(model) == [f"model.head.pool: {text}; say pool: first, or mean"]
+    model = small(type="encoder", layers=kinds, pattern=["forth", "back*2"], num_layers=3, head=head)
+    assert warned(model) == [f"model.head.pool: {text.replace('layer', '2 layers')}; say pool: first, or mean"]
+    assert quiet(small(type="encoder", layers=kinds, pattern=["forth", "back"], heads={"more": head}))
+
+
+def test_one_layer_that_sees_both_ways_is_enough():
+    kinds = {"causal": {"mask": "causal"}, "both": {}}
+    assert quiet(small(type="encoder", layers=kinds, pattern=["causal", "both"], head={"type": "regression"}))
+
+
+def test_half_of_the_last_recurrence_has_read_nothing():
+    layer = {"attention": "none", "mixer": "lstm"}
+    text = "at the first token one half of the last recurrence has read nothing, and never learns to carry anything on"
+    model = small(layer, type="encoder", head={"type": "regression"})
+    assert warned(model) == [f"model.head: {text}; say pool: mean"]
+    model = small(layer, type="encoder", head={"type": "regression", "pool": "last"})
+    assert warned(model) == [f"model.head.pool: {text.replace('first', 'last')}; say pool: mean"]
+    assert quiet(small(layer, type="encoder", head={"type": "regression", "pool": "mean"}))
+    assert quiet(small(layer, type="encoder", heads={"more": {"type": "regression"}}))
+    assert quiet(small(layer, type="encoder", head="none", heads={"more": {"type": "regression"}}))
+    assert quiet(small(layer | {"shared": True}, type="encoder", head={"type": "regression"}))
+
+
+def test_a_decoder_that_no_head_reads():
+    text = "no head reads the decoder, which never learns"
+    head = {"type": "regression", "reads": "encoder"}
+    assert warned(small(type="encoder_decoder", head=head)) == [f"model.head.reads: {text}"]
+    assert quiet(small(type="encoder_decoder", heads={"more": head}))
+    assert load_recipe(small(type="encoder_decoder", head="none", heads={"more": head})).warnings == ()
+
+
+# ----------------------------------------------------------------------------------------------------------- a memory
+
+WRITE = "cross_attention: {type: multi_head, num_heads: 8}"
+UNREAD = "no layer of the decoder reads the encoder, which never learns; say " + WRITE
+
+
+def test_a_decoder_reads_its_encoder():
+    none = f"{UNREAD} in the layer: without one it is as the layer's attention, and there is none"
+    without = {"attention": "none", "mixer": "lstm"}
+    model = {"type": "encoder_decoder"}
+    assert faults(small(without, **model)) == [f"model.layer.attention: {none}"]
+    taken_out = f"{UNREAD}, or leave it out for one like the layer's attention"
+    assert faults(small({"cross_attention": "none"}, **model)) == [f"model.layer.cross_attention: {taken_out}"]
+    side = {"decoder": {"layer": {"cross_attention": "none"}}}
+    assert faults(small(**model, **side)) == [f"model.decoder.layer.cross_attention: {taken_out}"]
+    kinds = {"a": {"cross_attention": "none"}, "b": {"cross_attention": "none"}}
+    assert faults(small(**model, layers=kinds, pattern=["a", "b"])) == [f"model.layers.a.cross_attention: {taken_out}"]
+    bare = small(**model)
+    del bare["model"]["layer"]["attention"]
+    assert faults(bare) == [f"model.layer: {none}"]
+
+
+def test_what_is_said_of_it_helps():
+    cross = {"cross_attention": {"type": "multi_head", "num_heads": 8}}
+    for layer in ({}, {"attention": "none", "mixer": "lstm"}):
+        assert quiet(small(layer | cross, type="encoder_decoder"))
+        assert quiet(small(layer, type="encoder_decoder", decoder={"layer": cross}))
+
+
+def test_one_layer_of_a_decoder_reads_for_all():
+    kinds = {"alone": {"cross_attention": "none"}, "reads": {}}
+    assert quiet(small(type="encoder_decoder", layers=kinds, pattern=["alone", "reads"]))
+
+
+def test_a_memory_from_outside_is_read():
+    text = f"no layer of the decoder reads this memory; say {WRITE}"
+    memory = {"memory": {"d_model": 6}}
+    assert quiet(small(**memory))
+    assert faults(small({"cross_attention": "none"}, **memory))[0].startswith(f"model.memory: {text}")
+    assert faults(small({"attention": "none"}, **memory))[0].startswith(f"model.memory: {text}")
+
+
+def test_the_number_of_heads_that_is_proposed_divides_the_width():
+    (found,) = faults(small({"cross_attention": "none"}, type="encoder_decoder", d_model=6))
+    assert "num_heads: 2}" in found
+
+
+def test_a_type_of_ones_own_may_join_its_stacks_otherwise(tmp_path):
+    @register("model", "joined")
+    class Joined(EncoderDecoder):
+        joined_by_cross_attention = False
+
+    recipe = load_recipe(small({"cross_attention": "none"}, type="joined"))
+    path = tmp_path / "resolved.yaml"
+    path.write_text(recipe.resolved(), encoding="utf-8")
+    assert load_recipe(path).blueprint() == recipe.blueprint()
+    assert Model.joined_by_cross_attention
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_no_shipped_recipe_is_warned_of(name):
+    assert load_recipe(name).warnings == ()
