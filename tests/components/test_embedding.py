@@ -17,11 +17,11 @@ from tfkit.core.shape import Shape
 SHAPE = Shape(d_model=4, vocab_size=7)
 IDS = torch.tensor([[1, 2, 6], [0, 0, 3]])
 PLACES = torch.arange(3)[None]
-PLACED = torch.randn(1, 3, 2)
+PLACED = torch.randn(1, 3, 3)
 
 
 class Added:
-    """A position that adds fixed vectors, of width 2 unless given others."""
+    """A position that adds fixed vectors, of width 3 unless given others."""
 
     def __init__(self, vectors: Tensor = PLACED) -> None:
         self.vectors = vectors
@@ -114,10 +114,10 @@ def test_types_without_segments_are_refused() -> None:
 
 
 def test_vectors_stand_in_for_looked_up_rows() -> None:
-    part = build(scale=3.0, segments=1, norm="rms_norm", d_embedding=2)
+    part = build(scale=3.0, segments=1, norm="rms_norm", d_embedding=3)
     vectors = part.tokens(IDS)
     torch.testing.assert_close(part(Inputs(), SOMEWHERE, vectors), part(Inputs(IDS), SOMEWHERE))
-    with pytest.raises(UsageError, match="width 2"):
+    with pytest.raises(UsageError, match="width 3"):
         part(Inputs(), SOMEWHERE, torch.randn(2, 3, 4))
     with pytest.raises(UsageError, match="not both"):
         part(Inputs(IDS), SOMEWHERE, vectors)
@@ -127,7 +127,7 @@ def test_vectors_stand_in_for_looked_up_rows() -> None:
 
 def test_a_factorised_table_is_projected_even_at_equal_width() -> None:
     assert build(d_embedding=4).projection.weight.shape == (4, 4)
-    assert Tokens.Config(d_embedding=2).width(SHAPE) == 2 and Tokens.Config().width(SHAPE) == 4
+    assert Tokens.Config(d_embedding=3).width(SHAPE) == 3 and Tokens.Config().width(SHAPE) == 4
 
 
 def test_frozen_and_dropout() -> None:

@@ -742,7 +742,7 @@ def test_r15_wrong_memories():
 
 
 def test_r16_cross_attention_is_laid_over_attention():
-    attention = {"type": "multi_head", "num_heads": 4, "head_dim": 3, "bias": False, "qk_norm": True}
+    attention = {"type": "multi_head", "num_heads": 4, "head_dim": 4, "bias": False, "qk_norm": True}
     layer = layers(resolve({"attention": attention, "cross_attention": {"num_heads": 2}}, memory={"d_model": 6}))[0]
     config = layer.sublayers[1].config
     assert (config.num_heads, config.bias, config.qk_norm.eps) == (2, False, 1e-3)

@@ -21,12 +21,13 @@ from tfkit.core.errors import RecipeError
 from tfkit.core.registry import REGISTRY, is_shipped, register
 from tfkit.models.base import Model
 from tfkit.models.encoder_decoder import EncoderDecoder
-from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.load import Recipe, load_recipe, load_saved
+from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.shipped import shipped_recipes
 
 from .fuzz.drawn import drawn
 from .fuzz.learning import dead
-from .fuzz.tree import flow, plain
+from .fuzz.tree import flow, plain, planted
 
 FEW, MANY = 50, int(os.environ.get("LEARN_DRAWN", 2_000))
 SEED = os.environ.get("LEARN_SEED", "0")
@@ -355,6 +356,34 @@ def test_a_decoder_that_no_head_reads():
     assert warned(small(type="encoder_decoder", head=head)) == [f"model.head.reads: {text}"]
     assert quiet(small(type="encoder_decoder", heads={"more": head}))
     assert load_recipe(small(type="encoder_decoder", head="none", heads={"more": head})).warnings == ()
+
+
+# ------------------------------------------------------------------------------------------- weights that exist already
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"type": "encoder_decoder", "layer": {"attention": None}},
+        {"layer": {"norm": {"type": "layer_norm", "group_size": 1}}},
+        {"layer": {"attention": {"type": "linear", "num_heads": 8}}},
+        {"head": {"type": "regression"}},
+        {"head": {"type": "pooled", "pool": "mean", "d_output": 1, "normalized": True}},
+        {"layer": {"feedforward": {"type": "experts", "num_experts": 2, "num_active": 1}}},
+    ],
+    ids=["memory", "norm", "features", "first", "length", "router"],
+)
+def test_a_model_that_was_trained_elsewhere_may_still_be_used(tmp_path, changes):
+    if "feedforward" in changes.get("layer", {}):
+        changes["layer"]["feedforward"] |= {"expert": {"type": "mlp", "d_ff": 4}, "router": {"normalized": True}}
+        changes["layer"]["feedforward"]["router"]["type"] = "softmax"
+    recipe = small(**changes)
+    (fault,) = dict.fromkeys(faults(recipe))
+    file = tmp_path / "resolved.yaml"
+    file.write_text(flow(planted(recipe)))
+    loaded = load_saved(file)
+    assert [f"{warning.path}: {warning.message}" for warning in loaded.warnings] == [fault]
+    assert loaded.blueprint() == blueprint_of(recipe["model"])
 
 
 # ----------------------------------------------------------------------------------------------------------- a memory

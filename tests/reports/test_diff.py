@@ -175,7 +175,7 @@ def test_equal_architectures_may_train_differently() -> None:
         ("gpt2", ["model.num_layers=11"], ["num_layers: 12 -> 11", "layer 11: as layer 0 -> none"]),
         ("gpt2", ["model.mask={type: window, size: 9}"], ["layer.mask: none -> window (size 9)"]),
         ("gpt2", ["model.special_ids={pad: 3}"], ["special_ids.pad: none -> 3"]),
-        ("gpt2", ["model.heads={a: {type: classifier, num_classes: 2}}"], ["heads.a: none -> "]),
+        ("gpt2", ["model.heads={a: {type: classifier, num_classes: 2, pool: mean}}"], ["heads.a: none -> "]),
         # what follows from the norm, from attention, or holds on both sides is said once
         ("gpt2", ["model.layer.norm.eps=1e-3"], ["layer.norm.eps: 1e-5 -> 0.001"]),
         ("bert-base", ["model.layer.norm=rms_norm"], ["layer.norm: layer_norm"]),
@@ -237,7 +237,7 @@ def test_weights_that_are_shared_in_other_groups() -> None:
 
 
 def test_heads_in_another_order() -> None:
-    heads = [f"{name}: {{type: classifier, num_classes: 2}}" for name in "ab"]
+    heads = [f"{name}: {{type: classifier, num_classes: 2, pool: mean}}" for name in "ab"]
     one, other = (
         tfkit.load_recipe("small.yaml", sets=[f"model.heads={{{', '.join(order)}}}"]) for order in (heads, heads[::-1])
     )
@@ -288,7 +288,7 @@ VALUES: dict[str, list[str]] = {
     "model.pattern": ["[local, global]", "[local*2, global]", "[local*3]", "[[local], global]", "[local, local]"],
     "model.final_norm": ["true", "none", "rms_norm"],
     "model.head": ["{tied: false}", "{tied: true}", "none"],
-    "model.heads": ["{a: {type: classifier, num_classes: 2}}", "{}"],
+    "model.heads": ["{a: {type: classifier, num_classes: 2, pool: mean}}", "{}"],
     "model.init": ["xavier", "{type: normal, std: 0.02}"],
     "model.special_ids": ["{pad: 0}", "{pad: 0, start: 1}", "{start: 1, pad: 0}"],
 }  # fmt: skip

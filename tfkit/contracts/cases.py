@@ -211,8 +211,9 @@ def cases(slot: str, name: str) -> list[Case]:
         return [Case(slot, name, "")]
     found = [Case(slot, name, topology) for topology in TOPOLOGIES[slot]]
     promised = [case for case in found if not lacks(case)]
-    if slot == "mask":
-        # a rule may have no meaning under one direction, and then refuses it; every other part keeps its promises
+    if slot in ("mask", "head"):
+        # a rule may have no meaning under one direction, nor a head that reads one token: the first of a causal stack
+        # has seen nothing; every other part keeps its promises
         promised = [case for case in promised if loads(case)]
     if slot == "position" and "embed" not in found[0].part.hooks():  # type: ignore[attr-defined]
         promised.append(Case(slot, name, "decoder", "layer"))

@@ -37,6 +37,10 @@ class Doubt(Problem):
     """What `Config.check` finds that is accepted and warned of: it works, but is seldom meant."""
 
 
+class Unlearnable(Problem):
+    """What `Config.check` finds that keeps weights from ever learning: a Doubt where they are there, else a Problem."""
+
+
 class Config(BaseModel):
     """Options of a part: strict (`true` is no number), closed (an unknown option is an error) and frozen."""
 
@@ -50,9 +54,9 @@ class Config(BaseModel):
         return part(self, *arguments)
 
     def check(self, shape: Any) -> Iterator[Problem]:
-        """What cannot fit `shape` (a Problem) or is seldom meant (a Doubt); nothing is allocated.
+        """What cannot fit `shape` (a Problem), cannot learn (Unlearnable) or is seldom meant (a Doubt).
 
-        Called while the recipe is validated.
+        Called while the recipe is validated; nothing is allocated.
         """
         yield from ()
 
@@ -177,4 +181,4 @@ def _located(loc: tuple[str, ...], error: PydanticCustomError, value: Any) -> Va
     return ValidationError.from_exception_data("part", [{"type": error, "loc": loc, "input": value}])
 
 
-__all__ = ["Component", "Config", "Doubt", "Problem", "Slot", "spell"]
+__all__ = ["Component", "Config", "Doubt", "Problem", "Slot", "Unlearnable", "spell"]

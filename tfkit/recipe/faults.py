@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tfkit.core.component import Doubt, Problem
+from tfkit.core.component import Doubt, Problem, Unlearnable
 from tfkit.core.errors import Fault, Place, RecipeError
 from tfkit.core.registry import nearest
 from tfkit.recipe.node import Node, inline
@@ -38,9 +38,11 @@ MEANINGS: dict[str, str] = {
 class Faults:
     """Collects faults while a recipe is resolved; raises RecipeError when there are more than anybody reads."""
 
-    def __init__(self, found: Iterable[Fault] = ()) -> None:
+    def __init__(self, found: Iterable[Fault] = (), has_weights: bool = False) -> None:
+        """`has_weights`: the model is there already, so that what cannot learn may still be used."""
         self.found = list(found)
         self.warnings: list[Fault] = []  # of what is accepted
+        self.has_weights = has_weights
         # parts, by slot and name, that code would bring which was not imported; None: nobody knows which
         self.awaited: frozenset[tuple[str, str]] | None = frozenset()
         # a value that could not be read at all is none of the things asked of it; once said is enough
@@ -65,6 +67,10 @@ class Faults:
         if len(self.warnings) < MAX_FAULTS:
             self.warnings.append(Fault(place, node.path if path is None else path, message))
 
+    def unlearnable(self, node: Node, message: str) -> None:
+        """A fault of what keeps weights from ever learning; a warning where the weights are there already."""
+        (self.warn if self.has_weights else self.add)(node, message)
+
     def unknown_key(self, node: Node, known: Sequence[str], what: str = "option") -> None:
         """A key that means nothing where it stands."""
         name = node.path.rpartition(".")[2]
@@ -79,6 +85,8 @@ class Faults:
             place, _ = find(node, problem.option.split(".") if problem.option else ())
             if isinstance(problem, Doubt):
                 self.warn(place, problem.message)
+            elif isinstance(problem, Unlearnable):
+                self.unlearnable(place, problem.message)
             else:
                 self.add(place, problem.message, problem.suggestion)
 

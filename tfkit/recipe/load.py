@@ -75,7 +75,7 @@ class Recipe:
         """The Blueprint, and what made it."""
         size = vocab_size if vocab_size is not None else self.vocabulary_bound
         if size not in self._resolved:
-            faults = Faults()
+            faults = Faults(has_weights=True)  # what was accepted once stays so
             resolver = ModelResolver(mapping(self.root)["model"], faults, Vocabulary(size))
             blueprint = resolver.resolve()
             if faults.found or blueprint is None:
@@ -194,7 +194,7 @@ def _imported(
     saved: bool = False,
 ) -> Recipe:
     """Import what is needed, then validate; raises RecipeError with the faults of both."""
-    faults = Faults(composed.faults)
+    faults = Faults(composed.faults, has_weights=saved)
     importer = Importer(faults, trust)
     importer.given(imports)
     importer.honour(mapping(composed.root).get("imports"), settled)

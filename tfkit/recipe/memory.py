@@ -23,7 +23,7 @@ def check_memory_is_read(layers: LayerResolver, plan: StackPlan) -> None:
         way += ", or leave it out for one like the layer's attention"
     else:
         way += " in the layer: without one it is as the layer's attention, and there is none"
-    layers.faults.add(node, f"no layer of the {plan.side} reads {what}; say {way}")
+    layers.faults.unlearnable(node, f"no layer of the {plan.side} reads {what}; say {way}")
 
 
 def _left_out(layers: LayerResolver) -> Iterator[Node]:

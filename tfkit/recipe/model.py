@@ -16,9 +16,9 @@ from tfkit.recipe.values import mapping
 
 
 def blueprint_of(model: Mapping[str, Any]) -> Blueprint:
-    """The Blueprint that a `model:` describes; raises RecipeError with every fault."""
+    """The Blueprint that a `model:` describes, whose weights are elsewhere; raises RecipeError with every fault."""
     composed = compose({"tfkit": LANGUAGE, "model": dict(model)}, shipped={})
-    faults = Faults(composed.faults)
+    faults = Faults(composed.faults, has_weights=True)
     vocabulary = Vocabulary()
     blueprint = ModelResolver(mapping(composed.root)["model"], faults, vocabulary).resolve()
     for node in vocabulary.asked:

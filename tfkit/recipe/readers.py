@@ -49,7 +49,7 @@ def _check_tokens(plan: StackPlan, readers: Sequence[tuple[Config, Node]], is_ou
         blind = next((count for count, seen in enumerate(reversed(sights)) if getattr(seen, side)), len(sights))
         if blind == len(sights):
             text = f"the {pool} token sees nothing {side} it in this {plan.side}"
-            faults.add(place, f"{text}; say pool: {other}, or mean")
+            faults.unlearnable(place, f"{text}; say pool: {other}, or mean")
         elif only and blind:
             which = "layer" if blind == 1 else f"{blind} layers"
             text = f"the {pool} token sees nothing {side} it in the last {which}, where queries and keys never learn"

@@ -25,6 +25,7 @@ from tfkit.core.errors import UsageError
 from tfkit.models.base import Model
 from tfkit.models.stack import Stack
 from tfkit.reports.meter import Path, Tally
+from tfkit.reports.numbered import told_apart
 from tfkit.reports.sample import WeightSets, build_sample, used_kinds, weight_sets
 from tfkit.reports.weigh import heads_of, idle_parameters, is_empty, parts_of, stacks_of, weigh_cache, weigh_training
 
@@ -68,7 +69,8 @@ class Row:
 class Counts:
     """The account of a model at a length, a batch and a dtype; `total` is its bottom line.
 
-    `active` are the parameters that one token passes: all, but for experts that it does not choose.
+    `active` are the parameters that one token passes: all, but for experts that it does not choose. `blueprint` is
+    what was counted, layers told apart whose parts size themselves by the layer's number; rows name its kinds.
     """
 
     rows: tuple[Row, ...]
@@ -78,6 +80,7 @@ class Counts:
     length: int
     batch: int
     dtype: torch.dtype
+    blueprint: Blueprint
 
     @property
     def weight_bytes(self) -> int:
@@ -92,6 +95,8 @@ def count(
 
     Raises UsageError for a length beyond max_length, and for sizes that no tensor can have.
     """
+    with countable():
+        blueprint = told_apart(blueprint)
     length = default_length(blueprint) if length is None else length
     check_call(blueprint, length, batch)
     with countable():
@@ -101,12 +106,14 @@ def count(
     account = _Account(blueprint, model, length * batch, tallies, caches)
     rows = tuple(account.rows())
     total = account.total(rows)
-    return Counts(rows, total, account.trainable, total.parameters - account.idle, length, batch, dtype)
+    active = total.parameters - account.idle
+    return Counts(rows, total, account.trainable, active, length, batch, dtype, blueprint)
 
 
 def count_parameters(blueprint: Blueprint) -> int:
     """The number of parameters, shared and tied ones once; nothing is allocated and nothing is run."""
     with countable():
+        blueprint = told_apart(blueprint)
         model = build_sample(blueprint)
     return sum(row.cost.parameters for row in _Account(blueprint, model).rows())
 

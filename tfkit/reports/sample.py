@@ -48,11 +48,11 @@ def sample(blueprint: Blueprint) -> Blueprint:
 
 def build_sample(blueprint: Blueprint, dtype: torch.dtype = torch.float32) -> Model:
     """The sample of `blueprint` on `meta`, where nothing is allocated."""
-    with _NoDrawsMode():
+    with NoDraws():
         return build_model(sample(blueprint), device="meta", dtype=dtype)
 
 
-class _NoDrawsMode(TorchFunctionMode):
+class NoDraws(TorchFunctionMode):
     """Leaves random numbers undrawn: on `meta` there is nothing to fill, and torch imports its compiler to do so."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

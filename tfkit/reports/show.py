@@ -33,7 +33,7 @@ def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> di
         "dtype": str(counts.dtype).removeprefix("torch."),
         "note": note,
         "stacks": stacks,
-        "rows": list(_rows_data(blueprint, counts)),
+        "rows": list(_rows_data(counts)),
         "total": asdict(counts.total),
     }
 
@@ -43,7 +43,8 @@ def _stack_data(plan: StackPlan) -> dict[str, Any]:
     return {name: getattr(plan, name) for name in names}
 
 
-def _rows_data(blueprint: Blueprint, counts: Counts) -> Iterator[dict[str, Any]]:
+def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:
+    blueprint = counts.blueprint
     places = {plan.side: _places(plan) for plan in blueprint.stacks()}
     for row in counts.rows:
         plan: StackPlan | None = getattr(blueprint, row.stack) if row.stack else None

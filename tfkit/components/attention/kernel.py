@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.attention.base import Attention
-from tfkit.core.component import Problem
+from tfkit.core.component import Problem, Unlearnable
 from tfkit.core.context import Context
 from tfkit.core.options import Bias, PositiveInt, Width, check_bias, has_bias
 from tfkit.core.shape import Shape
@@ -42,7 +42,8 @@ class KernelAttention(Attention):
                 yield Problem(option, message)
 
             if self.num_features(shape) == 1:
-                yield Problem("", "queries are compared by one feature, which cancels out: what they ask never learns")
+                text = "queries are compared by one feature, which cancels out: what they ask never learns"
+                yield Unlearnable("", text)
 
         def num_features(self, shape: Shape) -> int:
             """Features that queries and keys are compared by."""

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from tfkit.components.feedforward.base import FeedForward
 from tfkit.components.feedforward.router import AnyRouter, Choice
 from tfkit.core import component
-from tfkit.core.component import Doubt, Problem, Slot
+from tfkit.core.component import Doubt, Problem, Slot, Unlearnable
 from tfkit.core.context import Context
 from tfkit.core.options import NonNegativeInt, PositiveInt
 from tfkit.core.registry import register
@@ -76,7 +76,7 @@ class Experts(FeedForward):
                 yield Doubt(f"router.{option}", f"{text} learns from its auxiliary losses alone")
             else:
                 way = f"leave {option} out, or choose more experts (num_active)"
-                yield Problem(f"router.{option}", f"{text} never learns; {way}")
+                yield Unlearnable(f"router.{option}", f"{text} never learns; {way}")
 
         def _check_inner(self, option: str, config: component.Config, shape: Shape) -> Iterator[Problem]:
             if isinstance(config, Experts.Config):

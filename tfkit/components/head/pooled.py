@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tfkit.components.head.base import Head
 from tfkit.components.head.pool import pool
-from tfkit.core.component import Problem
+from tfkit.core.component import Problem, Unlearnable
 from tfkit.core.options import Activation, NonNegativeInt, Width
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
@@ -40,7 +40,7 @@ class Pooled(Head):
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.normalized and (self.d_output or shape.d_model) == 1:
                 option = "normalized" if self.d_output is None else "d_output"
-                yield Problem(option, "a vector of one number divided by its length is only a sign: nothing learns")
+                yield Unlearnable(option, "a vector of one number divided by its length is only a sign: nothing learns")
 
     config: Config
 

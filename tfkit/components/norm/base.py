@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tfkit.core import component
 from tfkit.core.capabilities import TOKENWISE
-from tfkit.core.component import Component, Config, Problem
+from tfkit.core.component import Component, Config, Problem, Unlearnable
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Width
 from tfkit.core.shape import Shape
@@ -50,7 +50,7 @@ class GroupedConfig(component.Config):
             option = "" if self.group_size is None else "group_size"
             least = max(self.leaves) + 1
             text = f"of {width} channel{'s' * (width > 1)} '{self.part.part_name}' leaves {self.leaves[width]}"
-            yield Problem(option, f"{text}, so that nothing before it learns; it needs at least {least}")
+            yield Unlearnable(option, f"{text}, so that nothing before it learns; it needs at least {least}")
 
 
 def grouped(x: Tensor, size: int) -> Tensor:

@@ -38,7 +38,7 @@ from tfkit.interop.huggingface.tensors import matches
 from tfkit.interop.huggingface.tokenizer import tokenizer_of, unreadable
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.models.build import build_model
-from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.load import Recipe, load_saved
 from tfkit.recipe.model import blueprint_of
 from tfkit.training.contents import run_files
 from tfkit.training.environment import environment
@@ -237,8 +237,8 @@ def _vocab_size(model: Mapping[str, Any]) -> int | None:
 
 def _loaded(file: Path, imports: Sequence[str]) -> Recipe:
     """The recipe that was written; it needs the user's code only where a part of it is not tfkit's."""
-    recipe = load_recipe(file)
-    return recipe if all(map(is_shipped, parts_in(recipe))) else load_recipe(file, imports=imports)
+    recipe = load_saved(file)
+    return recipe if all(map(is_shipped, parts_in(recipe))) else load_saved(file, imports=imports)
 
 
 def _weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.dtype) -> tuple[list[str], int]:
