@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tfkit.core.blueprint import Blueprint, StackPlan
@@ -15,6 +15,7 @@ from tfkit.recipe.layers import LayerResolver
 from tfkit.recipe.memory import check_memory_is_read
 from tfkit.recipe.merge import merge
 from tfkit.recipe.node import Node
+from tfkit.recipe.overridden import check_overridden
 from tfkit.recipe.pattern import MAX_LAYERS, Entry, combinations, expand
 from tfkit.recipe.positions import stack_positions
 from tfkit.recipe.prepare import Preparer, stack_norm, validated
@@ -55,6 +56,7 @@ class ModelResolver:
         plans: dict[Side, StackPlan] = {}
         for side, causal in sides.items():
             plans[side] = self._stack(side, causal, plans.get("encoder"))
+        check_overridden(self._own_keys(), self._used(), self.faults)
         if len(plans) == 2:
             encoder, decoder = plans["encoder"], plans["decoder"]
             plans["encoder"] = replace(encoder, other_depth=decoder.num_layers)
@@ -95,15 +97,27 @@ class ModelResolver:
 
     def _stack_keys(self, side: Side, sides: Mapping[Side, bool]) -> Mapping[str, Node]:
         """The stack keys of one side: those in `model:` with `encoder:` or `decoder:` laid over (R8)."""
-        model = mapping(self.node)
-        keys = {key: child for key, child in model.items() if key in STACK_KEYS}
-        over = given(model, side)
+        keys, over = self._own_keys(), given(mapping(self.node), side)
         if len(sides) == 1 or over is None:
             return keys
         if not isinstance(over.value, dict):
             self.faults.add(over, f"expected a mapping of the {side}'s own keys")
             return keys
         return mapping(merge(replace(self.node, value=keys), over, self.faults.found))
+
+    def _own_keys(self) -> dict[str, Node]:
+        """The stack keys that stand in `model:` itself."""
+        return {key: child for key, child in mapping(self.node).items() if key in STACK_KEYS}
+
+    def _used(self) -> Iterator[Node]:
+        """The texts that stacks and layers are made of; all that a stack says where its layers have faults."""
+        for side, keys in self.stacks.items():
+            layers = self.layers.get(side)
+            # the mask of a stack may be dropped by every layer
+            yield from (node for key, node in keys.items() if layers is None or key not in ("layer", "layers", "mask"))
+            if layers is not None:
+                yield from {id(text): text for text in layers.texts}.values()
+                yield from (layers.layers.merged((kind,)) for kind in layers.layers.kinds)
 
     # one stack
 

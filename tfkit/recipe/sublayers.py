@@ -155,9 +155,13 @@ def without_cross_attention(layer: Node, alone: bool, faults: Faults) -> Node:
     """
     if not isinstance(layer.value, dict):
         return layer
-    cross = given(layer.value, "cross_attention")
-    if cross is not None and alone:
-        faults.add(cross, "there is no memory to attend to; say memory: {d_model: ...} in the model", at_key=True)
+    for key, node in layer.value.items():
+        if not key.startswith("cross_attention") or node.value is None:
+            continue
+        if alone:
+            faults.add(node, "there is no memory to attend to; say memory: {d_model: ...} in the model", at_key=True)
+        elif node.path.startswith("model.encoder."):
+            faults.add(node, "an encoder has nothing to attend to; it is the decoder that reads it", at_key=True)
     kept = {key: child for key, child in layer.value.items() if not key.startswith("cross_attention")}
     order = kept.get("sublayers")
     if order is not None and isinstance(order.value, list) and not alone:

@@ -91,6 +91,8 @@ def _stack_nodes(text: StackText, plan: StackPlan, layers: Sequence[Node]) -> di
     sizes = ("d_model", "vocab_size", "max_length", "memory", "final_dropout")
     found: dict[str, Node | None] = {key: keys.get(key) for key in sizes}
     found["num_layers"] = keys.get("num_layers", keys.get("pattern"))
+    if given(keys, "max_length") is None:
+        found["max_length"] = _held(keys.get("position"), plan.max_length) or keys.get("max_length")
     embedding = keys.get("embedding")
     found["embedding"] = None if embedding is None else preparer.part(embedding, "embedding")
     found["position"] = _parts(keys.get("position"), preparer, "position")
@@ -103,6 +105,12 @@ def _stack_nodes(text: StackText, plan: StackPlan, layers: Sequence[Node]) -> di
     else:
         found["layer"] = layers[0]
     return {key: node for key, node in found.items() if node is not None}
+
+
+def _held(positions: Node | None, length: int | None) -> Node | None:
+    """Where a position says that it holds texts of that `length`."""
+    said = (given(mapping(item), "max_length") for item in items(positions))
+    return next((node for node in said if node is not None and node.value == length), None)
 
 
 def _layer(stack: StackText, node: Node, plan: LayerPlan) -> Node:
