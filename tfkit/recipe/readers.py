@@ -36,7 +36,7 @@ def _heads(keys: Mapping[str, Node], blueprint: Blueprint) -> Iterator[tuple[Con
 
 def _check_tokens(plan: StackPlan, readers: Sequence[tuple[Config, Node]], is_output: bool, faults: Faults) -> None:
     """The heads that read one token of a stack for the whole text; `is_output`: the model gives hidden states too."""
-    pooling = [(head, node) for head, node in readers if getattr(head, "pool", None) in BLIND]
+    pooling = [(head, node) for head, node in readers if _at_an_end(head)]
     kinds = {kind: sight(plan.layers[kind], plan) for kind in set(plan.order) if mixes(plan.layers[kind])}
     if not pooling or not kinds or NOTHING in kinds.values() or plan.max_length == 1:
         return  # there is nothing to see, or so it was told
@@ -57,6 +57,12 @@ def _check_tokens(plan: StackPlan, readers: Sequence[tuple[Config, Node]], is_ou
         elif only and _ends_in_two_ways(plan):
             text = "one half of the last recurrence has read nothing, and never learns to carry anything on"
             faults.warn(place, f"at the {pool} token {text}; say pool: mean")
+
+
+def _at_an_end(head: Config) -> bool:
+    """Whether a head reads the first token of a text or the last; after one that it looks for, `until`, may be more."""
+    pool = getattr(head, "pool", None)
+    return pool == "first" or (pool == "last" and getattr(head, "until", None) is None)
 
 
 def _ends_in_two_ways(plan: StackPlan) -> bool:
