@@ -35,11 +35,14 @@ def check_overridden(keys: Mapping[str, Node], used: Iterable[Node], faults: Fau
 
     What they would not fit beside is not asked: they stand beside nothing.
     """
-    unused = set(_places(keys.values())) - set(_places(used))
+    stands = set(_places(used))
+    unused = set(_places(keys.values())) - stands
     if not unused:
         return
     found, known = _Forms(faults.found), len(faults.found)
-    _read(keys, found)
+    # a kind is laid over the layer, and a norm over the layer's
+    wanted = {key for key, node in keys.items() if not stands.issuperset(_places([node]))} | {"layer", "layers"}
+    _read({key: node for key, node in keys.items() if key in wanted}, found)
     faults.found += [fault for fault in found.found[known:] if (fault.place, fault.path) in unused]
 
 
