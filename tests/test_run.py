@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run, evaluate, load_run, train
 from tfkit.training.interrupt import Interrupted, Interrupts
@@ -216,7 +216,7 @@ def test_force_replaces_the_run_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_wrong_recipe_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"train\.freeze"):
+    with pytest.raises(RecipeError, match=r"train\.freeze"):
         silent(recipe(train__freeze=["nothing"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

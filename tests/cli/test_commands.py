@@ -34,7 +34,7 @@ data:
   train: {type: parallel_text, source: FOLDER/a.txt, target: FOLDER/b.txt}
   valid: {type: parallel_text, source: FOLDER/a.txt, target: FOLDER/b.txt}
 objective: seq2seq
-train: {device: cpu, steps: 3, evaluate_every: 3, checkpoint_every: 3, samples: 0}
+train: {device: cpu, steps: 3, evaluate_every: 3, checkpoint_every: 3, samples: 0, schedule: {type: constant, lr: 0.01}}
 generate: {max_new_tokens: 4}
 """
 

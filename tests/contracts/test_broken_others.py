@@ -312,6 +312,10 @@ class Counts(Constant):
 # --- metrics
 
 
+class ComparesSounds(TextMetric):
+    compares: ClassVar = "sounds"
+
+
 class ReadsAnything(ExactMatch):
     def from_loss(self, nats_per_target: float) -> float:
         return 0.0
@@ -503,6 +507,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("optimizer_state", "optimizer", Forgetful, "its state does not survive"),
     ("rates", "schedule", Falls, "step 1 of 1 has the learning rate -"),
     ("pure", "schedule", Counts, "asked again"),
+    ("reads", "metric", ComparesSounds, "it says compares = 'sounds', which no objective declares; there are: like"),
     ("reads", "metric", ReadsAnything, "it reads a text, yet gives a score without one"),
     ("perfect", "metric", Errors, "perfect outputs score 0, with 1 wrong 33.* that is better"),
     ("order", "metric", FirstCounts, "the same pairs score"),

@@ -21,7 +21,7 @@ from tfkit.components.feedforward import MLP, FeedForward
 from tfkit.components.head import LanguageModel
 from tfkit.components.init import Init
 from tfkit.components.mask import Mask
-from tfkit.components.mixer import Mixer
+from tfkit.components.mixer import LSTM, Mixer
 from tfkit.components.norm import Norm
 from tfkit.components.residual import Branch, PreNorm
 from tfkit.contracts.cases import Case, cases, loads, variants
@@ -140,6 +140,12 @@ class TakesNothingBack(MultiHead):
 
     def new_state(self) -> KeyValueState:
         return KeepsAllState()
+
+
+class ClaimsToTakeBack(LSTM):
+    """Tokens cannot be taken back."""
+
+    capabilities = LSTM.capabilities | {"rewind"}
 
 
 class HoardingState(KeyValueState):
@@ -433,6 +439,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("packing", "attention", MixesSegments, "of segment 2 of a packed row"),
     ("cache", "feedforward", RunningMean, "decoded in steps of"),
     ("cache", "attention", TakesNothingBack, "after tokens were taken back|it raises"),
+    ("cache", "mixer", ClaimsToTakeBack, "it declares 'rewind', and its state refuses to take tokens back"),
     ("cache", "attention", Hoards, "behind a window|it raises"),
     ("reorder", "attention", Stuck, r"after the rows became \[2, 0, 0, 1\]|it raises"),
     ("encoder_runs_once", "model", Forgetful, "the encoder ran 4 times"),

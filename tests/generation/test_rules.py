@@ -270,7 +270,7 @@ def test_wrong_rules_are_faults_with_a_place(text: str, message: str) -> None:
 
 def test_a_rule_that_cannot_go_with_the_tokenizer_stops_before_training(tmp_path: Path) -> None:
     wrong = tfkit.load_recipe(RECIPE, sets=["generate.logits={type: banned, tokens: nothing}"])
-    with pytest.raises(UsageError, match=r"generate\.logits: banned: 'nothing' is no token of this vocabulary"):
+    with pytest.raises(RecipeError, match=r"generate\.logits: banned: 'nothing' is no token of this vocabulary"):
         tfkit.train(wrong, out=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 

@@ -143,7 +143,7 @@ def test_candidates_say_what_the_model_thinks(run: Run) -> None:
 
 def test_a_recipe_that_cannot_write_is_refused_before_training(tmp_path: Path) -> None:
     hot = {"logits": {"type": "temperature", "temperature": 0.5}}
-    with pytest.raises(UsageError, match="temperature shapes what is drawn"):
+    with pytest.raises(RecipeError, match=r"does not declare 'draws' .* which logits 'temperature' asks for"):
         tfkit.train({**RECIPE, "generate": hot}, out=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.files import read_json, write_json
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe
@@ -314,10 +314,10 @@ def test_freezing_nothing_is_an_error(tmp_path: Path) -> None:
     model = prepare(recipe(tmp_path), Reporter(False)).model
     with pytest.raises(UsageError, match=r"begins with 'encoder\.layer\.0'.* Did you mean 'encoder\.layers\.0'"):
         freeze(model, ["encoder.layer.0"])
-    with pytest.raises(UsageError, match=r"train\.freeze"):
-        prepare(recipe(tmp_path, freeze=["nothing"]), Reporter(False))
-    with pytest.raises(UsageError, match=r"every parameter is frozen"):
-        make(tmp_path, "run", recipe(tmp_path, freeze=["encoder", "decoder", "head"]))
+    with pytest.raises(RecipeError, match=r"train\.freeze\[0\]: no parameter's name begins with 'nothing'"):
+        recipe(tmp_path, freeze=["nothing"])
+    with pytest.raises(RecipeError, match=r"every parameter is frozen"):
+        recipe(tmp_path, freeze=["encoder", "decoder", "head"])
 
 
 def test_pretrained_vectors(tmp_path: Path) -> None:
@@ -382,7 +382,9 @@ def test_recipes_that_cannot_be_trained(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a recipe says its objective"):
         prepare(load_recipe(plain), Reporter(False))
     small = load_recipe(recipe(tmp_path).root.plain(), overrides={"model.vocab_size": 6})
-    with pytest.raises(UsageError, match=r"vocab_size is 6, and the tokenizer has"):
+    with pytest.raises(
+        RecipeError, match=r"model\.vocab_size: 6 is less than the 10 tokens .* learned from .*train\.txt"
+    ):
         prepare(small, Reporter(False))
 
 

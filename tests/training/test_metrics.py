@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
+from tfkit.recipe.rules import refusal
 from tfkit.training.metric import LossMetric, TextMetric
 from tfkit.training.metric.entity_f1 import entities
 
@@ -134,3 +135,20 @@ def test_rouge():
 def test_wrong_options(name, options):
     with pytest.raises(ValidationError):
         make(name, **options)
+
+
+@pytest.mark.parametrize("name", REGISTRY.names("objective"))
+def test_the_metrics_of_an_objective_go_with_it(name):
+    objective = REGISTRY.get("objective", name)
+    for metric in objective.metrics:
+        assert refusal(REGISTRY.get("metric", metric), objective) is None
+
+
+def test_a_reference_that_cannot_be_compared_is_told_before():
+    make("pearson").check_reference("1e3")
+    with pytest.raises(UsageError, match="spearman compares numbers, got 'many'"):
+        make("spearman").check_reference("many")
+    make("entity_f1").check_reference("B-x I-x O")
+    with pytest.raises(UsageError, match=r"entity_f1 reads tags such as .*, got 'X'"):
+        make("entity_f1").check_reference("O X")
+    make("bleu").check_reference("anything")

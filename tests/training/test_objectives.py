@@ -157,7 +157,7 @@ class TestSeq2Seq:
         objective = part(Seq2Seq)
         with pytest.raises(DataError, match=r"seq2seq needs a special token for start; the tokenizer has pad, end"):
             objective.prepare(PAIRS, tokenizer(start=None), None)
-        with pytest.raises(DataError, match="reads source and target; example 1 of the corpus has text"):
+        with pytest.raises(DataError, match="example 1: seq2seq reads source and target; it has text"):
             objective.prepare(TEXTS, tokenizer(), None)
         items = objective.prepare(PAIRS, tokenizer(), None)
         with pytest.raises(UsageError, match=r"seq2seq cannot be packed; say data\.batch\.pack: false"):

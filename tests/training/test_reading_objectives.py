@@ -135,7 +135,7 @@ class TestClassification:
         assert "1 of 2 examples left out: the training corpus has no 'new'" in caplog.text
         with pytest.raises(DataError, match="not one of 1 examples can be used: the training corpus has no 'new'"):
             objective.prepare([{"text": "a", "label": "new"}], letters(), None)
-        with pytest.raises(DataError, match="reads text and label; example 1 of the corpus has text"):
+        with pytest.raises(DataError, match="example 1: classification reads text and label; it has text"):
             part("classification").prepare([{"text": "a"}], letters(), None)
         with pytest.raises(UsageError, match="the head has 2 classes and the training corpus 3 labels"):
             objective.attach(model({"type": "classifier", "num_classes": 2}))

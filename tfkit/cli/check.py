@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import click
@@ -21,7 +22,7 @@ NOTEWORTHY = 64 * 2**30  # bytes of weights from which on their size is worth a 
 def command(ctx: click.Context, files: tuple[str, ...], reading: Reading) -> None:
     """Say of each RECIPE (a shipped name or a path) that it is right and how large, or all that is wrong in it."""
     from tfkit.cli.main import WRONG, complain
-    from tfkit.core.errors import RecipeError, TfkitError, UsageError
+    from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, UsageError
 
     wrong = False
     for file in files:
@@ -29,6 +30,8 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: Reading) -> Non
             recipe = reading.recipe(file)
             click.echo(f"{file}: ok ({_summary(recipe)})")
             recipe.tell_warnings()
+            for fault in recipe.missing_files():  # they may be elsewhere, or come later
+                warnings.warn(RecipeWarning(fault), stacklevel=1)
         except TfkitError as error:
             complain(error if isinstance(error, RecipeError) else UsageError(f"{file}: {error}"))
             wrong = True

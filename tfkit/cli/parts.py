@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("slot", required=False)
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the same as data.")
-@click.option("--matrix", is_flag=True, help="Print which parts can stand together in a layer, and why others cannot.")
+@click.option("--matrix", is_flag=True, help="Print which parts can stand together, and why others cannot.")
 @click.option("--check", is_flag=True, help="Run the contract checks on the parts of SLOT, or on NAME alone.")
 @click.option(
     "--verify",

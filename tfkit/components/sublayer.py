@@ -29,6 +29,12 @@ class Sublayer(Component, nn.Module):
     # linear layers that read the same input, by name; decoding may make one product of them (generation/layers.py)
     together: ClassVar[tuple[str, ...]] = ()
 
+    @classmethod
+    def able(cls, config: component.Config | None = None) -> frozenset[str]:
+        """What it declares; where nothing is kept, nothing has to be taken back."""
+        able = super().able(config)
+        return able if "cache" in able else able | {"rewind"}
+
     def __init__(self, config: component.Config, shape: Shape) -> None:
         super().__init__()
         self.config = config

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tfkit.contracts.calls import PAD, SOURCE, model, padded, run, tokens, tokenwise
 from tfkit.contracts.cases import Case, loads
-from tfkit.contracts.check import contract, expect, expect_equal
+from tfkit.contracts.check import MIXING, contract, expect, expect_equal
 from tfkit.core.errors import UsageError
 
 WINDOW = 3  # keys that a token sees where a state is to forget the others
@@ -84,6 +84,10 @@ def _rewound(case: Case) -> None:
         state.rewind(start)
     except UsageError:
         text, start = ids, 5
+    if case.slot in MIXING:
+        declared, does = "rewind" in case.part.able(case.config), start == 3
+        expect(declared <= does, "it declares 'rewind', and its state refuses to take tokens back")
+        expect(does <= declared, "its state takes tokens back, and it does not declare 'rewind'")
     full = tokenwise(run(case, text, **more))
     found = tokenwise(run(case, text[:, start:], state=state, **more))
     for name, value in full.items():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import Broken, contract, expect
 from tfkit.core.errors import UsageError
+from tfkit.recipe.rules import OF_OBJECTIVES
 from tfkit.training.metric import Metric
 
 METRIC = ("metric",)
@@ -40,6 +41,9 @@ def check_reads(case: Case) -> None:
     """Ask it for both."""
     metric, kind = case.config.build(), getattr(case.part, "reads", None)
     expect(kind in ("loss", "text"), f'it says reads = {kind!r}; say "loss" or "text"')
+    asked = metric.measures()
+    known = ", ".join(OF_OBJECTIVES)
+    expect(asked in OF_OBJECTIVES, f"it says compares = {asked!r}, which no objective declares; there are: {known}")
     try:
         if kind == "loss":
             metric.score(list(REFERENCES), list(REFERENCES))

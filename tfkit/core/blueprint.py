@@ -110,6 +110,22 @@ class StackPlan:
         return sorted(f"{part.part_slot} '{part.part_name}'" for part in lacking)
 
     @property
+    def reads_vectors(self) -> bool:
+        """Whether it reads vectors, and has no token table to look ids up in."""
+        return self.embedding is None or self.embedding.reads(self.shape()) is not None  # type: ignore[attr-defined]
+
+    @property
+    def table_width(self) -> int | None:
+        """The width of its token table, where it has one."""
+        return None if self.reads_vectors else self.embedding.table_width(self.shape())  # type: ignore[union-attr]
+
+    @property
+    def caches(self) -> bool:
+        """Whether it can decode from a state: nothing sees the future, and every sublayer keeps its past."""
+        parts = [sublayer.config.part for layer in self.layers for sublayer in layer.sublayers]
+        return self.causal and all("cache" in part.capabilities for part in parts)
+
+    @property
     def causal(self) -> bool:
         """Whether no layer sees the future."""
         return bool(self.layers) and all(plan.causal for plan in self.layers)

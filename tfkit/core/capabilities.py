@@ -6,12 +6,13 @@ contract tests try what it does.
 
 from __future__ import annotations
 
-# capability -> what a part that declares it promises
-CAPABILITIES: dict[str, str] = {
+# capability -> what a part of a layer that declares it promises
+OF_LAYERS: dict[str, str] = {
     "causal": "stands in a layer that must not see the future",
     "bidirectional": "stands in a layer that sees both ways",
     "cross_attention": "attends to a memory",
     "cache": "decodes a few tokens at a time from a state",
+    "rewind": "takes tokens back from its decode state, or keeps none",
     "padding": "leaves padding out",
     "packing": "keeps the segments of a packed batch apart",
     "masks": "honours mask rules besides the direction, such as a window or a prefix",
@@ -22,6 +23,16 @@ CAPABILITIES: dict[str, str] = {
     "compile": "has no graph break",
     "export": "is exported with any batch and length",
 }
+# the same of the parts of the other sections
+OF_SECTIONS: dict[str, str] = {
+    "likelihood": "has a loss that is -log p of what it predicts",
+    "characters": "has a loss that is -log p of every character of a text",
+    "words": "answers in words, to be compared with a reference",
+    "tags": "answers with a tag for each word",
+    "numbers": "answers with numbers, or with labels that may be numbers",
+    "draws": "draws tokens at random",
+}
+CAPABILITIES = OF_LAYERS | OF_SECTIONS
 
 # what a sublayer that declares nothing is taken to promise: it looks at `context.mask` and at nothing else
 ASSUMED = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -24,13 +24,20 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from tfkit.core.errors import on_one_line
 from tfkit.core.registry import REGISTRY, UnknownPart
 
+if TYPE_CHECKING:
+    from tfkit.core.facts import RecipeFacts
+
 
 class Problem(NamedTuple):
-    """What `Config.check` finds: the option at fault (dotted within the part), and what is wrong with it."""
+    """What `Config.check` finds: the option at fault (dotted within the part), and what is wrong with it.
+
+    `at` is the path in the recipe (`data.batch`) of what the option belongs to, where that is not the part itself.
+    """
 
     option: str
     message: str
     suggestion: str | None = None
+    at: str = ""
 
 
 class Doubt(Problem):
@@ -60,6 +67,13 @@ class Config(BaseModel):
         """
         yield from ()
 
+    def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+        """What cannot go with the rest of the recipe (a Problem) or is seldom meant there (a Doubt).
+
+        Called for the parts of `data:`, `objective:`, `train:` and `generate:`, for embeddings and for heads.
+        """
+        yield from ()
+
     def spelled(self) -> dict[str, Any]:
         """The part as a recipe spells it out: its type and every option."""
         return {"type": self.part.part_name, **{name: spell(getattr(self, name)) for name in type(self).model_fields}}
@@ -69,6 +83,9 @@ class Config(BaseModel):
         """Give each Config a title of its own, so that JSON Schemas do not collide."""
         super().__pydantic_init_subclass__(**kwargs)
         cls.model_config["title"] = cls.__qualname__
+
+
+PartConfig = Config  # by a name that a part's own Config does not hide
 
 
 def spell(value: Any) -> Any:
@@ -112,6 +129,11 @@ class Component:
         elif not (isinstance(own, type) and issubclass(own, Config)):
             raise TypeError(f"{cls.__qualname__}.Config must be a subclass of tfkit.Config, got {own!r}")
         cls.Config.part = cls
+
+    @classmethod
+    def able(cls, config: PartConfig | None = None) -> frozenset[str]:
+        """The capabilities with these options; without, those that some options give."""
+        return cls.capabilities
 
     @classmethod
     def adopt(cls, slot: str, name: str) -> None:

@@ -25,6 +25,14 @@ class DataError(TfkitError):
     """Data, a tokenizer or weights that cannot be used; the message names the file and the line."""
 
 
+class ExampleError(DataError):
+    """An example that cannot be used: its `number`, from 1, and `why`; who knows the corpus says where it stands."""
+
+    def __init__(self, number: int, why: str) -> None:
+        self.number, self.why = number, why
+        super().__init__(f"example {number}: {why}")
+
+
 class RunError(TfkitError):
     """A run's folder that cannot be created, resumed or loaded; nothing in it has been changed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -86,8 +87,12 @@ Activation = Annotated[Config, Slot("activation")]
 Norm = Annotated[Config, Slot("norm")]
 
 
+@dataclass(frozen=True)
 class PathMark:
-    """Marks an option as a path: in a recipe it is relative to the recipe's file."""
+    """Marks an option as a path, which is relative to the recipe's file: of a file, or of the folder of a run."""
+
+    run: bool = False
 
 
 RecipePath = Annotated[str, PathMark()]
+RunPath = Annotated[str, PathMark(run=True)]

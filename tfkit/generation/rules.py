@@ -13,7 +13,7 @@ from tfkit.core.component import Config
 from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.logits import LogitsRule
-from tfkit.generation.logits.base import NEVER
+from tfkit.generation.logits.base import NEVER, misplaced
 from tfkit.generation.stop import Row, StopRule
 from tfkit.generation.tokens import without_token
 
@@ -121,13 +121,10 @@ def bound_rules(logits: Sequence[Config], stop: Sequence[Config], tokenizer: Tok
 
 def _check_order(parts: Sequence[Any]) -> None:
     """Raise UsageError where a rule could forbid all that a rule of certain texts allows, so that none is completed."""
-    for place, part in enumerate(parts):
-        others = [other for other in parts[:place] if other.of_sampling or other.constrains]
-        if part.constrains and others:
-            what = f"generate.logits: {part.part_name} stands behind {others[0].part_name}, which"
-            if others[0].constrains:
-                raise UsageError(f"{what} allows other texts; there is one rule of that kind")
-            raise UsageError(f"{what} may leave none of the tokens that it allows; list {part.part_name} first")
+    for place in range(len(parts)):
+        found = misplaced(parts, place)
+        if found is not None:
+            raise UsageError(f"generate.logits: {found}")
 
 
 def _bound(config: Config, tokenizer: Tokenizer) -> Any:

@@ -209,8 +209,7 @@ class Stack(nn.Module):
     @property
     def caches(self) -> bool:
         """Whether tokens can be decoded a few a call: nothing sees the future, and every sublayer keeps its past."""
-        sublayers = (sublayer for layer in self.plan.layers for sublayer in layer.sublayers)
-        return self.plan.causal and all("cache" in sublayer.config.part.capabilities for sublayer in sublayers)
+        return self.plan.caches
 
     def new_state(self) -> DecodeState:
         """An empty decode state of this stack; raises UsageError where the past would change with the future."""

@@ -65,7 +65,7 @@ class Contradictions:
         written = at(self.root, *way)
         if head is None and written is not None and written.value is not None:
             return  # a head with faults of its own
-        if wanted and (head is None or not _serves(head.part, wanted)):
+        if wanted and (head is None or not serves(head.part, wanted)):
             node = written or at(self.root, "model") or self.root
             what = "head" if name is None else f"head '{name}'"
             has = f"the model has no {what}" if head is None else f"the {what} is '{head.part.part_name}'"
@@ -149,7 +149,7 @@ def _gives(objective: Config) -> frozenset[str]:
     return gives
 
 
-def _serves(head: type[Component], wanted: Sequence[str]) -> bool:
+def serves(head: type[Component], wanted: Sequence[str]) -> bool:
     """Whether a head is one of those types, made from one, or a user's own that takes the loss as they do."""
     types = {getattr(base, "part_name", "") for base in head.__mro__}
     return bool(types.intersection(wanted)) or (not is_shipped(head) and hasattr(head, "loss"))

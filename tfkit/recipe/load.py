@@ -14,9 +14,11 @@ from pydantic import ValidationError
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, by_place
+from tfkit.recipe.agreement import Agreement, section_parts, spot
 from tfkit.recipe.compose import Composed, compose
 from tfkit.recipe.contradictions import Contradictions, data_parts
 from tfkit.recipe.faults import Faults, shown
+from tfkit.recipe.files import missing_files
 from tfkit.recipe.imports import Importer
 from tfkit.recipe.migrate import LANGUAGE, newer_faults
 from tfkit.recipe.node import Node
@@ -24,6 +26,7 @@ from tfkit.recipe.origin import Value
 from tfkit.recipe.prepare import Preparer
 from tfkit.recipe.resolve import ModelResolver
 from tfkit.recipe.resolved import model_values, resolved_text
+from tfkit.recipe.section_rules import facts_of, section_problems
 from tfkit.recipe.sections import Data, Generate, Section, Train
 from tfkit.recipe.sizes import Vocabulary
 from tfkit.recipe.trace import Trace, trace
@@ -105,6 +108,15 @@ class Recipe:
     def vocabulary_bound(self) -> int | None:
         """The largest vocabulary that the tokenizer's settings allow, None where they do not say."""
         return None if self.data is None else getattr(self.data.tokenizer, "vocabulary_bound", None)
+
+    def fault(self, path: str, message: str) -> Fault:
+        """What is wrong with the value at `path`, at its place or that of the nearest above it."""
+        node, full = spot(self.root, path)
+        return Fault(node.place, full, message)
+
+    def missing_files(self) -> list[Fault]:
+        """A fault for each file, or folder of a run, that the recipe reads and that is not there."""
+        return missing_files(self.root, self.sections(), self.blueprint())
 
     def resolved(self, vocab_size: int | None = None) -> str:
         """The recipe with every value spelled out and its origin as a comment; loads to an equal Blueprint."""
@@ -224,7 +236,22 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
         composed.name, composed.root, composed.text, composed.file, data, objective, train, generate, imports
     )
     _resolve_model(recipe, faults, saved)
+    if not saved:  # a run was held to it when it was trained
+        _check_agreement(recipe, faults)
     return recipe
+
+
+def _check_agreement(recipe: Recipe, faults: Faults) -> None:
+    """What the sections, and the parts in them, ask of each other; where the model is wrong, of each other alone."""
+    right = not any(fault.path.partition(".")[0] == "model" for fault in faults.found)
+    blueprint, resolver = next(iter(recipe._resolved.values()), (None, None)) if right else (None, None)
+    size = None
+    if blueprint is not None and resolver is not None:
+        size = recipe.vocabulary_bound if resolver.vocabulary.asked else blueprint.last.vocab_size
+    sections = (recipe.data, recipe.objective, recipe.train, recipe.generate)
+    agreement = Agreement(recipe.root, section_parts(*sections), facts_of(blueprint, size, *sections), faults)
+    agreement.check()
+    agreement.tell("", section_problems(blueprint, *sections))
 
 
 def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:

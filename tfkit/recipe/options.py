@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -38,18 +38,32 @@ def marks(field: FieldInfo) -> Iterator[Any]:
         pending.extend(getattr(annotation, "__args__", ()))
 
 
+class NamedPath(NamedTuple):
+    """A path that an option of `owner` says, and where that stands: `at`, dotted."""
+
+    at: str
+    path: str
+    mark: PathMark
+    owner: BaseModel
+
+
 def path_values(config: BaseModel) -> tuple[str, ...]:
     """The paths that the options of a part say, those of parts within it too."""
-    found: list[str] = []
-    for name, field in type(config).model_fields.items():
-        is_path = any(isinstance(mark, PathMark) for mark in marks(field))
-        value = getattr(config, name)
-        for one in value if isinstance(value, (list, tuple)) else (value,):
+    return tuple(dict.fromkeys(found.path for found in named_paths(config)))
+
+
+def named_paths(owner: BaseModel, at: str = "") -> Iterator[NamedPath]:
+    """The same with their places, in a part or a section that stands at `at`."""
+    for name, field in type(owner).model_fields.items():
+        mark = next((mark for mark in marks(field) if isinstance(mark, PathMark)), None)
+        value, place = getattr(owner, name), f"{at}.{name}"
+        several = isinstance(value, (list, tuple))
+        for index, one in enumerate(value if several else (value,)):
+            where = f"{place}[{index}]" if several else place
             if isinstance(one, BaseModel):
-                found += path_values(one)
-            elif is_path and isinstance(one, str):
-                found.append(one)
-    return tuple(dict.fromkeys(found))
+                yield from named_paths(one, where)
+            elif mark is not None and isinstance(one, str):
+                yield NamedPath(where, one, mark, owner)
 
 
 def types_in(annotation: Any) -> Iterator[type]:

@@ -20,6 +20,10 @@ Asker = Part | Config
 LAYER = ("attention", "mixer", "feedforward", "position", "norm", "residual")
 # the pairs of slots whose parts meet in a layer; every pair of parts works, or a rule refuses it
 PAIRS = (("position", "attention"), ("mask", "attention"), ("residual", "norm"))
+# what a metric may ask of an objective
+OF_OBJECTIVES = ("likelihood", "characters", "words", "tags", "numbers")
+# the same of slots whose parts meet in a recipe
+SECTION_PAIRS = (("metric", "objective"), ("logits", "strategy"))
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,10 @@ class Rule:
     asked: tuple[str, ...]
     asks: Callable[[Asker], bool] = lambda asker: True  # of an asker that is a part: whether this one asks
 
-    def refuses(self, part: Part) -> bool:
-        """Whether `part` is asked and does not declare the capability."""
-        return part.part_slot in self.asked and self.capability not in part.capabilities
+    def refuses(self, asked: Asker) -> bool:
+        """Whether a part is asked, and does not declare the capability (with its options, where they are given)."""
+        part, config = part_of(asked), asked if isinstance(asked, Config) else None
+        return part.part_slot in self.asked and self.capability not in part.able(config)
 
 
 def part_of(asker: Asker) -> Part:
@@ -48,6 +53,18 @@ def _hook(name: str) -> Callable[[Asker], bool]:
         return name in asker.hooks()  # type: ignore[attr-defined]
 
     return asks
+
+
+def _measures(capability: str) -> Callable[[Asker], bool]:
+    return lambda asker: part_of(asker).measures() == capability  # type: ignore[attr-defined]
+
+
+def _shapes_draws(asker: Asker) -> bool:
+    return part_of(asker).of_sampling  # type: ignore[attr-defined,no-any-return]
+
+
+def _takes_back(asker: Asker) -> bool:
+    return part_of(asker).rewinds  # type: ignore[attr-defined,no-any-return]
 
 
 def _hides_the_future(asker: Asker) -> bool:
@@ -69,6 +86,9 @@ RULES = (
     Rule("cross_attention", "a memory", ("attention", "residual")),
     Rule("padding", "a batch with padding", LAYER),
     Rule("packing", "a packed batch", LAYER),
+    *(Rule(name, "metric", ("objective",), _measures(name)) for name in OF_OBJECTIVES),
+    Rule("draws", "logits", ("strategy",), _shapes_draws),
+    Rule("rewind", "strategy", ("attention", "mixer"), _takes_back),
 )
 
 
@@ -82,17 +102,28 @@ def asked_by(asker: Asker) -> list[Rule]:
     return [rule for rule in RULES if rule.asker == part_of(asker).part_slot and rule.asks(asker)]
 
 
-def refusal(asker: Asker, part: Part) -> Rule | None:
+def refusal(asker: Asker, part: Asker) -> Rule | None:
     """The rule that keeps `part` from standing with `asker`, or None where they go together."""
     return next((rule for rule in asked_by(asker) if rule.refuses(part)), None)
 
 
-def reason(rule: Rule, part: Part, asker: Part | None = None) -> str:
-    """In words: what `part` does not declare, who asks for it, and what would go together instead."""
+def reason(rule: Rule, asked: Asker, asker: Part | None = None) -> str:
+    """In words: what a part does not declare, who asks for it, and what would go together instead."""
+    part = part_of(asked)
     who = rule.asker if asker is None else f"{asker.part_slot} '{asker.part_name}'"
     lacks = f"{part.part_slot} '{part.part_name}' does not declare '{rule.capability}'"
     text = f"{lacks} ({CAPABILITIES[rule.capability]}), which {who} asks for"
-    return "; ".join([text, *_instead(rule, part, asker)])
+    return "; ".join([text, *_switch(rule, asked), *_instead(rule, part, asker)])
+
+
+def _switch(rule: Rule, asked: Asker) -> Iterator[str]:
+    """The option that would give the capability, where turning one does."""
+    if not isinstance(asked, Config):
+        return
+    for option in type(asked).model_fields:
+        value = getattr(asked, option)
+        if isinstance(value, bool) and not rule.refuses(asked.model_copy(update={option: not value})):
+            yield f"say {option}: {str(not value).lower()}"
 
 
 def _instead(rule: Rule, part: Part, asker: Part | None) -> Iterator[str]:
@@ -100,11 +131,16 @@ def _instead(rule: Rule, part: Part, asker: Part | None) -> Iterator[str]:
     others = [name for name, other in REGISTRY.load(part.part_slot).items() if not rule.refuses(other)]
     if others:
         what = "that do" if asker is None else f"that go with '{asker.part_name}'"
-        yield f"{part.part_slot}s {what}: {', '.join(sorted(others))}"
+        yield f"{_several(part.part_slot)} {what}: {', '.join(sorted(others))}"
     if asker is not None:
         askers = REGISTRY.load(asker.part_slot).items()
         going = sorted(name for name, other in askers if refusal(other, part) is None)
-        yield f"{asker.part_slot}s that go with '{part.part_name}': {', '.join([*going, 'none'])}"
+        yield f"{_several(asker.part_slot)} that go with '{part.part_name}': {', '.join([*going, 'none'])}"
+
+
+def _several(slot: str) -> str:
+    """Several parts of a slot, in a word."""
+    return {"strategy": "strategies", "logits": "logits rules"}.get(slot, f"{slot}s")
 
 
 def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
@@ -115,6 +151,15 @@ def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
             part = REGISTRY.get(other, other_name)
             rule = refusal(asker, part)
             yield name, other_name, None if rule is None else reason(rule, part, asker)
+
+
+def lacking(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
+    """The same with what the part of `other` lacks alone, which is one sentence for many pairs."""
+    for name, asker in sorted(REGISTRY.load(slot).items()):
+        for other_name, part in sorted(REGISTRY.load(other).items()):
+            rule = refusal(asker, part)
+            why = f"the {other} does not declare '{rule.capability}': {CAPABILITIES[rule.capability]}" if rule else None
+            yield name, other_name, why
 
 
 def legal(slot: str, other: str) -> list[tuple[str, str]]:

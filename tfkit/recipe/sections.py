@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tfkit.core.component import Config, Slot
-from tfkit.core.options import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, RecipePath
+from tfkit.core.options import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, RunPath
 
 Tokenizer = Annotated[Config, Slot("tokenizer")]
 Corpus = Annotated[Config, Slot("corpus")]
@@ -63,6 +63,11 @@ class Data(Section):
     test: Corpus | None = Field(None, description="the examples that evaluate measures on")
     batch: Batch = Field(Batch(tokens=4096), description="how examples become batches")
 
+    def splits(self) -> list[tuple[str, Config]]:
+        """The corpora that there are, by split."""
+        found = (("train", self.train), ("valid", self.valid), ("test", self.test))
+        return [(name, config) for name, config in found if config is not None]
+
 
 class Mean(Section):
     """Keep the mean of the last checkpoints."""
@@ -73,7 +78,7 @@ class Mean(Section):
 class InitFrom(Section):
     """Start from the weights of a run: every tensor of both fits, but for those that are named here."""
 
-    run: RecipePath = Field(description="the run's folder")
+    run: RunPath = Field(description="the run's folder")
     new: Names = Field((), description="tensors of this model that may be new: names, where * stands for anything")
     unused: Names = Field((), description="tensors of the run that may be left: names, where * stands for anything")
 
@@ -108,7 +113,7 @@ class Train(Section):
     changed_data: Literal["refuse", "accept"] = Field(
         "refuse", description="what --resume does when the data is not what the run began with"
     )
-    init_from: RecipePath | InitFrom | None = Field(
+    init_from: RunPath | InitFrom | None = Field(
         None, description="a run whose weights training starts from, all of them; or the same with what may differ"
     )
     freeze: Names = Field((), description="parameters that stay as they are: names or beginnings of names")

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tfkit.recipe.rules import PAIRS, pairs
+from tfkit.recipe.rules import PAIRS, SECTION_PAIRS, lacking, pairs
 from tfkit.reports.parts_table import rows, say
 
 WORKS = "yes"
@@ -16,14 +16,14 @@ WORKS = "yes"
 def matrix_data(slot: str, other: str) -> dict[str, Any]:
     """Every part of `slot` with every part of `other`: None where they go together, else the reason."""
     refused: dict[str, dict[str, str | None]] = {}
-    for name, other_name, reason in pairs(slot, other):
+    for name, other_name, reason in (lacking if (slot, other) in SECTION_PAIRS else pairs)(slot, other):
         refused.setdefault(name, {})[other_name] = reason
     return {"slot": slot, "other": other, "refused": refused}
 
 
 def all_data() -> list[dict[str, Any]]:
-    """The tables of all pairs of slots whose parts meet in a layer."""
-    return [matrix_data(slot, other) for slot, other in PAIRS]
+    """The tables of all pairs of slots whose parts meet, in a layer or in a recipe."""
+    return [matrix_data(slot, other) for slot, other in (*PAIRS, *SECTION_PAIRS)]
 
 
 def render_matrices(tables: Sequence[dict[str, Any]], console: Console) -> None:
@@ -37,7 +37,7 @@ def render_matrices(tables: Sequence[dict[str, Any]], console: Console) -> None:
         console.print()
     for reason, number in notes.items():
         say(console, f"{number}: {reason}")
-    say(console, f"{WORKS}: the two can stand in one layer" + "; a number: they are refused, see above" * bool(notes))
+    say(console, f"{WORKS}: the two can stand in one recipe" + "; a number: they are refused, see above" * bool(notes))
 
 
 def _mark(reason: str | None, notes: dict[str, int]) -> str:

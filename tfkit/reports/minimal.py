@@ -17,6 +17,7 @@ from tfkit.core.options import PathMark
 from tfkit.core.registry import REGISTRY
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.resolved import scalar
+from tfkit.recipe.rules import refusal
 
 Part = type[Component]
 Data = dict[str, Any]
@@ -70,6 +71,8 @@ def _in_section(part: Part) -> Data:
     data[section] = {name: said} if name else said
     if part.part_slot == "objective":
         data["model"] |= _heads(part)
+    if part.part_slot == "logits" and refusal(part, REGISTRY.get("strategy", "greedy")) is not None:
+        data["generate"] = {"strategy": "sample", **data["generate"]}
     if section == "data":
         data["model"]["vocab_size"] = "tokenizer"
         data["data"] = {"tokenizer": "character", "train": _corpus(topology), **data["data"]}

@@ -59,7 +59,7 @@ def part_data(part: Part, width: int = 80) -> dict[str, Any]:
         "doc": inspect.cleandoc(part.__doc__ or ""),
         "fields": list(_fields(part.Config)),
         "checked": _checked(part.Config),
-        "capabilities": {name: name in part.capabilities for name in CAPABILITIES if name in _asked(part)},
+        "capabilities": {name: name in part.able() for name in CAPABILITIES if name in _asked(part)},
         "asks": {rule.capability: list(rule.asked) for rule in asked_by(part)},
         "needs": sorted(part.needs),
         "recipe": None if minimal.data is None else recipe_text(minimal.data, width),
@@ -108,5 +108,5 @@ def _checked(config: type[Config]) -> list[str]:
 
 def _asked(part: Part) -> set[str]:
     """The capabilities that matter in the part's slot: what a rule asks of it, and what some part there declares."""
-    declared = {name for other in REGISTRY.load(part.part_slot).values() for name in other.capabilities}
+    declared = {name for other in REGISTRY.load(part.part_slot).values() for name in other.able()}
     return declared | {rule.capability for rule in RULES if part.part_slot in rule.asked}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -11,9 +11,9 @@ from torch import nn
 
 from tfkit.components.embedding import load_vectors
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.registry import nearest
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
+from tfkit.recipe.frozen import meant, named, unknown
 from tfkit.recipe.sections import InitFrom
 from tfkit.training import record
 from tfkit.training.fit import Fit, matches, patterns_for
@@ -59,8 +59,9 @@ def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], there: Sequence
         for pattern in patterns:
             if not any(matches(name, [pattern]) for name in names):
                 where = "this model" if option == "new" else source.run
-                hint = _hint(pattern.rstrip(".*"), names)
-                raise RunError(f"train.init_from.{option}: no tensor of {where} is named '{pattern}'.{hint}")
+                near, firsts = meant(pattern.rstrip(".*"), names)
+                hint = f"Did you mean '{near}'?" if near else f"The names begin with {some(firsts)}."
+                raise RunError(f"train.init_from.{option}: no tensor of {where} is named '{pattern}'. {hint}")
     new = {name: why for name, why in fit.new.items() if not matches(name, source.new)}
     left = [name for name in fit.alone if not matches(name, source.unused)]
     if not new and not left:
@@ -117,21 +118,13 @@ def freeze(model: nn.Module, beginnings: Sequence[str]) -> int:
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for beginning in beginnings:
-        named = [parameter for name, parameter in parameters.items() if name.startswith(beginning)]
-        if not named:
-            hint = _hint(beginning, parameters)
-            raise UsageError(f"train.freeze: no parameter's name begins with '{beginning}'.{hint}")
-        for parameter in named:
+        found = named(beginning, parameters)
+        if not found:
+            message, meant = unknown(beginning, parameters)
+            raise UsageError(f"train.freeze: {message}" + f". Did you mean '{meant}'?" * bool(meant))
+        for parameter in found:
             parameter.requires_grad_(False)
     return sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
-
-
-def _hint(beginning: str, names: Iterable[str]) -> str:
-    """The beginning of a name that was probably meant."""
-    parts = [name.split(".") for name in names]
-    beginnings = {".".join(part[:length]) for part in parts for length in range(1, len(part) + 1)}
-    hint = nearest(beginning, sorted(beginnings))
-    return f" Did you mean '{hint}'?" if hint else f" The names begin with {some({part[0]: 0 for part in parts})}."
 
 
 def _one_token(tokenizer: Tokenizer, word: str) -> int | None:

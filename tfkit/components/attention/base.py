@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tfkit.components.sublayer import Sublayer
+from tfkit.core import component
 from tfkit.functional.growing import Growing
 
 
@@ -59,6 +60,12 @@ class KeyValueState:
 
 class Attention(Sublayer):
     """Attends to its own input, or to `context.source` when that is given: self- and cross-attention are one part."""
+
+    @classmethod
+    def able(cls, config: component.Config | None = None) -> frozenset[str]:
+        """What it declares; the keys and values that it keeps can be taken back too."""
+        able = super().able(config)
+        return able | {"rewind"} if cls.new_state is Attention.new_state else able
 
     def new_state(self) -> KeyValueState | None:
         """Room for keys and values, where the part says that it can decode from a cache."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.attention.base import Attention, KeyValueState
-from tfkit.core.capabilities import CAPABILITIES
+from tfkit.core.capabilities import OF_LAYERS
 from tfkit.core.component import Problem
 from tfkit.core.context import Context
 from tfkit.core.options import (
@@ -78,7 +78,7 @@ class Latent(Attention):
             """Width of the part of a head that a position turns."""
             return self.rotary_head_dim
 
-    capabilities = frozenset(CAPABILITIES)
+    capabilities = frozenset(OF_LAYERS)
     residual_outputs = ("output",)
     gained = ("key_value_up", "output")
     config: Config

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tfkit.components.attention.base import Attention, KeyValueState
 from tfkit.components.attention.gate import Gate
 from tfkit.core import component
-from tfkit.core.capabilities import CAPABILITIES
+from tfkit.core.capabilities import OF_LAYERS
 from tfkit.core.component import Problem
 from tfkit.core.context import Context
 from tfkit.core.options import (
@@ -97,7 +97,7 @@ class MultiHead(Attention):
             """Width of one query and key head."""
             return self.head_dim or shape.d_model // self.num_heads
 
-    capabilities = frozenset(CAPABILITIES)
+    capabilities = frozenset(OF_LAYERS)
     # the same number on every score of a row leaves softmax as it was
     inert = frozenset({"key.bias", "key_norm.bias"})
     residual_outputs = ("output",)

@@ -13,6 +13,7 @@ from tfkit.components.embedding.tokens import Tokens
 from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.component import Problem
 from tfkit.core.context import Inputs
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import Dropout, NonNegativeInt
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
@@ -36,6 +37,11 @@ class TokenDropout(Tokens):
                 yield Problem(
                     "", "token_dropout needs a stack that sees both ways: it tells how many tokens are masked"
                 )
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            known = facts.token_id("mask")
+            if known is not None and known != self.mask_id and facts.objective is not None:
+                yield Problem("mask_id", f"the tokenizer's mask token has id {known}")
 
     # the share of masked tokens is known of whole texts, one a row
     capabilities = TOKENWISE - {"causal", "cache", "packing"}

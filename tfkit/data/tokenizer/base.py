@@ -184,6 +184,14 @@ class TokenizerPart(Component):
             """The largest vocabulary these settings allow, None when only the text (or a file) can say."""
             return None
 
+        def has(self, role: str) -> bool | None:
+            """Whether there will be a special token of that role (`sentinel_0`, ...), None when only a file can say."""
+            return None
+
+        def id_of(self, role: str) -> int | None:
+            """The id that the special token of that role will have, None where there is none or only a file can say."""
+            return None
+
     learns: ClassVar[bool] = True  # False: `fit` does not read the texts, so that none need be gathered
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
@@ -200,6 +208,12 @@ class Learned(TokenizerPart):
         special_tokens: SpecialTokens = Field(
             default_factory=SpecialTokens, description="texts of the special tokens by role; none leaves one out"
         )
+
+        def has(self, role: str) -> bool:
+            return role in self.special_tokens.texts()
+
+        def id_of(self, role: str) -> int | None:
+            return list(self.special_tokens.texts()).index(role) if self.has(role) else None
 
     def __init__(self, config: Config) -> None:
         self.special = config.special_tokens

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tfkit.core.component import Component
+from tfkit.core.component import Component, Problem
 from tfkit.core.component import Config as PartConfig
+from tfkit.core.facts import RecipeFacts
 from tfkit.data.tokenizer import Tokenizer
 
 PADDING = -1  # what stands in `ids` before a row's first token
@@ -27,6 +28,12 @@ class LogitsRule(Component):
 
     class Config(PartConfig):
         """Options of every logits rule."""
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            parts = [config.part for config in facts.logits]
+            found = misplaced(parts, next(place for place, rule in enumerate(facts.logits) if rule is self))
+            if found is not None:
+                yield Problem("", found)
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -52,6 +59,18 @@ class LogitsRule(Component):
     def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
         """Whether the new tokens `ids` behind a prompt are all of a text that it allows, not the beginning of one."""
         return True
+
+
+def misplaced(rules: Sequence[type[Any]], place: int) -> str | None:
+    """Why the rule at that place could be left without a token by those before it; None where it could not."""
+    rule = rules[place]
+    others = [other for other in rules[:place] if other.of_sampling or other.constrains]
+    if not rule.constrains or not others:
+        return None
+    what = f"{rule.part_name} stands behind {others[0].part_name}, which"
+    if others[0].constrains:
+        return f"{what} allows other texts; there is one rule of that kind"
+    return f"{what} may leave none of the tokens that it allows; list {rule.part_name} first"
 
 
 def written(ids: Tensor, new: Tensor) -> Tensor:

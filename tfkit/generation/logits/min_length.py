@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
@@ -23,6 +27,11 @@ class MinLength(LogitsRule):
 
         tokens: PositiveInt = Field(description="tokens that are written before the text may end")
         ends: Tokens | None = Field(None, description="texts or ids of what ends it; none: the tokenizer's end token")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            if self.ends is None and facts.lacks("end"):
+                yield Problem("ends", "the tokenizer has no end token to hold back; name here what ends a text")
 
     config: Config
 

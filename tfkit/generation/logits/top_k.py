@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import Field
 from torch import Tensor
 
+from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
@@ -23,6 +27,12 @@ class TopK(LogitsRule):
         """Options of top_k."""
 
         k: PositiveInt = Field(description="tokens that are left to draw from (GPT-2's samples: 40)")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            size = min((size for size in (facts.vocab_size, facts.most_tokens) if size is not None), default=None)
+            if size is not None and self.k > size:
+                yield Problem("k", f"{self.k} is more than the {size} tokens of the vocabulary")
 
     config: Config
 

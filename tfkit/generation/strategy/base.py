@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
@@ -19,17 +20,25 @@ class Strategy(Component):
     """A strategy. It asks a Stepper for logits, the rules for scores, and decides.
 
     `draws` says whether it draws tokens at random, so that rules of sampling mean something; `streams` whether a token
-    is certain as soon as it is written, so that a listener is told of it (else of none).
+    is certain as soon as it is written, so that a listener is told of it (else of none); `rewinds` whether it takes
+    tokens back from the decode state.
     """
 
     draws: bool = False
     streams: bool = True
+    rewinds: ClassVar[bool] = False
 
     class Config(PartConfig):
         """Options of every strategy."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
+
+    @classmethod
+    def able(cls, config: PartConfig | None = None) -> frozenset[str]:
+        """What it declares, and "draws" where it draws with these options, or with `sampled` where it has that."""
+        draws = cls.draws or "sampled" in cls.Config.model_fields if config is None else config.build().draws
+        return super().able(config) | {"draws"} if draws else super().able(config)
 
     def bind(self, tokenizer: Tokenizer, load: Load) -> None:
         """Take what it needs besides the model that writes, before the first search; raises UsageError, RunError."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.functional.largest import topk
@@ -33,6 +36,10 @@ class Contrastive(Strategy):
         alpha: Annotated[float, Field(ge=0, le=1)] = Field(
             0.6, description="weight of what a token must not resemble; 0 is greedy search (the paper: 0.6)"
         )
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            if facts.vocab_size is not None and self.k > facts.vocab_size:
+                yield Problem("k", f"{self.k} tokens are more than the vocabulary of {facts.vocab_size}")
 
     config: Config
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from tfkit.core.errors import UsageError
-from tfkit.core.options import RecipePath
+from tfkit.core.options import RunPath
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.largest import argmax
@@ -35,10 +35,12 @@ class Speculative(Strategy):
     `sample`, or is what `greedy` writes: a draft changes only how long it takes. Prompts are written one by one.
     """
 
+    rewinds: ClassVar = True
+
     class Config(Strategy.Config):
         """Options of speculative."""
 
-        draft: RecipePath | None = Field(
+        draft: RunPath | None = Field(
             None, description="a run with the same vocabulary, best one much smaller; none: what the text repeats"
         )
         tokens: Annotated[int, Field(ge=1, le=MOST)] = Field(4, description="tokens that are written ahead each time")

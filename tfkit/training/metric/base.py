@@ -18,6 +18,8 @@ class Metric(Component):
         """Options of every metric."""
 
     reads: ClassVar[Literal["loss", "text"]]
+    compares: ClassVar[Literal["words", "tags", "numbers"]] = "words"  # what its texts are, where it reads texts
+    package: ClassVar[str | None] = None  # what has to be installed for it, and tfkit[train] installs
     higher_is_better: ClassVar[bool] = True
     per_character: ClassVar[bool] = False  # whether its loss is counted by characters, not by targets
     # references and wrong outputs for the contract tests, where sentences would not do
@@ -25,6 +27,16 @@ class Metric(Component):
 
     def __init__(self, config: Config) -> None:
         self.config = config
+
+    @classmethod
+    def measures(cls) -> str:
+        """The capability that it asks of an objective."""
+        if cls.reads == "text":
+            return cls.compares
+        return "characters" if cls.per_character else "likelihood"
+
+    def check_reference(self, reference: str) -> None:
+        """Raise UsageError for a reference that nothing can be compared with; asked before a training begins."""
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
         """The score of generated texts, in the order of their references; raises UsageError."""

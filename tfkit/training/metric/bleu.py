@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ from tfkit.training.metric.base import TextMetric, sacrebleu_metrics
 @register("metric", "bleu")
 class Bleu(TextMetric):
     """100 * brevity penalty * geometric mean of 1- to 4-gram precisions (Papineni 2002; Post 2018: 1804.08771)."""
+
+    package: ClassVar = "sacrebleu"
 
     class Config(TextMetric.Config):
         """Options of bleu."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from tfkit.core.options import NonNegativeInt, PositiveInt
@@ -12,6 +14,8 @@ from tfkit.training.metric.base import TextMetric, sacrebleu_metrics
 @register("metric", "chrf")
 class Chrf(TextMetric):
     """F-score of character n-grams, recall counting beta = 2 times (Popovic 2015, aclanthology.org/W15-3049)."""
+
+    package: ClassVar = "sacrebleu"
 
     class Config(TextMetric.Config):
         """Options of chrf."""

@@ -24,8 +24,13 @@ class EntityF1(TextMetric):
         ("B-place O O", "O B-place O B-time", "O B-time I-time"),
     )
 
+    compares: ClassVar = "tags"
+
     class Config(TextMetric.Config):
         """Options of entity_f1."""
+
+    def check_reference(self, reference: str) -> None:
+        entities(reference.split(" "))
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """The F1 in percent, over all entities of all texts; 0 where there is no entity at all."""

@@ -14,9 +14,13 @@ class Pearson(TextMetric):
     """100 * covariance / (standard deviations multiplied) of outputs and references (Pearson 1895)."""
 
     samples: ClassVar = SAMPLES
+    compares: ClassVar = "numbers"
 
     class Config(TextMetric.Config):
         """Options of pearson."""
+
+    def check_reference(self, reference: str) -> None:
+        numbers([reference], self.part_name)
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """The correlation, -100 to 100; 0 where one side does not vary."""

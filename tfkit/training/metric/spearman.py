@@ -14,9 +14,13 @@ class Spearman(TextMetric):
     """100 * Pearson's r of the ranks of outputs and references, equal ones sharing a rank (Spearman 1904)."""
 
     samples: ClassVar = SAMPLES
+    compares: ClassVar = "numbers"
 
     class Config(TextMetric.Config):
         """Options of spearman."""
+
+    def check_reference(self, reference: str) -> None:
+        numbers([reference], self.part_name)
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """The correlation, -100 to 100; 0 where one side does not vary."""

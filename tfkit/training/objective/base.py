@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -11,12 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tfkit.core.component import Component
+from tfkit.core.component import Component, Problem
 from tfkit.core.component import Config as PartConfig
-from tfkit.core.errors import DataError, UsageError
+from tfkit.core.errors import DataError, ExampleError, UsageError
+from tfkit.core.facts import RecipeFacts
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids
+from tfkit.training.objective.labels import ordered
 
 logger = logging.getLogger("tfkit")
 
@@ -43,6 +46,38 @@ class Objective(Component):
     class Config(PartConfig):
         """Options of every objective."""
 
+        def shortest(self, facts: RecipeFacts) -> int:
+            """The fewest tokens that a row can have."""
+            return 1
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from self._missing_tokens(facts)
+            yield from self._no_room(facts)
+            yield from self._vectors(facts)
+
+        def _missing_tokens(self, facts: RecipeFacts) -> Iterator[Problem]:
+            required: tuple[str, ...] = self.part.required  # type: ignore[attr-defined]
+            for role in facts.lacks(*required):
+                text = f"'{self.part.part_name}' needs a special token for {role}; name one, such as <{role}>"
+                yield Problem(role, text, at="data.tokenizer.special_tokens")
+
+        def _no_room(self, facts: RecipeFacts) -> Iterator[Problem]:
+            least, name = self.shortest(facts), self.part.part_name
+            if facts.longest is not None and facts.longest.tokens < least:
+                text = f"'{name}' needs rows of {least} tokens or more, special tokens among them"
+                yield Problem("", f"{text}; this allows {facts.longest.tokens}", at=facts.longest.at)
+            if facts.batch_tokens is not None and facts.batch_tokens < least:
+                yield Problem("tokens", f"a row of '{name}' has {least} tokens or more", at="data.batch")
+
+        def _vectors(self, facts: RecipeFacts) -> Iterator[Problem]:
+            gives: frozenset[str] = self.part.gives  # type: ignore[attr-defined]
+            if facts.blueprint is None or "inputs_embeds" in gives:
+                return
+            for plan in facts.blueprint.stacks():
+                if plan.reads_vectors:
+                    text = f"the {plan.side} reads vectors, and '{self.part.part_name}' hands over the ids of tokens"
+                    yield Problem("embedding", f"{text}; say embedding: tokens", at=f"model.{plan.side}")
+
     reads: ClassVar[Direction]  # the direction of attention it needs
     fields: ClassVar[tuple[str, ...]]  # what it reads of a corpus
     heads: ClassVar[tuple[str, ...]] = ("language_model", "masked_lm")  # the heads whose loss it can take
@@ -55,6 +90,10 @@ class Objective(Component):
     predicts: ClassVar[bool] = False  # whether it says something of a text, with `predict`
     writes: ClassVar[str | None] = None  # the field whose every character its loss is about
     reference: ClassVar[str | None] = None  # the field that holds what the model should have said
+    # what its answers are where it has a `reference`: words, and tags or numbers among them
+    answers: ClassVar[frozenset[str]] = frozenset({"words"})
+    owns_model: ClassVar[bool] = False  # whether it trains a `module` of its own too
+    likelihood: ClassVar[bool] = True  # whether its loss is -log p of what it predicts
     metrics: ClassVar[tuple[str, ...]] = ("perplexity",)  # what a run is judged by where the recipe says nothing
     # texts of fields for the contract tests, where sentences would not do
     sample_texts: ClassVar[Mapping[str, Sequence[str]]] = {}
@@ -66,8 +105,22 @@ class Objective(Component):
         self.labels: tuple[str, ...] = ()  # of the training corpus, where it is `labelled`
         self.module: nn.Module | None = None  # a model of its own, trained beside the model
 
+    @classmethod
+    def able(cls, config: PartConfig | None = None) -> frozenset[str]:
+        """What it declares, and what a metric may read of it."""
+        found = super().able(config) | (cls.answers if cls.reference is not None else frozenset())
+        if not cls.likelihood:
+            return found
+        return found | {"likelihood"} | ({"characters"} if cls.writes is not None else frozenset())
+
+    def labels_in(self, example: Example) -> Sequence[str]:
+        """The labels that an example has, where it learns labels."""
+        return ()
+
     def learn(self, examples: Sequence[Example]) -> None:
         """Take the labels from the training examples; nothing where there are none to learn, or they are known."""
+        if self.labelled and not self.labels:
+            self.labels = ordered(label for example in examples for label in self.labels_in(example))
 
     def attach(self, model: Any) -> None:
         """Take the facts of the model that is to be trained; raises UsageError where it cannot be."""
@@ -137,15 +190,15 @@ class Objective(Component):
         for number, example in enumerate(examples, 1):
             if field not in example:
                 there = ", ".join(example) or "nothing"
-                needs = " and ".join(self.fields)
-                raise DataError(f"{self.part_name} reads {needs}; example {number} of the corpus has {there}")
+                raise ExampleError(number, f"{self.part_name} reads {' and '.join(self.fields)}; it has {there}")
         return [example[field] for example in examples]
 
     def encode(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> list[Ids]:
         """Token ids of one field of all examples; raises DataError where an example lacks it."""
         texts = self.column(examples, field)
         slices = (texts[start : start + ENCODED_AT_ONCE] for start in range(0, len(texts), ENCODED_AT_ONCE))
-        return [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
+        with located(texts, tokenizer):
+            return [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
 
     def left_out(self, number: int, of: int, why: str) -> None:
         """Say that examples were left out."""
@@ -157,6 +210,20 @@ class Objective(Component):
         if not items:
             raise DataError(f"{self.part_name}: not one of {examples:,} examples can be used: {why}")
         return items
+
+
+@contextlib.contextmanager
+def located(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[None]:
+    """Raise ExampleError for the first of the texts that the tokenizer cannot write, where it could not write all."""
+    try:
+        yield
+    except DataError:
+        for number, text in enumerate(texts, 1):
+            try:
+                tokenizer.encode(text)
+            except DataError as error:
+                raise ExampleError(number, str(error)) from None
+        raise
 
 
 def wrapped(ids: Ids, start: int | None = None, end: int | None = None) -> Ids:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 
+from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
@@ -46,6 +48,29 @@ class CausalLm(Objective):
         block: PositiveInt | None = Field(
             None, description="tokens a row of the stream; none: as many as the model reads"
         )
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            if self.join:
+                yield from self._blocks(facts)
+            elif self.block is not None:
+                yield Problem("block", "with join: false each text is a row of its own; leave block out")
+
+        def _blocks(self, facts: RecipeFacts) -> Iterator[Problem]:
+            """The blocks of a stream have a length, which the model and a batch take."""
+            longest, block = facts.longest, self.block
+            if block is None and longest is None and facts.reads_data and facts.blueprint is not None:
+                text = "joined texts are cut into rows; say block, the tokens of a row, or model.max_length"
+                yield Problem("block", text)
+            if block is not None and longest is not None and block > longest.tokens:
+                yield Problem("block", f"{block} is more than the {longest.tokens} tokens of {longest.at}")
+            rows = block or (longest.tokens if longest is not None else None)
+            if rows is not None and facts.batch_tokens is not None and rows > facts.batch_tokens:
+                text = f"a row of {rows} tokens does not fit in a batch of data.batch.tokens: {facts.batch_tokens}"
+                yield Problem("block", f"{text}; say fewer tokens a row")
+            if facts.packed:
+                text = "blocks of joined texts are full and cannot be packed; say join: false, or pack: false"
+                yield Problem("pack", text, at="data.batch")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

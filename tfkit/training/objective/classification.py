@@ -16,7 +16,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.loss import cross_entropy
 from tfkit.training.baseline import Baseline, Ids, unigram_baseline
 from tfkit.training.objective.base import Batch, Example, Item, Prediction
-from tfkit.training.objective.labels import check_classes, named, one_word, ordered, unknown
+from tfkit.training.objective.labels import check_classes, named, one_word, unknown
 from tfkit.training.objective.reading import Reading, head_of, is_text, texts_of
 
 
@@ -29,6 +29,7 @@ class Classification(Reading):
     tokenized: ClassVar = ("text", "second")
     labelled: ClassVar = True
     reference: ClassVar = "label"
+    answers: ClassVar = frozenset({"words", "numbers"})
     metrics: ClassVar = ("accuracy", "macro_f1")
 
     class Config(Reading.Config):
@@ -38,9 +39,9 @@ class Classification(Reading):
 
     config: Config
 
-    def learn(self, examples: Sequence[Example]) -> None:
-        """The different labels, by name."""
-        self.labels = self.labels or ordered(example["label"] for example in examples if example.get("label"))
+    def labels_in(self, example: Example) -> Sequence[str]:
+        """Its label."""
+        return [example["label"]] if example.get("label") else []
 
     def attach(self, model: Any) -> None:
         """Check that the head has a class for each label."""

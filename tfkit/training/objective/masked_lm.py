@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, model_validator
 
 from tfkit.core.errors import DataError
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.data.by_length import by_length
@@ -56,6 +57,9 @@ class MaskedLm(Objective):
         )
 
         whole_words: bool = Field(False, description="choose words, not tokens: all the tokens of a word or none")
+
+        def shortest(self, facts: RecipeFacts) -> int:
+            return 1 + bool(facts.token("start")) + bool(facts.token("end"))
 
         @model_validator(mode="after")
         def _shares(self) -> MaskedLm.Config:

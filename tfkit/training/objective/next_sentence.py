@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from tfkit.core.component import Problem
 from tfkit.core.errors import DataError, UsageError
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.loss import cross_entropy
@@ -32,6 +34,25 @@ class NextSentence(MaskedLm):
     beside: ClassVar = {"next_sentence": ("classifier",)}
     capabilities: ClassVar = frozenset()
     heads: ClassVar = ("masked_lm", "language_model")
+    likelihood: ClassVar = False  # the sum of two losses
+    metrics: ClassVar = ()
+
+    class Config(MaskedLm.Config):
+        """Options of next_sentence."""
+
+        def shortest(self, facts: RecipeFacts) -> int:
+            ends = bool(facts.token("end"))
+            return 2 + bool(facts.token("start")) + (bool(facts.token("separator")) or ends) + ends
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            head = facts.head("next_sentence")
+            if getattr(head, "num_classes", 2) == 1:
+                text = "'next_sentence' has two classes: what follows, and what does not"
+                yield Problem("num_classes", text, at="model.heads.next_sentence")
+            if getattr(head, "independent", False):
+                text = "the classes of 'next_sentence' exclude each other; leave independent out"
+                yield Problem("independent", text, at="model.heads.next_sentence")
 
     def attach(self, model: Any) -> None:
         """Check that the classifier has two classes."""

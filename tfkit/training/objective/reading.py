@@ -10,7 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from tfkit.core.component import Problem
 from tfkit.core.errors import DataError, UsageError
+from tfkit.core.facts import RecipeFacts
 from tfkit.data.by_length import by_length
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
@@ -34,6 +36,16 @@ class Reading(Objective):
         """Options of the objectives that read."""
 
         head: str | None = Field(None, description="which of the model's `heads` is trained; none: its `head`")
+
+        def shortest(self, facts: RecipeFacts) -> int:
+            return 2 + bool(facts.token("start")) + bool(facts.token("end"))
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            if getattr(facts.head(self.head), "independent", False):
+                name = self.part.part_name
+                text = f"'{name}' trains classes that exclude each other; leave independent out"
+                yield Problem("independent", text, at="model.head" if self.head is None else f"model.heads.{self.head}")
 
     config: Config
     template: Frame | None = None  # of an imported model's own tokenizer; None: what the roles of tokens say

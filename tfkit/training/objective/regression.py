@@ -10,7 +10,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from tfkit.core.errors import DataError
+from tfkit.core.errors import ExampleError
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.training.baseline import Baseline, Ids
@@ -26,6 +26,8 @@ class Regression(Reading):
     heads: ClassVar = ("regression",)
     tokenized: ClassVar = ("text", "second")
     reference: ClassVar = "label"
+    answers: ClassVar = frozenset({"numbers"})
+    likelihood: ClassVar = False
     metrics: ClassVar = ("pearson", "spearman")
     sample_texts: ClassVar = {"label": ("1.5", "-2", "0", "3e-1", "4")}
 
@@ -34,7 +36,7 @@ class Regression(Reading):
         labels = self.column(examples, "label")
         items = self.read_texts(examples, tokenizer, max_length)
         kept = [
-            item | {"label": np.asarray([_number(label, f"example {number}")], dtype=np.float32)}
+            item | {"label": np.asarray([_number(label, number)], dtype=np.float32)}
             for number, (label, item) in enumerate(zip(labels, items, strict=True), 1)
             if is_text(examples[number - 1])
         ]
@@ -67,11 +69,11 @@ class Regression(Reading):
         return Baseline("mean label", float(((valid - train.mean()) ** 2).mean()))
 
 
-def _number(text: str, place: str) -> float:
+def _number(text: str, example: int) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(f"{place}: the label is '{text}'; regression learns numbers") from None
+        raise ExampleError(example, f"the label is '{text}'; regression learns numbers")
     return number

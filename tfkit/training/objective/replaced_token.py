@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +11,10 @@ import torch.nn.functional as F
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
+from tfkit.core.blueprint import StackPlan
+from tfkit.core.component import Problem
 from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import NonNegativeFloat
 from tfkit.core.registry import register
 from tfkit.data.by_length import by_length
@@ -33,6 +36,8 @@ class ReplacedToken(MaskedLm):
 
     heads: ClassVar = ("discriminator",)
     capabilities: ClassVar = frozenset()
+    owns_model: ClassVar = True
+    likelihood: ClassVar = False  # the sum of two losses
     metrics: ClassVar = ()
     example: ClassVar = {
         "generator": {
@@ -74,7 +79,36 @@ class ReplacedToken(MaskedLm):
                 ) from None
             if found.decoder is not None or found.head is None or not hasattr(found.head.part, "loss"):
                 raise ValueError("a generator is a model of type encoder with a head masked_lm")
+            if found.last.reads_vectors:
+                raise ValueError("embedding: a generator reads the ids of tokens; say tokens")
             return model
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            plan = blueprint_of({**self.generator, "vocab_size": 8}).last
+            for lacking in plan.without("padding"):
+                yield Problem("generator", f"{lacking} cannot leave padding out, which 'replaced_token' hands over")
+            for name in sorted(plan.needs):
+                yield Problem("generator", f"'replaced_token' hands over no {name}, which the generator needs")
+            yield from self._reads_less(plan, facts)
+            yield from self._other_width(plan, facts)
+
+        def _reads_less(self, plan: StackPlan, facts: RecipeFacts) -> Iterator[Problem]:
+            most = plan.max_length
+            if facts.blueprint is None or not facts.reads_data or most is None:
+                return
+            if facts.longest is not None and facts.longest.tokens <= most:
+                return
+            text = f"the generator reads {most} tokens, and the texts may be longer"
+            yield Problem("generator.max_length", f"{text}; allow as many as the model, or say data.batch.length")
+
+        def _other_width(self, plan: StackPlan, facts: RecipeFacts) -> Iterator[Problem]:
+            own = None if facts.blueprint is None else facts.blueprint.encoder
+            if not self.shared or own is None or own.table_width is None or own.table_width == plan.table_width:
+                return
+            text = f"the generator's token table is {plan.table_width} wide and the model's {own.table_width}"
+            advice = f"say d_embedding: {own.table_width} in the generator's embedding, or shared: false"
+            yield Problem("generator", f"{text}; {advice}")
 
     config: Config
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tfkit.core.errors import DataError
+from tfkit.core.facts import RecipeFacts
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.training.baseline import Ids
 from tfkit.training.objective.base import (
@@ -34,6 +35,12 @@ class Rewriting(Objective):
     gives: ClassVar = frozenset({"attention_mask"})
     fields: ClassVar = ("text",)
     required: ClassVar[tuple[str, ...]] = ("start", "end")
+
+    class Config(Objective.Config):
+        """Options of the objectives that spoil a text."""
+
+        def shortest(self, facts: RecipeFacts) -> int:
+            return 4  # both sides of a text of two tokens, with start and end
 
     def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         """What the encoder reads, and what the decoder writes: start, tokens, end."""

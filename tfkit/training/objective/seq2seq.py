@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import Dropout as Share
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
@@ -46,6 +47,9 @@ class Seq2Seq(Objective):
             0.0, description="share of the target spread over the vocabulary, in training only"
         )
         source_end: bool = Field(True, description="end the source with the end token, as the target is")
+
+        def shortest(self, facts: RecipeFacts) -> int:
+            return 2  # the start and a token: the end is predicted, and not read
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -10,13 +10,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tfkit.core.errors import DataError
+from tfkit.core.errors import ExampleError
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.loss import cross_entropy
 from tfkit.training.baseline import Ids
-from tfkit.training.objective.base import Batch, Example, Item, Prediction, padded
+from tfkit.training.objective.base import Batch, Example, Item, Prediction, located, padded
 from tfkit.training.objective.reading import Reading
 
 Places = list[tuple[int, int]]  # the characters that each token stands for
@@ -40,6 +41,10 @@ class Span(Reading):
         """Options of span."""
 
         longest_answer: PositiveInt = Field(30, description="tokens of the longest answer that is looked for")
+
+        def shortest(self, facts: RecipeFacts) -> int:
+            between = facts.token("separator") or facts.token("end")
+            return super().shortest(facts) + 1 + bool(between)  # a question, and what parts it from the context
 
     config: Config
 
@@ -70,16 +75,17 @@ class Span(Reading):
         """The example that each window is of, the window, the characters its tokens stand for, and their number."""
         self.bind(tokenizer)
         questions = self.encode(examples, "question", tokenizer)
-        contexts = tokenizer.encode_with_places(self.column(examples, "context"))
+        texts = self.column(examples, "context")
+        with located(texts, tokenizer):
+            contexts = tokenizer.encode_with_places(texts)
         for number, (question, (ids, places)) in enumerate(zip(questions, contexts, strict=True)):
             if not ids:
                 continue
             extra = self.around + len(self.frame.between)
             room = len(ids) if longest is None else longest - extra - len(question)
             if room < 2:
-                raise DataError(
-                    f"span: a question of {len(question)} tokens leaves no room for its context in {longest} tokens"
-                )
+                text = f"a question of {len(question)} tokens leaves no room for its context in {longest} tokens"
+                raise ExampleError(number + 1, text)
             for start in range(0, max(1, len(ids) - room // 2), max(1, room // 2)) if room < len(ids) else (0,):
                 piece = np.asarray(ids[start : start + room], dtype=np.int32)
                 item = self.one_or_two(question, piece, None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from tfkit.core.component import Problem
 from tfkit.core.errors import DataError
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.special import SENTINEL
@@ -28,6 +31,12 @@ class SpanCorruption(Rewriting):
 
         probability: float = Field(0.15, gt=0, lt=1, description="share of the tokens that are hidden")
         mean_span: float = Field(3.0, ge=1, description="mean length of a hidden span, in tokens")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            if facts.lacks("sentinel_1"):
+                text = "'span_corruption' hides spans behind tokens of their own, two or more; say sentinels: 100"
+                yield Problem("sentinels", text, at="data.tokenizer.special_tokens")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -10,14 +10,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tfkit.core.errors import DataError
+from tfkit.core.errors import ExampleError
 from tfkit.core.options import Dropout as Share
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.loss import cross_entropy
 from tfkit.training.baseline import Baseline, Ids, unigram_baseline
-from tfkit.training.objective.base import Batch, Example, Item, Prediction, logger
-from tfkit.training.objective.labels import check_classes, named, ordered, unknown
+from tfkit.training.objective.base import Batch, Example, Item, Prediction, located, logger
+from tfkit.training.objective.labels import check_classes, named, unknown
 from tfkit.training.objective.reading import Reading, first_of, head_of, joined
 
 NO_ENTITY = "O"
@@ -32,6 +32,7 @@ class TokenClassification(Reading):
     tokenized: ClassVar = ("text",)
     labelled: ClassVar = True
     reference: ClassVar = "tags"
+    answers: ClassVar = frozenset({"words", "tags"})
     metrics: ClassVar = ("accuracy", "macro_f1")
     of_tokens: ClassVar = True
     sample_texts: ClassVar = {
@@ -46,9 +47,9 @@ class TokenClassification(Reading):
 
     config: Config
 
-    def learn(self, examples: Sequence[Example]) -> None:
-        """The different tags, by name."""
-        self.labels = self.labels or ordered(tag for example in examples for tag in words_of(example.get("tags", "")))
+    def labels_in(self, example: Example) -> Sequence[str]:
+        """Its tags."""
+        return words_of(example.get("tags", ""))
 
     def attach(self, model: Any) -> None:
         """Check that the head has a class for each tag."""
@@ -63,7 +64,7 @@ class TokenClassification(Reading):
         self.learn(examples)
         items: list[Item] = []
         for example, item, words in self._pieces(examples, tokenizer, max_length):
-            numbers = self._numbers(tags[example], examples[example]["text"], f"example {example + 1}")[words]
+            numbers = self._numbers(tags[example], examples[example]["text"], example + 1)[words]
             known = numbers >= 0
             if known.any():
                 firsts = np.flatnonzero(item["firsts"])[known]
@@ -81,10 +82,10 @@ class TokenClassification(Reading):
             of = f"{number:,} of {len(every):,}"
             logger.warning("%s: %s tags left out: %s", self.part_name, of, unknown(every, self.labels))
 
-    def _numbers(self, tags: str, text: str, place: str) -> Ids:
+    def _numbers(self, tags: str, text: str, number: int) -> Ids:
         words = words_of(text)
         if len(words) != len(words_of(tags)):
-            raise DataError(f"{place}: {len(words_of(tags))} tags for {len(words)} words")
+            raise ExampleError(number, f"{len(words_of(tags))} tags for {len(words)} words")
         numbers = {label: number for number, label in enumerate(self.labels)}
         return np.asarray([numbers.get(tag, -1) for tag in words_of(tags)], dtype=np.int32)
 
@@ -96,7 +97,9 @@ class TokenClassification(Reading):
         frame = self.frame
         room = None if longest is None else self.room(longest)
         texts = [" ".join(words_of(text)) for text in self.column(examples, "text")]
-        for number, (text, (ids, places)) in enumerate(zip(texts, tokenizer.encode_with_places(texts), strict=True)):
+        with located(texts, tokenizer):
+            encoded = tokenizer.encode_with_places(texts)
+        for number, (text, (ids, places)) in enumerate(zip(texts, encoded, strict=True)):
             words, firsts = first_tokens(text, places)
             for begin, stop in cuts(len(ids), firsts, room):
                 row = joined(frame.before, ids[begin:stop], frame.behind)

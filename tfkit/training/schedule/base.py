@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import Field, model_validator
 
-from tfkit.core.component import Component
+from tfkit.core.component import Component, Doubt, Problem
 from tfkit.core.component import Config as PartConfig
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 
@@ -14,6 +17,12 @@ class Schedule(Component):
 
     class Config(PartConfig):
         """Options of every schedule."""
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            warmup = getattr(self, "warmup", 0)
+            if facts.steps is not None and warmup >= facts.steps:
+                text = f"the learning rate rises for {warmup:,} steps, and train.steps is {facts.steps:,}"
+                yield Doubt("warmup", f"{text}: it never reaches what it rises to, or only at the end")
 
     def __init__(self, config: Config) -> None:
         self.config = config

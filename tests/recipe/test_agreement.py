@@ -1,0 +1,451 @@
+"""What the sections of a recipe cannot do together is told by check, with its place and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import tfkit
+from tfkit.cli.main import WRONG, main
+from tfkit.core.component import Doubt, Problem
+from tfkit.core.errors import RecipeError
+from tfkit.core.facts import RecipeFacts
+from tfkit.core.registry import REGISTRY
+from tfkit.recipe.load import load_recipe
+from tfkit.recipe.rules import SECTION_PAIRS, pairs
+from tfkit.training.metric import TextMetric
+from tfkit.training.objective import CausalLm
+from tfkit.training.schedule import Schedule
+
+pytestmark = pytest.mark.usefixtures("shipped_parts")
+
+DECODER = """\
+tfkit: 1
+model:
+  type: decoder
+  d_model: 8
+  vocab_size: tokenizer
+  max_length: 16
+  num_layers: 2
+  embedding: tokens
+  position: sinusoidal
+  layer:
+    norm: layer_norm
+    attention: {type: multi_head, num_heads: 2}
+    feedforward: {type: mlp, d_ff: 8}
+  head: language_model
+data:
+  tokenizer: {type: word, vocab_size: 50}
+  train: docstrings
+  valid: docstrings
+  batch: {size: 4}
+objective: causal_lm
+train:
+  steps: 100
+  schedule: {type: constant, lr: 0.01}
+generate:
+  strategy: greedy
+"""
+ENCODER = (
+    DECODER.replace("type: decoder", "type: encoder")
+    .replace("head: language_model", "head: masked_lm")
+    .replace("causal_lm", "masked_lm")
+    .replace("vocab_size: 50}", 'vocab_size: 50, special_tokens: {mask: "<mask>"}}')
+)
+PAIR = (
+    DECODER.replace("type: decoder", "type: encoder_decoder")
+    .replace("causal_lm", "seq2seq")
+    .replace("docstrings", "phrases")
+)
+LABELS = (
+    ENCODER.replace("head: masked_lm", "head: {type: classifier, num_classes: labels}")
+    .replace("objective: masked_lm", "objective: classification")
+    .replace("train: docstrings", "train: {type: labelled_text, file: mine.yaml}")
+    .replace("valid: docstrings", "valid: {type: labelled_text, file: mine.yaml}")
+)
+GENERATOR = (
+    "{type: encoder, d_model: 8, num_layers: 1, embedding: tokens, layer: {norm: layer_norm, "
+    "attention: {type: multi_head, num_heads: 2}, feedforward: {type: mlp, d_ff: 8}}, head: masked_lm}"
+)
+ELECTRA = ENCODER.replace("head: masked_lm", "head: discriminator").replace(
+    "objective: masked_lm", f"objective: {{type: replaced_token, generator: {GENERATOR}}}"
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, so that places are short."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def loaded(text: str, *sets: str) -> Any:
+    Path("mine.yaml").write_text(text)
+    return load_recipe("mine.yaml", sets=sets)
+
+
+def faults(text: str, *sets: str) -> list[str]:
+    """Each fault as `path: message`."""
+    with pytest.raises(RecipeError) as caught:
+        loaded(text, *sets)
+    return [f"{fault.path}: {fault.message}" for fault in caught.value.faults]
+
+
+def warned(text: str, *sets: str) -> list[str]:
+    """Each warning as `path: message`; the recipe is accepted."""
+    return [f"{fault.path}: {fault.message}" for fault in loaded(text, *sets).warnings]
+
+
+@pytest.mark.parametrize("text", [DECODER, ENCODER, PAIR, LABELS, ELECTRA])
+def test_what_is_right_is_right(text: str) -> None:
+    assert warned(text) == []
+
+
+def test_a_place_is_told_though_the_option_is_not_written() -> None:
+    said = DECODER.replace("max_length: 16\n  ", "")
+    Path("mine.yaml").write_text(said)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("mine.yaml")
+    assert str(caught.value) == (
+        "mine.yaml:19:12: objective.block: joined texts are cut into rows; say block, the tokens of a row, "
+        "or model.max_length"
+    )
+
+
+WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
+    # metrics and objectives
+    (DECODER, ("train.metrics=[bleu]",), "train.metrics[0]: objective 'causal_lm' does not declare 'words'"),
+    (PAIR, ("train.metrics=[bleu, pearson]",), "train.metrics[1]: objective 'seq2seq' does not declare 'numbers'"),
+    (LABELS, ("train.metrics=[entity_f1]",), "train.metrics[0]: objective 'classification' does not declare 'tags'"),
+    (ENCODER, ("train.metrics=[bits_per_character]",), "train.metrics[0]: objective 'masked_lm' does not declare"),
+    (ELECTRA, ("train.metrics=[perplexity]",), "train.metrics[0]: objective 'replaced_token' does not declare 'likel"),
+    # rules and strategies
+    (DECODER, ("generate.logits=[{type: top_p, p: 0.9}]",), "generate.logits[0]: strategy 'greedy' does not declare"),
+    (
+        DECODER,
+        ("generate.strategy=beam", "generate.logits={type: temperature, temperature: 2}"),
+        "generate.logits: strategy 'beam' does not declare 'draws' (draws tokens at random), "
+        "which logits 'temperature' asks for; say sampled: true; strategies that go with",
+    ),
+    (DECODER, ("generate.strategy=contrastive", "generate.logits={type: min_p, p: 0.9}"), "generate.logits: strategy"),
+    (DECODER, ("generate.strategy={type: contrastive, k: 51}",), "generate.strategy.k: 51 tokens are more than the"),
+    (
+        DECODER,
+        ("generate.strategy=sample", "generate.logits={type: top_k, k: 51}"),
+        "generate.logits.k: 51 is more than the 50 tokens",
+    ),
+    (
+        DECODER,
+        ("generate.logits=[{type: regex, pattern: a}, {type: choices, choices: b}]",),
+        "generate.logits[1]: choices stands behind regex, which allows other texts",
+    ),
+    (
+        DECODER,
+        ("data.tokenizer.special_tokens={end: none}", "generate.logits={type: min_length, tokens: 2}"),
+        "generate.logits.ends: the tokenizer has no end token to hold back; name here what ends a text",
+    ),
+    (
+        DECODER,
+        ("model.layer={attention: none, mixer: lstm}", "generate.strategy=speculative", "model.position=none"),
+        "generate.strategy: mixer 'lstm' does not declare 'rewind'",
+    ),
+    (
+        DECODER,
+        ("model.layer.attention=linear", "generate.strategy=speculative", "model.layer.attention.num_heads=2"),
+        "generate.strategy: attention 'linear' does not declare 'rewind'",
+    ),
+    # special tokens
+    (
+        ENCODER,
+        ("data.tokenizer=character",),
+        "data.tokenizer.special_tokens.mask: 'masked_lm' needs a special token for mask; name one, such as <mask>",
+    ),
+    (PAIR, ("data.tokenizer.special_tokens={start: none}",), "data.tokenizer.special_tokens.start: 'seq2seq' needs"),
+    (
+        PAIR,
+        ("objective=denoising", "data.train=docstrings", "data.valid=docstrings"),
+        "data.tokenizer.special_tokens.mask: 'denoising' needs a special token for mask",
+    ),
+    (
+        PAIR,
+        ("objective=span_corruption", "data.train=docstrings", "data.valid=docstrings"),
+        "data.tokenizer.special_tokens.sentinels: 'span_corruption' hides spans behind tokens of their own",
+    ),
+    (
+        ENCODER,
+        ("data.tokenizer={type: file, path: t.json, special_tokens: {pad: x}}",),
+        "data.tokenizer.special_tokens.mask: 'masked_lm' needs a special token for mask",
+    ),
+    (ENCODER, ("model.embedding={type: token_dropout, mask_id: 3}",), "model.embedding.mask_id: the tokenizer's mask"),
+    # what the model reads
+    (DECODER, ("model.embedding=none",), "model.embedding: the decoder reads vectors, and 'causal_lm' hands over the"),
+    (LABELS, ("model.embedding=features",), "model.embedding: the encoder reads vectors, and 'classification' hands"),
+    (
+        PAIR,
+        ("model.encoder.embedding=features",),
+        "model.encoder.embedding: the encoder reads vectors, and 'seq2seq' hands over the ids of tokens",
+    ),
+    # batches
+    (DECODER, ("data.batch.pack=true", "objective.join=false"), "data.batch.length: packed rows have a length"),
+    (
+        DECODER,
+        ("data.batch.pack=true", "data.batch.length=8"),
+        "data.batch.pack: blocks of joined texts are full and cannot be packed",
+    ),
+    (DECODER, ("objective.block=17",), "objective.block: 17 is more than the 16 tokens of model.max_length"),
+    (
+        DECODER,
+        ("objective.block=9", "data.batch.length=8"),
+        "objective.block: 9 is more than the 8 tokens of data.batch.length",
+    ),
+    (DECODER, ("objective={type: causal_lm, join: false, block: 8}",), "objective.block: with join: false each text"),
+    (
+        DECODER,
+        ("data.batch={tokens: 15, size: none}",),
+        "objective.block: a row of 16 tokens does not fit in a batch of data.batch.tokens: 15",
+    ),
+    (ENCODER, ("model.max_length=2",), "model.max_length: 'masked_lm' needs rows of 3 tokens or more"),
+    (ENCODER, ("data.batch.length=2",), "data.batch.length: 'masked_lm' needs rows of 3 tokens or more"),
+    (ENCODER, ("data.batch={tokens: 2, size: none}",), "data.batch.tokens: a row of 'masked_lm' has 3 tokens or more"),
+    (PAIR, ("model.decoder.max_length=1",), "model.decoder.max_length: 'seq2seq' needs rows of 2 tokens or more"),
+    # what is trained
+    (
+        DECODER,
+        ("train.freeze=[decoder.layer.0]",),
+        "train.freeze[0]: no parameter's name begins with 'decoder.layer.0'",
+    ),
+    (DECODER, ("train.freeze=[decoder, head]",), "train.freeze: there is nothing to train: every parameter is frozen"),
+    (
+        LABELS,
+        ("train.freeze=[encoder, head]", "model.heads={other: hidden, third: {type: classifier, num_classes: 2}}"),
+        "train.freeze: there is nothing to train: every parameter is frozen",
+    ),
+    (DECODER.replace("  valid: docstrings\n", ""), ("train.patience=2",), "train.patience: counts validations"),
+    # heads
+    (LABELS, ("model.head.independent=true",), "model.head.independent: 'classification' trains classes that exclude"),
+    (
+        ENCODER,
+        ("objective=next_sentence", "model.heads={next_sentence: {type: classifier, num_classes: 1}}"),
+        "model.heads.next_sentence.num_classes: 'next_sentence' has two classes",
+    ),
+    # a generator
+    (
+        ELECTRA,
+        ("objective.generator.d_model=16",),
+        "objective.generator: the generator's token table is 16 wide and the model's 8; "
+        "say d_embedding: 8 in the generator's embedding, or shared: false",
+    ),
+    (ELECTRA, ("objective.generator.max_length=8",), "objective.generator.max_length: the generator reads 8 tokens"),
+    (ELECTRA, ("objective.generator.embedding=none",), "objective.generator: embedding: a generator reads the ids"),
+    (
+        ELECTRA,
+        ("objective.generator.mask=global_tokens",),
+        "objective.generator: 'replaced_token' hands over no global_attention_mask, which the generator needs",
+    ),
+    (
+        ELECTRA,
+        ("objective.generator.layer.attention=none", "objective.generator.layer.mixer=fourier"),
+        "objective.generator: mixer 'fourier' cannot leave padding out, which 'replaced_token' hands over",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "sets", "said"), WRONG_TOGETHER, ids=lambda value: str(value)[:60])
+def test_what_cannot_stand_together(text: str, sets: tuple[str, ...], said: str) -> None:
+    found = faults(text, *sets)
+    assert len(found) == 1 and found[0].startswith(said), found
+
+
+def test_every_fault_has_its_place_and_all_are_told_at_once() -> None:
+    Path("mine.yaml").write_text(DECODER.replace("strategy: greedy", "logits: [{type: top_k, k: 60}]"))
+    sets = ["train.metrics=[perplexity, rouge]", "train.freeze=[nobody]"]
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("mine.yaml", sets=sets)
+    assert [(fault.file, fault.line, fault.path) for fault in caught.value.faults] == [
+        ("--set train.freeze=[nobody]", 0, "train.freeze[0]"),
+        ("--set train.metrics=[perplexity, rouge]", 0, "train.metrics[1]"),
+        ("mine.yaml", 25, "generate.logits[0]"),
+        ("mine.yaml", 25, "generate.logits[0].k"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sets"),
+    [
+        (PAIR, ("train.metrics=[bleu, exact_match, perplexity, bits_per_character, accuracy]",)),
+        (LABELS, ("train.metrics=[pearson, macro_f1, perplexity]",)),
+        (DECODER, ("generate.strategy={type: beam, sampled: true}", "generate.logits={type: top_p, p: 0.9}")),
+        (DECODER, ("generate.strategy=speculative",)),
+        (PAIR, ("generate.length_ratio=1.5",)),
+        (DECODER, ("train.freeze=[decoder.layers, decoder.embedding]",)),
+        (DECODER, ("data.batch={size: 2, pack: true, length: 40}", "objective.join=false")),
+        (ENCODER, ("model.embedding={type: token_dropout, mask_id: 4}",)),
+        (ELECTRA, ("objective.generator.d_model=16", "objective.shared=false")),
+        (ELECTRA, ("train.freeze=[encoder, head]",)),  # the generator is trained
+        (ENCODER, ("data.tokenizer={type: file, path: t.json}",)),  # only the file can say
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_can_stand_together(text: str, sets: tuple[str, ...]) -> None:
+    assert warned(text, *sets) == []
+
+
+DOUBTED: list[tuple[str, tuple[str, ...], str]] = [
+    (ENCODER, ("generate.strategy=sample",), "generate.strategy: changes nothing: this model writes no texts, as it"),
+    (ENCODER, ("generate.max_new_tokens=5",), "generate.max_new_tokens: changes nothing: this model writes no texts"),
+    (DECODER, ("generate.length_ratio=2",), "generate.length_ratio: changes nothing: there is no source whose length"),
+    (DECODER, ("train.schedule.warmup=100",), "train.schedule.warmup: the learning rate rises for 100 steps, and"),
+    (DECODER, ("train.schedule=inverse_square_root",), "train.schedule.warmup: the learning rate rises for 4,000"),
+    (DECODER, ("train.keep={mean: 2}",), "train.keep.mean: the mean is over 2 checkpoints, and 100 steps make 1;"),
+    (DECODER, ("train.evaluate_every=200",), "train.evaluate_every: there are 100 steps, so there is one validation"),
+    (DECODER, ("train.patience=4", "train.evaluate_every=25"), "train.patience: training never stops early: it makes"),
+    (DECODER.replace("  valid: docstrings\n", ""), ("train.evaluate_every=20",), "train.evaluate_every: nothing is"),
+    (DECODER.replace("  valid: docstrings\n", ""), ("train.metrics=[perplexity]",), "train.metrics: are measured on"),
+]
+
+
+@pytest.mark.parametrize(("text", "sets", "said"), DOUBTED, ids=lambda value: str(value)[:60])
+def test_what_is_seldom_meant_is_a_warning(text: str, sets: tuple[str, ...], said: str) -> None:
+    found = warned(text, *sets)
+    assert len(found) == 1 and found[0].startswith(said), found
+
+
+@pytest.mark.parametrize(
+    ("text", "sets"),
+    [
+        (DECODER, ("train.schedule.warmup=99",)),
+        (DECODER, ("train.keep={mean: 2}", "train.checkpoint_every=60")),
+        (DECODER, ("train.patience=3", "train.evaluate_every=25")),
+        (DECODER, ("train.evaluate_every=100",)),
+    ],
+)
+def test_what_just_fits_is_no_warning(text: str, sets: tuple[str, ...]) -> None:
+    assert warned(text, *sets) == []
+
+
+def test_a_model_with_faults_is_not_held_against_the_other_sections() -> None:
+    """What follows from a fault is not told beside it."""
+    assert faults(DECODER.replace("max_length: 16", "max_length: true")) == [
+        "model.max_length: expected a whole number from 1 to 268,435,456, got true"
+    ]
+    found = faults(DECODER.replace("max_length: 16", "max_length: true"), "train.metrics=[bleu]")
+    assert len(found) == 2 and found[0].startswith("train.metrics[0]: objective 'causal_lm'")
+
+
+def test_a_deep_stack_is_not_built_for_the_names_in_it() -> None:
+    loaded(DECODER, "model.num_layers=100000", "train.freeze=[nobody]")
+
+
+# --- pairs of parts
+
+
+@pytest.mark.parametrize(("slot", "other"), SECTION_PAIRS)
+def test_the_table_of_pairs_decides(slot: str, other: str) -> None:
+    """What the table refuses is refused in a recipe with that reason, and nothing else is."""
+    for name, partner, why in pairs(slot, other):
+        config = REGISTRY.get(slot, name).Config
+        if slot != "logits" or any(field.is_required() for field in config.model_fields.values()):
+            continue
+        switch = "" if why is not None or "sampled" not in _options(other, partner) else ", sampled: true"
+        sets = [f"generate.logits={name}", f"generate.strategy={{type: {partner}{switch}}}"]
+        if why is None:
+            loaded(DECODER, *sets)
+        else:
+            assert why in faults(DECODER, *sets)[0]
+
+
+def _options(slot: str, name: str) -> set[str]:
+    return set(REGISTRY.get(slot, name).Config.model_fields)
+
+
+def test_a_metric_and_an_objective_of_ones_own_declare_the_same() -> None:
+    @tfkit.register("metric", "tag_count")
+    class TagCount(TextMetric):
+        compares = "tags"
+
+        def compare(self, outputs: list[str], references: list[str]) -> float:
+            return 0.0
+
+    @tfkit.register("objective", "spelling")
+    class Spelling(CausalLm):
+        reference = "text"
+
+    @tfkit.register("objective", "guess")
+    class Guess(CausalLm):
+        likelihood = False
+
+    assert faults(DECODER, "train.metrics=[tag_count]")[0].startswith("train.metrics[0]: objective 'causal_lm' does")
+    assert faults(DECODER, "objective=spelling", "train.metrics=[tag_count]")[0].startswith("train.metrics[0]: ")
+    loaded(DECODER, "objective=spelling", "train.metrics=[accuracy, perplexity]")
+    (fault,) = faults(DECODER, "objective=guess", "train.metrics=[perplexity]")
+    assert fault.startswith("train.metrics[0]: objective 'guess' does not declare 'likelihood'")
+
+
+def test_a_part_of_ones_own_checks_the_recipe_around_it() -> None:
+    @tfkit.register("schedule", "fussy")
+    class Fussy(Schedule):
+        class Config(Schedule.Config):
+            every: int = 3
+
+            def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+                if facts.steps != 99:
+                    yield Problem("every", "99 steps are wanted", at="train.schedule")
+                    yield Problem("steps", "say 99", at="train")
+                yield Doubt("", "seldom meant")
+
+    assert faults(DECODER, "train.schedule={type: fussy, every: 2}") == [
+        "train.schedule.every: 99 steps are wanted",
+        "train.steps: say 99",
+    ]
+    assert warned(DECODER, "train.schedule=fussy", "train.steps=99") == ["train.schedule: seldom meant"]
+
+
+# --- files
+
+
+def test_check_warns_of_files_that_are_not_there() -> None:
+    text = DECODER.replace("train: docstrings", "train: {type: text, files: [corpus.txt, mine.yaml]}")
+    text = text.replace("embedding: tokens", "embedding: {type: tokens, vectors: glove.txt}")
+    Path("mine.yaml").write_text(text)
+    Path("corpora.txt").touch()
+    options = ["--set", "train.init_from=mine.yaml", "--set", "generate.strategy={type: speculative, draft: other}"]
+    result = CliRunner().invoke(main, ["check", "mine.yaml", *options])
+    assert result.exit_code == 0
+    here = Path.cwd()
+    assert result.stderr.splitlines() == [
+        f"--set generate.strategy={{type: speculative, draft: other}}: warning: generate.strategy.draft: there is no "
+        f"folder of a run {here}/other; to name another: --set generate.strategy.draft=PATH",
+        f"--set train.init_from=mine.yaml: warning: train.init_from: {here}/mine.yaml is a file; a folder of a run is "
+        "expected",
+        f"mine.yaml:8:38: warning: model.embedding.vectors: there is no file {here}/glove.txt; to name another: "
+        "--set model.embedding.vectors=PATH",
+        f"mine.yaml:17:31: warning: data.train.files[0]: there is no file {here}/corpus.txt. Did you mean "
+        f"'{here}/corpora.txt'?",
+    ]
+
+
+def test_training_refuses_them_all_before_it_reads_anything(tmp_path: Path) -> None:
+    text = DECODER.replace("train: docstrings", "train: {type: text, files: corpus.txt}")
+    recipe = loaded(text.replace("valid: docstrings", "valid: {type: text, files: .}"))
+    with pytest.raises(RecipeError) as caught:
+        tfkit.train(recipe, out=tmp_path / "run", progress=False)
+    assert [(fault.line, fault.path) for fault in caught.value.faults] == [
+        (17, "data.train.files"),
+        (18, "data.valid.files"),
+    ]
+    assert "is a folder; a file is expected" in caught.value.faults[1].message
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_refuses_with_the_status_of_a_wrong_recipe() -> None:
+    Path("mine.yaml").write_text(DECODER)
+    result = CliRunner().invoke(main, ["check", "mine.yaml", "--set", "train.metrics=[bleu]"])
+    assert (result.exit_code, result.stdout) == (WRONG, "")
+    assert result.stderr.startswith("--set train.metrics=[bleu]: train.metrics[0]: objective 'causal_lm'")
+    assert result.stderr.rstrip().endswith(
+        "metrics that go with 'causal_lm': bits_per_character, perplexity, none (see mine.yaml:20:12)"
+    )

@@ -1,0 +1,58 @@
+"""What the sections of a recipe say, as far as a part of one section needs to know it of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Config
+
+
+@dataclass(frozen=True)
+class Longest:
+    """The most tokens that an example may have, and the path in the recipe that says so."""
+
+    tokens: int
+    at: str
+
+
+@dataclass(frozen=True)
+class RecipeFacts:
+    """What is known of a recipe before any data is read; None is what is not said, or wrong by itself.
+
+    `longest` is what the model and `data.batch.length` allow, and `batch_tokens` the most tokens of a batch.
+    `vocab_size` and `most_tokens` are the largest that the vocabularies of the model and of the tokenizer can be.
+    """
+
+    blueprint: Blueprint | None = None
+    objective: Config | None = None
+    tokenizer: Config | None = None
+    reads_data: bool = False
+    longest: Longest | None = None
+    packed: bool = False
+    batch_tokens: int | None = None
+    vocab_size: int | None = None
+    most_tokens: int | None = None
+    steps: int | None = None
+    logits: Sequence[Config] = field(default=())
+
+    def token(self, role: str) -> bool | None:
+        """Whether there is a special token of that role; None where only a file can say."""
+        has = getattr(self.tokenizer, "has", None)
+        return None if has is None else has(role)
+
+    def token_id(self, role: str) -> int | None:
+        """The id of the special token of that role; None where there is none, or only a file can say."""
+        id_of = getattr(self.tokenizer, "id_of", None)
+        return None if id_of is None else id_of(role)
+
+    def lacks(self, *roles: str) -> list[str]:
+        """Those of the roles that no special token will have."""
+        return [role for role in roles if self.token(role) is False]
+
+    def head(self, name: str | None) -> Config | None:
+        """The model's head, or the one called `name` among its `heads`."""
+        if self.blueprint is None:
+            return None
+        return self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)
