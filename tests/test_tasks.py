@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import tfkit
 from tfkit.cli.main import main
-from tfkit.core.errors import RecipeError, RunError, TfkitWarning, UsageError
+from tfkit.core.errors import DataError, RecipeError, RunError, TfkitWarning, UsageError
 from tfkit.run import Run, load_run, train
 
 WORDS = ("fine", "great", "poor", "dull")
@@ -113,7 +113,9 @@ class TestLabels:
     def test_a_number_may_be_said(self, tmp_path: Path) -> None:
         source = classes(tmp_path)
         source["model"]["head"]["num_classes"] = 1
-        with pytest.raises(UsageError, match="the head has 1 classes and the training corpus 2 labels"):
+        with pytest.raises(
+            DataError, match=r"reviews\.txt:3: 'against' is one label more than the 1 classes of model\.head"
+        ):
             train(source, out=tmp_path / "run", progress=False)
         source["model"]["head"]["num_classes"] = 5
         source["train"]["steps"] = 1

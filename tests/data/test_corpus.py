@@ -402,3 +402,40 @@ def test_data_needs_no_torch() -> None:
         "assert 'torch' not in sys.modules and 'pyarrow' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# where an example stands
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "places"),
+    [
+        ("text", "a\n\nb\nc\n", {}, ["a.txt:1", "a.txt:3", "a.txt:4"]),
+        ("text", "a\nb\n\n\nc\nd\n", {"unit": "paragraph"}, ["a.txt:1", "a.txt:5"]),
+        ("text", "a\nb\n", {"unit": "document"}, ["a.txt:1"]),
+        ("labelled_text", "x a\nx \ny b\n", {"skip_empty": True}, ["a.txt:1", "a.txt:3"]),
+        ("parallel_tsv", "k\tk\na\tb\nc\td\n", {"header": True}, ["a.txt:2", "a.txt:3"]),
+        (
+            "json_lines",
+            '{"t": "a"}\n\n{"t": "b"}\n',
+            {"fields": {"text": "t"}, "skip_empty": True},
+            ["a.txt:1", "a.txt:3"],
+        ),
+        ("csv", 't\n"a\nb"\nc\n', {"fields": {"text": "t"}}, ["a.txt:2", "a.txt:4"]),
+    ],
+)
+def test_the_place_of_each_example(
+    write: Write, name: str, content: str, options: dict[str, Any], places: list[str]
+) -> None:
+    file = write("a.txt", content)
+    options = {**options, "files" if name == "text" else "file": file}
+    corpus = REGISTRY.get("corpus", name).Config.model_validate(options).build()
+    assert len(corpus.examples()) == len(places)
+    assert [
+        corpus.where(number).removeprefix(file.removesuffix("a.txt")) for number in range(1, len(places) + 1)
+    ] == places
+
+
+def test_the_place_in_a_corpus_without_files() -> None:
+    corpus = REGISTRY.get("corpus", "phrases").Config().build()
+    assert corpus.where(3) == "the corpus 'phrases': example 3"

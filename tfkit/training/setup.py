@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import DataError, UsageError
+from tfkit.core.errors import DataError, RecipeError, UsageError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model, build_model
+from tfkit.recipe import section_rules
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.sections import Data, Train
 from tfkit.training.changed import Hashes, example_hashes
@@ -20,6 +21,8 @@ from tfkit.training.feed import VALID, Feed
 from tfkit.training.initial import fill_vectors, freeze, start_from
 from tfkit.training.objective import Objective
 from tfkit.training.progress import Reporter
+from tfkit.training.rehearsal import rehearse
+from tfkit.training.splits import Split, learned_from
 
 
 @dataclass(frozen=True)
@@ -58,28 +61,30 @@ def prepare(
     and DataError for what cannot be trained; a model too large for the machine is refused before it is built.
     """
     data, objective = _needed(recipe)
+    _check_files(recipe, initial, tokenizer)
     settings = recipe.train
     device = choose_device(settings.device)
     if not recipe.unknown_vocab and not recipe.unknown_labels:
         _check_size(recipe.blueprint(), settings, device)
-    examples = data.train.build().examples()
-    tokenizer = tokenizer or _fitted(data, objective, examples)
-    recipe = _labelled(recipe, objective, examples, labels)
-    blueprint = recipe.blueprint(tokenizer.vocab_size)
-    _check_vocabulary(blueprint, tokenizer)
+    splits = {name: Split(config, objective) for name, config in data.splits()}
+    examples = splits["train"].examples
+    tokenizer = tokenizer or _fitted(recipe, data, objective, splits["train"])
+    recipe = _labelled(recipe, objective, splits["train"], labels)
+    blueprint = _blueprint(recipe, tokenizer, learned_from(data.tokenizer, splits["train"]))
+    _check_vocabulary(recipe, blueprint, tokenizer, learned_from(data.tokenizer, splits["train"]))
+    _check_classes(blueprint, objective, splits["train"])
     _check_size(blueprint, settings, device)
     longest = longest_example(blueprint, data)
-    train = Feed(objective, objective.prepare(examples, tokenizer, longest), data.batch, settings.seed, device)
-    valid, read = None, {"train": examples}
-    if data.valid is not None:
-        read["valid"] = data.valid.build().examples()
-        held_out = objective.prepare(read["valid"], tokenizer, longest)
-        valid = Feed(objective, held_out, data.batch, settings.seed, device, VALID)
+    items = {name: split.items(tokenizer, longest, data.batch) for name, split in splits.items() if name != "test"}
+    rehearse(recipe, blueprint, tokenizer, splits, longest)
+    train = Feed(objective, items["train"], data.batch, settings.seed, device)
+    valid = Feed(objective, items["valid"], data.batch, settings.seed, device, VALID) if "valid" in items else None
     model = _model(blueprint, settings, device, tokenizer, reporter, initial)
     objective.attach(model)
     _announce(model, train, valid, len(examples), reporter)
     _tell_unused(blueprint, tokenizer, reporter)
-    return Task(recipe, model, tokenizer, objective, settings, train, valid, example_hashes(data, read))
+    hashes = example_hashes(data, {name: splits[name].examples for name in items})
+    return Task(recipe, model, tokenizer, objective, settings, train, valid, hashes)
 
 
 def _needed(recipe: Recipe) -> tuple[Data, Objective]:
@@ -89,17 +94,32 @@ def _needed(recipe: Recipe) -> tuple[Data, Objective]:
     return recipe.data, recipe.objective.build()
 
 
-def _fitted(data: Data, objective: Objective, examples: Sequence[Mapping[str, str]]) -> Tokenizer:
+def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> None:
+    """Raise RecipeError for the files that are not there, of those that this training reads."""
+    needed = ["data.train", "data.valid", "data.test", "generate"]
+    needed += [] if tokenizer is not None else ["data.tokenizer"]
+    needed += ["train.init_from", "model"] if initial else []
+    missing = [fault for fault in recipe.missing_files() if fault.path.startswith(tuple(needed))]
+    if missing:
+        raise RecipeError(missing)
+
+
+def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> Tokenizer:
     """The tokenizer, learned from every field that the objective reads."""
+    examples = split.examples
     there = examples[0].keys() if examples else ()
     missing = [field for field in objective.fields if field not in there]
     if missing:
         raise DataError(
-            f"data.train: {objective.part_name} reads {' and '.join(objective.fields)}, and the examples have "
-            f"{' and '.join(there) or 'nothing'}"
+            f"{split.corpus.name()}: {objective.part_name} reads {' and '.join(objective.fields)}, and the examples "
+            f"have {' and '.join(there) or 'nothing'}"
         )
     fields = objective.fields if objective.tokenized is None else objective.tokenized
-    tokenizer: Tokenizer = data.tokenizer.build().fit(_texts(examples, fields))
+    try:
+        tokenizer: Tokenizer = data.tokenizer.build().fit(_texts(examples, fields))
+    except DataError as error:
+        text = f"{error} ({learned_from(data.tokenizer, split)})"
+        raise RecipeError([recipe.fault("data.tokenizer", text)]) from None
     return tokenizer
 
 
@@ -107,24 +127,40 @@ def _texts(examples: Sequence[Mapping[str, str]], fields: Sequence[str]) -> Iter
     return (example[field] for example in examples for field in fields if field in example)
 
 
-def _labelled(
-    recipe: Recipe, objective: Objective, examples: Sequence[Mapping[str, str]], labels: tuple[str, ...]
-) -> Recipe:
+def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: tuple[str, ...]) -> Recipe:
     """The recipe with the number of labels; the objective knows them from here on."""
     objective.labels = labels
-    objective.learn(examples)
+    objective.learn(split.examples)
     if recipe.unknown_labels and not objective.labels:
-        raise DataError(f"data.train: no example has a label, so {objective.part_name} has no classes")
+        raise DataError(f"{split.corpus.name()}: no example has a label, so {objective.part_name} has no classes")
     return recipe.labelled(len(objective.labels))
 
 
-def _check_vocabulary(blueprint: Blueprint, tokenizer: Tokenizer) -> None:
+def _check_classes(blueprint: Blueprint, objective: Objective, split: Split) -> None:
+    """Raise DataError where the head that the objective trains has fewer classes than there are labels."""
+    name = getattr(objective.config, "head", None)
+    head = blueprint.head if name is None else dict(blueprint.heads).get(name)
+    split.check_classes(head, "model.head" if name is None else f"model.heads.{name}")
+
+
+def _blueprint(recipe: Recipe, tokenizer: Tokenizer, learned: str) -> Blueprint:
+    """The architecture with the tokenizer's vocabulary; raises RecipeError for what does not fit that."""
+    try:
+        return recipe.blueprint(tokenizer.vocab_size)
+    except RecipeError as error:
+        raise RecipeError(replace(fault, message=f"{fault.message} ({learned})") for fault in error.faults) from None
+
+
+def _check_vocabulary(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, learned: str) -> None:
+    """Raise RecipeError where the tokenizer has more tokens than a stack."""
+    faults = []
     for plan in blueprint.stacks():
         if plan.vocab_size is not None and plan.vocab_size < tokenizer.vocab_size:
-            raise UsageError(
-                f"the {plan.side}'s vocab_size is {plan.vocab_size}, and the tokenizer has {tokenizer.vocab_size} "
-                "tokens; write vocab_size: tokenizer"
-            )
+            text = f"{plan.vocab_size} is less than the {tokenizer.vocab_size} tokens of the tokenizer"
+            path = f"model.{plan.side}.vocab_size"
+            faults.append(recipe.fault(path, f"{text}; write vocab_size: tokenizer ({learned})"))
+    if faults:
+        raise RecipeError(faults)
 
 
 def _check_size(blueprint: Blueprint, settings: Train, device: torch.device) -> None:
@@ -136,8 +172,8 @@ def _check_size(blueprint: Blueprint, settings: Train, device: torch.device) -> 
 
 def longest_example(blueprint: Blueprint, data: Data) -> int | None:
     """The most tokens an example may have: what the model and data.batch.length allow."""
-    bounds = [data.batch.length, *(plan.max_length for plan in blueprint.stacks())]
-    return min((bound for bound in bounds if bound is not None), default=None)
+    longest = section_rules.longest_example(blueprint, data)
+    return None if longest is None else longest.tokens
 
 
 def _model(

@@ -72,6 +72,14 @@ class Corpus(Component):
         """The examples one by one, whatever the limit."""
         raise NotImplementedError
 
+    def where(self, number: int) -> str:
+        """Where example `number` (from 1) stands, for a message."""
+        return f"{self.name()}: example {number}"
+
+    def name(self) -> str:
+        """The file (or files) that it reads, for a message."""
+        return f"the corpus '{self.part_name}'"
+
 
 class RecordCorpus(Corpus):
     """Base of the corpora whose file holds one example a record: an empty field is an error, unless it is said."""
@@ -88,22 +96,28 @@ class RecordCorpus(Corpus):
     def read(self) -> Iterator[Example]:
         """The examples whose fields are all there; raises DataError when there is none."""
         none = True
-        for place, example in self.records():
-            empty = [field for field, text in example.items() if not text.strip()]
-            if not empty:
-                none = False
-                yield example
-            elif not self.skip_empty:
-                raise DataError(f"{place}: {' and '.join(empty)} is empty; mend the line, or write skip_empty: true")
+        for _, example in self._filled():
+            none = False
+            yield example
         if none:
             raise DataError(f"{self.name()}: there is no example in it")
 
+    def _filled(self) -> Iterator[Record]:
+        """The records without an empty field."""
+        for place, example in self.records():
+            empty = [field for field, text in example.items() if not text.strip()]
+            if not empty:
+                yield place, example
+            elif not self.skip_empty:
+                raise DataError(f"{place}: {' and '.join(empty)} is empty; mend the line, or write skip_empty: true")
+
+    def where(self, number: int) -> str:
+        """The place of the record, which is read again to find it."""
+        found = next(islice(self._filled(), number - 1, None), None)
+        return super().where(number) if found is None else found[0]
+
     def records(self) -> Iterable[Record]:
         """What the file holds, record by record, each with its place."""
-        raise NotImplementedError
-
-    def name(self) -> str:
-        """The file (or files) to name when nothing is found in it."""
         raise NotImplementedError
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Literal
 
 from pydantic import Field
@@ -38,15 +38,29 @@ class Text(Corpus):
     def read(self) -> Iterator[Example]:
         """The texts, file after file."""
         for file in self.files:
-            for text in self._texts(file):
+            for _, text in self._texts(file):
                 yield {"text": text}
 
-    def _texts(self, file: str) -> Iterator[str]:
+    def where(self, number: int) -> str:
+        """The file, and the line that the text begins on."""
+        places = ((file, line) for file in self.files for line, _ in self._texts(file))
+        file, line = next(islice(places, number - 1, None))
+        return f"{file}:{line}"
+
+    def name(self) -> str:
+        """The file or files."""
+        return ", ".join(self.files)
+
+    def _texts(self, file: str) -> Iterator[tuple[int, str]]:
+        """The texts, each with the line that it begins on."""
         if self.unit == "document":
-            yield read_text(file, self.encoding)
+            yield 1, read_text(file, self.encoding)
             return
+        line = 1
         for filled, block in groupby(read_lines(file, self.encoding), key=lambda line: bool(line.strip())):
+            lines = list(block)
             if filled and self.unit == "line":
-                yield from block
+                yield from enumerate(lines, line)
             elif filled:
-                yield "\n".join(block)
+                yield line, "\n".join(lines)
+            line += len(lines)

@@ -1,0 +1,89 @@
+"""What is done when training ends, tried before it begins: metrics, and texts that the model writes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import DataError, RecipeError, RunError, UsageError
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.logits.guided import Guided
+from tfkit.generation.rules import bound_rules
+from tfkit.generation.search import Search
+from tfkit.models import Model, build_model
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.section_rules import writes
+from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.metric import Metric
+from tfkit.training.scoring import chosen_metrics
+from tfkit.training.splits import Split, learned_from
+from tfkit.training.supply import saved_recipe
+
+
+def rehearse(
+    recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, splits: Mapping[str, Split], longest: int | None
+) -> None:
+    """Raise RecipeError, UsageError, RunError or DataError for what would fail when training has ended."""
+    data, test = recipe.data, splits.get("test")
+    if data is None:
+        return
+    if test is not None and not test.examples:
+        raise DataError(f"{test.corpus.name()}: there is no example in it")
+    if test is not None and recipe.train.metrics:
+        test.items(tokenizer, longest, data.batch)
+    measured = splits.get("valid") if test is None else test
+    if recipe.train.metrics and measured is not None:
+        for metric in chosen_metrics(recipe.train.metrics, measured.objective):
+            _check_metric(metric, measured, splits["train"])
+    if writes(blueprint):
+        _check_writing(recipe, blueprint, tokenizer, learned_from(data.tokenizer, splits["train"]))
+
+
+def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
+    """What it needs is installed, and it can compare with the references, and with the labels that a model says."""
+    if metric.package is not None and importlib.util.find_spec(metric.package) is None:
+        raise UsageError(f'{metric.part_name} needs the package {metric.package}: pip install "tfkit[train]"')
+    if metric.reads == "text":
+        for split in dict.fromkeys([measured, train] if train.objective.labels else [measured]):
+            split.check_references(metric)
+
+
+def _check_writing(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, learned: str) -> None:
+    """The rules go with the tokenizer, and the strategy with them, the model and what it drafts with."""
+    settings = recipe.generate
+    for slot in ("logits", "stop"):
+        for place, config in enumerate(getattr(settings, slot)):
+            with _at(recipe, f"generate.{slot}[{place}]", learned):
+                bound_rules(*([config], []) if slot == "logits" else ([], [config]), tokenizer)
+    with _at(recipe, "generate.strategy", learned):
+        rules = bound_rules(settings.logits, settings.stop, tokenizer)
+        strategy = settings.strategy.build()
+        strategy.bind(tokenizer, _unread)
+        strategy.check(Search(build_model(blueprint, device="meta"), [], [], rules))
+        for rule in rules.logits:
+            if blueprint.encoder is not None and isinstance(rule, Guided):
+                rule.check_begin(first=True)  # a target begins with its text
+
+
+@contextlib.contextmanager
+def _at(recipe: Recipe, path: str, learned: str) -> Iterator[None]:
+    """Raise what is wrong with a part, and these tokens, as a RecipeError with its place."""
+    try:
+        yield
+    except UsageError as error:
+        text = str(error).removeprefix(f"{path.partition('[')[0]}: ").removeprefix(f"{path}.")
+        raise RecipeError([recipe.fault(path, f"{text} ({learned})")]) from None
+
+
+def _unread(path: str) -> tuple[Model, Tokenizer]:
+    """The model of a run without its weights, and its tokenizer."""
+    folder = RunFolder(Path(path))
+    for name in (RESOLVED, WEIGHTS, TOKENIZER):
+        if not (folder / name).is_file():
+            raise RunError(f"{folder / name}: is missing")
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    recipe = saved_recipe(folder)
+    return build_model(recipe.blueprint(tokenizer.vocab_size if recipe.unknown_vocab else None), "meta"), tokenizer

@@ -1,0 +1,119 @@
+"""The splits of a recipe's data: what is wrong in them is told at its file and line, before a training begins."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+
+from tfkit.core.component import Config
+from tfkit.core.errors import DataError, ExampleError, UsageError
+from tfkit.data.corpus import Corpus, Example
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.recipe.sections import Batch
+from tfkit.training.metric import Metric
+from tfkit.training.objective import Item, Objective
+
+
+class Split:
+    """The examples of one split, as they become items for an objective."""
+
+    def __init__(self, config: Config, objective: Objective) -> None:
+        self.corpus: Corpus = config.build()
+        self.objective = objective
+
+    @cached_property
+    def examples(self) -> list[Example]:
+        """The examples, read when they are first asked for; raises DataError."""
+        return self.corpus.examples()
+
+    @contextlib.contextmanager
+    def located(self) -> Iterator[None]:
+        """Raise what is wrong with the examples with their file, and the line where one of them is wrong."""
+        try:
+            yield
+        except ExampleError as error:
+            raise DataError(f"{self.corpus.where(error.number)}: {error.why}") from None
+        except DataError as error:
+            raise DataError(f"{self.corpus.name()}: {error}") from None
+
+    def items(self, tokenizer: Tokenizer, longest: int | None, batch: Batch) -> list[Item]:
+        """The examples as items that fit in a batch; raises DataError."""
+        with self.located():
+            items = self.objective.prepare(self.examples, tokenizer, longest)
+            if batch.tokens is not None and not batch.pack:
+                self._check_fit(items, tokenizer, longest, batch.tokens)
+        return items
+
+    def _check_fit(self, items: list[Item], tokenizer: Tokenizer, longest: int | None, most: int) -> None:
+        """Raise DataError where an item is larger than a batch, of the first example that becomes such a one."""
+        if self._size(items) <= most:
+            return
+        for number, example in enumerate(self.examples, 1):
+            with _quiet():
+                size = self._size_of(example, tokenizer, longest)
+            if size > most:
+                raise ExampleError(number, _too_large(size, most))
+        raise DataError(_too_large(self._size(items), most))
+
+    def _size_of(self, example: Example, tokenizer: Tokenizer, longest: int | None) -> int:
+        """The tokens of the largest item that an example becomes by itself; 0 where it becomes none."""
+        try:
+            return self._size(self.objective.prepare([example], tokenizer, longest))
+        except DataError:
+            return 0
+
+    def _size(self, items: list[Item]) -> int:
+        """The tokens of the largest item."""
+        return int(np.asarray(self.objective.lengths(items)).max())
+
+    def check_classes(self, head: Config | None, path: str) -> None:
+        """Raise DataError where the examples have more labels than a head has classes."""
+        classes = getattr(head, "num_classes", None)
+        if not isinstance(classes, int) or classes >= len(self.objective.labels):
+            return
+        seen: set[str] = set()
+        for number, example in enumerate(self.examples, 1):
+            for label in self.objective.labels_in(example):
+                seen.add(label)
+                if len(seen) > classes:
+                    text = f"'{label}' is one label more than the {classes} classes of {path}"
+                    with self.located():
+                        raise ExampleError(number, f"{text}; write num_classes: labels")
+
+    def check_references(self, metric: Metric) -> None:
+        """Raise DataError for an example whose reference the metric cannot compare anything with."""
+        for number, example in enumerate(self.examples, 1):
+            try:
+                metric.check_reference(self.objective.wanted(example))
+            except UsageError as error:
+                with self.located():
+                    raise ExampleError(number, str(error)) from None
+
+
+def learned_from(tokenizer: Config, train: Split) -> str:
+    """Where the tokens come from, for a message."""
+    learns: bool = tokenizer.part.learns  # type: ignore[attr-defined]
+    return f"the tokenizer learned from {train.corpus.name()}" if learns else f"the tokenizer is {_file(tokenizer)}"
+
+
+def _file(tokenizer: Config) -> str:
+    return str(getattr(tokenizer, "path", f"'{tokenizer.part.part_name}'"))
+
+
+def _too_large(size: int, most: int) -> str:
+    return f"{size} tokens are more than a batch of data.batch.tokens: {most}; allow more, or say data.batch.length"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Say nothing of what an objective leaves out."""
+    logger = logging.getLogger("tfkit")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
