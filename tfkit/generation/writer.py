@@ -190,13 +190,6 @@ def make_writer(
     )
 
 
-def check_settings(model: Model, tokenizer: Tokenizer, settings: Generate) -> None:
-    """Raise UsageError for rules or a strategy of a recipe that cannot go with its tokenizer or its model."""
-    rules = bound_rules(settings.logits, settings.stop, tokenizer)
-    if model.blueprint.decoder is not None:
-        settings.strategy.build().check(Search(model, [], [], rules))
-
-
 def check_wishes(wishes: Mapping[str, Any], most: Any = None) -> None:
     """Raise UsageError for a wish that there is not, and for a number that is none or too small."""
     for name in wishes:

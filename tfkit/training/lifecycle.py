@@ -12,7 +12,6 @@ import yaml
 from tfkit.core.checksums import write_json, write_text
 from tfkit.core.errors import RunError, TfkitError
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.writer import check_settings
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training import record
 from tfkit.training.changed import DATA, differences, file_hashes
@@ -96,7 +95,6 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     """
     hashes = {} if recipe.data is None else file_hashes(recipe.data)
     task = prepare(recipe, reporter)
-    check_settings(task.model, task.tokenizer, recipe.generate)  # raises here, not when all is trained
     known = environment(task.settings.seed, task.train.device) | _needs(claim.folder, task)
     known |= {DATA: hashes | task.hashes, "recipe": recipe.name} | _baseline(task)
     beside = _beside(known, reporter)
