@@ -465,8 +465,8 @@ def _conclude(run: Run, reporter: Reporter) -> None:
     samples = run.samples(settings.samples, split)
     for sample in samples:
         reporter.log(f"{cut(sample.source)} -> {cut(sample.output)} (reference: {cut(sample.reference)})")
-    if samples and reporter.visible:
-        print_samples(samples, reporter.stream)
+    if samples:
+        reporter.draw(lambda stream: print_samples(samples, stream))
     reporter.say(_next(run, samples[0].source if samples else "..."))
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
+from tfkit.cli.terminal import echo, echo_text, warn
 from tfkit.core.errors import UsageError, on_one_line
+from tfkit.core.output import json_line
 
 if TYPE_CHECKING:
     from tfkit.generation.writer import Written
@@ -47,7 +46,7 @@ class Answers:
             found = self.run.candidates(prompts, **self.asked)
         for number, (prompt, candidates) in enumerate(zip(prompts, found, strict=True), before + 1):
             for candidate in candidates[:1] if self.form == "best" else candidates:
-                click.echo(self._shown(self._printed(prompt, candidate)))
+                echo_text(self._shown(self._printed(prompt, candidate)))
                 self._note_cut(number, candidate)
 
     def alone(self, prompt: str) -> None:
@@ -58,7 +57,7 @@ class Answers:
     def _printed(self, prompt: str, candidate: Written) -> str:
         """A candidate in the form that was asked for."""
         if self.form == "jsonl":
-            return json.dumps(self._object(prompt, candidate), ensure_ascii=False)
+            return json_line(self._object(prompt, candidate))
         return candidate.text
 
     def _note_cut(self, number: int, candidate: Written) -> None:
@@ -68,7 +67,7 @@ class Answers:
         if candidate.cut:
             self.cut.append(number)
             where = f"standard input, line {number}" if self.lines else f"prompt {number}"
-            click.echo(f"tfkit: {where}: {CUT}", err=True)
+            warn(f"tfkit: {where}: {CUT}")
 
     def _object(self, prompt: str, candidate: Written) -> dict[str, Any]:
         """A candidate as JSON can hold it, where there is no infinity."""
@@ -93,7 +92,7 @@ class Answers:
                 written = self._streamed(pieces)
             finally:
                 pieces.close()
-                click.echo()
+                echo()
             self._note_cut(number, written)
 
     def _streamed(self, pieces: Generator[str, None, Written]) -> Written:
@@ -110,7 +109,7 @@ class Answers:
                 written: Written = end.value
                 return written
             line = self._shown(text)  # which grows as the text does
-            click.echo(line[len(shown) :], nl=False)
+            echo_text(line[len(shown) :], end="")
             shown = line
 
     def _shown(self, text: str) -> str:
@@ -129,7 +128,7 @@ class Answers:
             named = ", ".join(repr(on_one_line(piece, 30)) for piece in new[:NAMED])
             more = f" and {len(new) - NAMED} more" * (len(new) > NAMED)
             token = self.run.tokenizer.token(role)
-            click.echo(f"tfkit: not in the vocabulary, and read as {token}: {named}{more}", err=True)
+            warn(f"tfkit: not in the vocabulary, and read as {token}: {named}{more}")
 
     @contextlib.contextmanager
     def _counted(self, before: int) -> Iterator[None]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from tfkit.cli.options import Whole
+from tfkit.cli.terminal import echo_json
 
 LENGTHS = "512,1024,2048,4096,8192,16384"
 
@@ -59,8 +59,8 @@ def attention(
 ) -> None:
     """Measure time and peak memory of attentions and mixers against the length of the text."""
     import torch
-    from rich.console import Console
 
+    from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
     from tfkit.reports.bench import Setting, as_data, chosen, measure, render
 
@@ -75,7 +75,7 @@ def attention(
             measured.append(one)
     data = as_data(measured, setting)
     if as_json:
-        click.echo(json.dumps(data, indent=2))
+        echo_json(data)
     else:
         render(data, Console())
 
@@ -102,8 +102,7 @@ def decoding(
     as_json: bool,
 ) -> None:
     """Measure how fast models write: small (a GPT of 10M parameters), gpt2 (124M), pair (an encoder-decoder)."""
-    from rich.console import Console
-
+    from tfkit.core.console import Console
     from tfkit.reports.bench_decoding import SIZES, Work, as_data, chosen, measure, render
     from tfkit.reports.bench_peers import PEERS
 
@@ -117,6 +116,6 @@ def decoding(
             found.append(timed)
     rows = as_data(found)
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo_json(rows)
     else:
         render(rows, Console())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfkit.cli.options import Reading, reads_recipe, vocabulary_note
+from tfkit.cli.terminal import echo
 
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
@@ -28,7 +29,7 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: Reading) -> Non
     for file in files:
         try:
             recipe = reading.recipe(file)
-            click.echo(f"{file}: ok ({_summary(recipe)})")
+            echo(f"{file}: ok ({_summary(recipe)})")
             recipe.tell_warnings()
             for fault in recipe.missing_files():  # they may be elsewhere, or come later
                 warnings.warn(RecipeWarning(fault), stacklevel=1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-import click
-
+from tfkit.cli.terminal import echo, warn
 from tfkit.core.errors import TfkitError
 
 SIGN = "> "
@@ -29,7 +28,7 @@ def converse(answer: Callable[[str], None]) -> None:
         except TfkitError as error:
             complain(error)
         except KeyboardInterrupt:
-            click.echo()
+            echo()
 
 
 def _typed() -> str | None:
@@ -37,8 +36,8 @@ def _typed() -> str | None:
     try:
         return input(SIGN)
     except UnicodeDecodeError:
-        click.echo("tfkit: that is not UTF-8 text", err=True)
+        warn("tfkit: that is not UTF-8 text")
         return ""
     except (EOFError, KeyboardInterrupt):
-        click.echo()
+        echo()
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +13,7 @@ import click
 
 from tfkit.cli.options import Reading, Whole, reads_recipe, vocabulary_note
 from tfkit.cli.show import DTYPES
+from tfkit.cli.terminal import echo_json
 
 if TYPE_CHECKING:
     from tfkit.core.blueprint import Blueprint
@@ -59,9 +59,9 @@ def command(a: str, b: str | None, length: int | None, batch: int, dtype: str, a
     changes, settings = diff_architectures(*blueprints), diff_settings(*recipes)
     diff = Diff(before, after, changes, settings, notes)
     if as_json:
-        click.echo(json.dumps(as_data(diff), indent=2, ensure_ascii=False))
+        echo_json(as_data(diff))
         return
-    from rich.console import Console
+    from tfkit.core.console import Console
 
     render(diff, Console())
 

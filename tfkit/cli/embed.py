@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 
 from tfkit.cli.options import Reading, Whole, reads_run
-from tfkit.cli.texts import lines
+from tfkit.cli.terminal import echo, standard_input
+from tfkit.cli.texts import file_lines, lines
 from tfkit.core.errors import DataError
 
 
 @click.command("embed")
 @click.argument("run")
-@click.argument("file", type=click.File("rb"))
+@click.argument("file")
 @click.option("--out", metavar="FILE", help="Write there: .npy is one array [texts d_model], others JSON lines.")
 @click.option(
     "--pooling", type=click.Choice(["mean", "first", "last"]), default="mean", show_default=True,
@@ -27,7 +27,7 @@ from tfkit.core.errors import DataError
 @reads_run
 def command(
     run: str,
-    file: BinaryIO,
+    file: str,
     out: str | None,
     pooling: str,
     normalize: bool,
@@ -36,10 +36,9 @@ def command(
     reading: Reading,
 ) -> None:
     """Print the vector of each line of FILE (- is standard input) by RUN (a run's folder), a JSON list a line."""
-    name = getattr(file, "name", "standard input")
-    texts = list(lines(file, name))
+    texts = list(lines(standard_input()) if file == "-" else file_lines(file))
     if not texts:
-        raise DataError(f"{name}: there is no text in it")
+        raise DataError(f"{'standard input' if file == '-' else file}: there is no text in it")
     vectors = reading.run(run, device).embed(texts, pooling, normalize, batch_size)  # type: ignore[arg-type]
     if out is not None and out.endswith(".npy"):
         import numpy as np
@@ -51,7 +50,7 @@ def command(
         return
     rows = "".join(f"{json.dumps(row)}\n" for row in vectors.tolist())
     if out is None:
-        click.echo(rows, nl=False)
+        echo(rows, end="")
         return
     from tfkit.core.files import write_text
 

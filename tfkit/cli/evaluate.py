@@ -7,6 +7,7 @@ from typing import Literal
 import click
 
 from tfkit.cli.options import Reading, Whole, sets_run
+from tfkit.cli.terminal import echo
 
 
 @click.command("evaluate")
@@ -28,4 +29,4 @@ def command(
     Another way to write (--set) or to compute (--quantize) is measured for its own sake: the file stays as it is.
     """
     for name, value in reading.run(run, device).evaluate(split, limit, quantize).items():
-        click.echo(f"{name}: {value:.6g}")
+        echo(f"{name}: {value:.6g}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from tfkit.cli.options import Reading, reads_recipe
+from tfkit.cli.terminal import echo_json
 
 
 @click.command("explain")
@@ -29,10 +29,9 @@ def command(recipe: str, key: str, as_json: bool, reading: Reading) -> None:
     loaded = reading.recipe(str(file) if folder.is_dir() else recipe)
     explanation = explain(loaded, key, notes(str(file), loaded.text or "") if folder.is_dir() else None)
     if as_json:
-        click.echo(json.dumps(as_data(explanation), indent=2, ensure_ascii=False))
+        echo_json(as_data(explanation))
         return
-    from rich.console import Console
-
+    from tfkit.core.console import Console
     from tfkit.reports.wrapped import say
 
     console = Console()

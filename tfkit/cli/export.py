@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tfkit.cli.options import Reading, reads_run
+from tfkit.cli.terminal import echo
 
 FORMATS = ("huggingface",)
 
@@ -25,9 +26,9 @@ def command(run: str, folder: str, form: str, force: bool, reading: Reading) -> 
 
     made = export_model(reading.run(run, "cpu"), folder, force)
     if made.theirs is None:
-        click.echo(f"{made.folder}: no architecture of transformers; the folder brings tfkit's own code")
+        echo(f"{made.folder}: no architecture of transformers; the folder brings tfkit's own code")
         more = ", trust_remote_code=True"
     else:
-        click.echo(f"{made.folder}: {made.theirs.config['model_type']} ({made.theirs.head_class})")
+        echo(f"{made.folder}: {made.theirs.config['model_type']} ({made.theirs.head_class})")
         more = ""
-    click.echo(f'Load: transformers.{made.auto_class}.from_pretrained("{made.folder}"{more})')
+    echo(f'Load: transformers.{made.auto_class}.from_pretrained("{made.folder}"{more})')

@@ -9,6 +9,7 @@ import click
 
 from tfkit.cli.answers import Answers, Form
 from tfkit.cli.options import Reading, sets_run
+from tfkit.cli.terminal import is_terminal, standard_input
 from tfkit.cli.texts import batches, lines
 from tfkit.cli.wishes import Shorthands, takes_wishes
 from tfkit.core.errors import UsageError
@@ -66,7 +67,7 @@ def command(
 
 def on_terminal() -> bool:
     """Whether somebody types, and reads what is printed."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    return is_terminal(sys.stdin) and is_terminal(sys.stdout)
 
 
 def _form(stream: bool, jsonl: bool, shorthands: Shorthands) -> Form:
@@ -96,8 +97,8 @@ def _asked(run: Run, shorthands: Shorthands, sets: tuple[str, ...]) -> dict[str,
 
 def _answer_lines(answers: Answers, together: int) -> None:
     """Answer standard input, so many lines at a time; one by one where somebody types or reads along."""
-    one_by_one = sys.stdin.isatty() or answers.form == "stream"
+    one_by_one = is_terminal(sys.stdin) or answers.form == "stream"
     before = 0
-    for prompts in batches(lines(sys.stdin.buffer), 1 if one_by_one else together):
+    for prompts in batches(lines(standard_input()), 1 if one_by_one else together):
         answers.give(prompts, before)
         before += len(prompts)

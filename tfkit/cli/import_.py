@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tfkit.cli.options import IMPORTS
+from tfkit.cli.terminal import echo
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -27,10 +28,10 @@ def command(source: str, out: str | None, dtype: str, force: bool, imports: tupl
     for name in imports:
         imported(name)
     made = import_model(source, out, dtype, force, imports)
-    click.echo(f"{made.run}: {made.family} ({made.head_class}), {made.parameters:,} parameters in {made.dtype}")
+    echo(f"{made.run}: {made.family} ({made.head_class}), {made.parameters:,} parameters in {made.dtype}")
     if made.tokenizer is not None:
         roles = ", ".join(f"{role} {id_}" for role, id_ in made.tokenizer.special_ids.items())
-        click.echo(f"tokenizer: {made.tokenizer.vocab_size:,} tokens; {roles}")
+        echo(f"tokenizer: {made.tokenizer.vocab_size:,} tokens; {roles}")
     for note in made.notes:
-        click.echo(note)
-    click.echo(f"Type: tfkit show {made.run}\n      tfkit verify {made.run} --against {source}")
+        echo(note)
+    echo(f"Type: tfkit show {made.run}\n      tfkit verify {made.run} --against {source}")

@@ -1,20 +1,27 @@
 """`tfkit`: finds the command, and turns what goes wrong in it into a message and an exit status.
 
-Exit status: 0 all is well; 2 a recipe, a file, a run or the command line is wrong (the message is on standard error);
-130 stopped with Ctrl-C. Nothing heavy is imported before a command needs it.
+Exit status: 0 all is well; 1 the output could not be written, or nobody read it to its end; 2 a recipe, a file, a run,
+a part of one's own or the command line is wrong (the message is on standard error); 130 stopped with Ctrl-C, or by a
+signal. Nothing heavy is imported before a command needs it.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import io
 import keyword
+import sys
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import click
 
 from tfkit import __version__
+from tfkit.cli.terminal import open_streams, settle, warn
 from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning
+from tfkit.core.output import OutputLost, lost
 from tfkit.core.registry import nearest
 
 # command -> what `tfkit --help` says of it; its module is tfkit.cli.<command> (of a word of Python's, <command>_)
@@ -36,7 +43,7 @@ COMMANDS = {
     "verify": "Say whether a run computes what a model of Hugging Face's does.",
     "bench": "Measure what attentions cost, by length of the text.",
 }
-WRONG, INTERRUPTED = 2, 130
+LOST, WRONG, INTERRUPTED = 1, 2, 130
 
 
 class Commands(click.Group):
@@ -66,21 +73,70 @@ class Commands(click.Group):
             ctx.fail(f"No such command '{name}'. {known}")
         return super().resolve_command(ctx, args)
 
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command line, and end the program with its exit status."""
+        run = functools.partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        if not standalone_mode:
+            return run()
+        open_streams()
+        try:
+            status = _status(run)
+        except OutputLost as error:
+            if not error.quiet:
+                warn(f"tfkit: {error}")
+            status = LOST
+        for stream in (sys.stdout, sys.stderr):
+            settle(stream)
+        sys.exit(status)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", TfkitWarning)
-                warnings.showwarning = _warn
+                warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except TfkitError as error:
             complain(error)
             ctx.exit(WRONG)
         except KeyboardInterrupt as error:
-            click.echo(f"tfkit: {error}" if str(error) else "tfkit: interrupted", err=True)
+            warn(f"tfkit: {error}" if str(error) else "tfkit: interrupted")
             ctx.exit(INTERRUPTED)
 
 
-def _warn(
+def _status(run: Callable[[], Any]) -> int:
+    """The exit status of a command; raises OutputLost."""
+    try:
+        result = run()
+    except click.ClickException as error:
+        text = io.StringIO()
+        error.show(text)
+        warn(text.getvalue().rstrip("\n"))
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except OSError as error:
+        if not _by_click(error):
+            raise
+        raise lost(error) from None
+    return result if isinstance(result, int) else 0
+
+
+def _by_click(error: OSError) -> bool:
+    """Whether click failed to print: it writes help and version by itself."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code is click.echo.__code__
+
+
+def _show_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -90,17 +146,17 @@ def _warn(
 ) -> None:
     """Print a warning of tfkit's as it prints errors; others as Python does."""
     if issubclass(category, RecipeWarning):  # says its own place
-        text = f"{message}\n"
+        text = str(message)
     elif issubclass(category, TfkitWarning):
-        text = f"tfkit: {message}\n"
+        text = f"tfkit: {message}"
     else:
-        text = warnings.formatwarning(message, category, filename, lineno)
-    click.echo(text, err=True, nl=False)
+        text = warnings.formatwarning(message, category, filename, lineno).rstrip("\n")
+    warn(text)
 
 
 def complain(error: TfkitError) -> None:
     """Print an error of the user's on standard error; the faults of a recipe say their own places."""
-    click.echo(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}", err=True)
+    warn(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

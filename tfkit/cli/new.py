@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tfkit.cli.options import Reading, reads_recipe
+from tfkit.cli.terminal import echo
 
 DEFAULT = "translate-numbers"
 
@@ -51,8 +52,8 @@ def _recipe(file: Path, source: str, reading: Reading) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TfkitWarning)  # the original has said it
             derived.check(alone.recipe(str(beside)), original)
-    click.echo(f"{file}: made from {source}")
-    click.echo(f"Type: tfkit {'show' if original.objective is None else 'train'} {file}")
+    echo(f"{file}: made from {source}")
+    echo(f"Type: tfkit {'show' if original.objective is None else 'train'} {file}")
 
 
 def _part(file: Path, slot: str, force: bool) -> None:
@@ -64,8 +65,8 @@ def _part(file: Path, slot: str, force: bool) -> None:
     _refuse(test, force)
     for path, text in ((file, skeleton.part()), (test, skeleton.test())):
         write_text(path, text)
-    click.echo(f"{file}: a part for the slot {slot}, and {test}, which tries it")
-    click.echo("Type: " + "\n      ".join(skeleton.commands(file, test)))
+    echo(f"{file}: a part for the slot {slot}, and {test}, which tries it")
+    echo("Type: " + "\n      ".join(skeleton.commands(file, test)))
 
 
 def _file(name: str, endings: tuple[str, ...], force: bool) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfkit.cli.options import IMPORTS
+from tfkit.cli.terminal import echo_json
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY, UnknownPart, nearest
 
@@ -136,39 +136,32 @@ def _of(modules: Sequence[ModuleType], slot: str | None, name: str | None) -> li
 
 def _hold(parts: Sequence[type[Component]]) -> bool:
     """Whether every part keeps its contracts; what holds and what does not is printed."""
-    from rich.console import Console
-
     from tfkit.contracts.verify import run_verification
+    from tfkit.core.console import Console
 
     return run_verification(parts, Console()) if parts else True
 
 
 def _print_parts(slot: str | None, name: str | None, as_json: bool) -> None:
-    from rich.console import Console
-
+    from tfkit.core.console import Console
     from tfkit.reports import parts_table
     from tfkit.reports.parts import part_data, slot_data
 
     console = Console()
     if slot and name:
         part = _part(_slot(slot), name)
-        _print_json(part_data(part)) if as_json else parts_table.render_part(part_data(part, console.width), console)
+        echo_json(part_data(part)) if as_json else parts_table.render_part(part_data(part, console.width), console)
     elif slot:
         data = slot_data(_slot(slot))
-        _print_json(data) if as_json else parts_table.render_slot(data, console)
+        echo_json(data) if as_json else parts_table.render_slot(data, console)
     else:
         slots = [slot_data(each) for each in CATALOGUES]
-        _print_json(slots) if as_json else parts_table.render_slots(slots, console)
+        echo_json(slots) if as_json else parts_table.render_slots(slots, console)
 
 
 def _print_matrix(as_json: bool) -> None:
-    from rich.console import Console
-
+    from tfkit.core.console import Console
     from tfkit.reports.matrix import all_data, render_matrices
 
     tables = all_data()
-    _print_json(tables) if as_json else render_matrices(tables, Console())
-
-
-def _print_json(data: object) -> None:
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    echo_json(tables) if as_json else render_matrices(tables, Console())

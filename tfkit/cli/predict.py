@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tfkit.cli.options import Reading, reads_run
+from tfkit.cli.terminal import echo, echo_json, is_terminal, standard_input
 from tfkit.cli.texts import batches, lines
 
 TOGETHER = 256  # lines of standard input that are read before they are answered
@@ -29,10 +30,10 @@ def command(run: str, texts: tuple[str, ...], as_json: bool, device: str, readin
     """
     loaded = reading.run(run, device)
     fields = [field for field in loaded.predictor.fields if field != loaded.predictor.reference]
-    given = [list(texts)] if texts else batches(lines(sys.stdin.buffer), 1 if sys.stdin.isatty() else TOGETHER)
+    given = [list(texts)] if texts else batches(lines(standard_input()), 1 if is_terminal(sys.stdin) else TOGETHER)
     for together in given:
         for prediction in loaded.predict([_fields(text, fields) for text in together]):
-            click.echo(json.dumps(prediction, ensure_ascii=False) if as_json else shown(prediction))
+            echo_json(prediction, indent=None) if as_json else echo(shown(prediction))
 
 
 def _fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from tfkit.cli.options import IMPORTS
+from tfkit.cli.terminal import echo
+from tfkit.core.output import json_line
 
 
 @click.command("schema")
@@ -29,12 +30,12 @@ def command(out: Path | None, imports: tuple[str, ...]) -> None:
 
     for name in imports:
         import_parts(name)
-    text = json.dumps(language_schema(), indent=2, ensure_ascii=False)
+    text = json_line(language_schema(), indent=2)
     if out is None:
-        click.echo(text)
+        echo(text)
         return
     from tfkit.core.files import write_text
 
     write_text(out, text + "\n")
-    click.echo(f"{out}: for an editor, begin a recipe with a line that says where this file is from there, such as")
-    click.echo(f"# yaml-language-server: $schema={out}")
+    echo(f"{out}: for an editor, begin a recipe with a line that says where this file is from there, such as")
+    echo(f"# yaml-language-server: $schema={out}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from tfkit.cli.options import Reading, Whole, reads_recipe, vocabulary_note
+from tfkit.cli.terminal import echo_json
 
 DTYPES = ("float32", "bfloat16")
 
@@ -41,10 +41,9 @@ def command(recipe: str, length: int | None, batch: int, dtype: str, as_json: bo
     counts = count(blueprint, length, batch, getattr(torch, dtype))
     data = as_data(blueprint, counts, vocabulary_note(loaded))
     if as_json:
-        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        echo_json(data)
         return
-    from rich.console import Console
-
+    from tfkit.core.console import Console
     from tfkit.reports.table import render
 
     render(data, Console())

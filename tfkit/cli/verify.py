@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from tfkit.cli.options import Reading, reads_run
+from tfkit.cli.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from tfkit.interop.huggingface.verifying import Verdict
@@ -42,7 +42,7 @@ def command(
 
     verdict = verify(reading.run(run, "cpu"), against, text, tolerance, reading.trust)
     if as_json:
-        click.echo(json.dumps(verdict.as_data(), indent=2, ensure_ascii=False))
+        echo_json(verdict.as_data())
     else:
         _print(verdict)
     if not verdict.equal:
@@ -51,8 +51,9 @@ def command(
 
 def _print(verdict: Verdict) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
+
+    from tfkit.core.console import Console
 
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
     table.add_column("")
@@ -62,13 +63,13 @@ def _print(verdict: Verdict) -> None:
         table.add_row(one.place, f"{one.largest:.2e}", f"{one.relative:.2e}")
     Console().print(table)
     for note in verdict.notes:
-        click.echo(note)
-    click.echo(f"input: {verdict.input}")
+        echo(note)
+    echo(f"input: {verdict.input}")
     if verdict.predicted:
-        click.echo(f"most likely token: the same at {verdict.agreeing:,} of {verdict.predicted:,} places")
+        echo(f"most likely token: the same at {verdict.agreeing:,} of {verdict.predicted:,} places")
     worst = max(verdict.differences, key=lambda one: one.relative)
     if verdict.equal:
-        click.echo(f"equal: no relative difference above {verdict.tolerance:g}")
+        echo(f"equal: no relative difference above {verdict.tolerance:g}")
     else:
         off = f"{worst.place} is off by {worst.relative:.1e} of its largest number"
-        click.echo(f"not equal: {off}, allowed {verdict.tolerance:g}")
+        echo(f"not equal: {off}, allowed {verdict.tolerance:g}")

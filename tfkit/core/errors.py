@@ -12,13 +12,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tfkit.core.output import printable
+
 
 class TfkitError(Exception):
-    """Base of all errors that are the user's to mend; the command line prints them without a traceback."""
+    """Base of all errors that are the user's to mend; the command line prints them without a traceback.
+
+    Its text may quote a stranger's file, so that control characters in it are spelled out.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class TfkitWarning(UserWarning):
     """What users should know though their work goes on; the command line prints it on standard error."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class DataError(TfkitError):
@@ -98,7 +109,7 @@ class Fault:
         tail = f" Did you mean '{self.suggestion}'?" if self.suggestion else ""
         said = " ".join(self.message.splitlines())
         message = said if not tail or said.endswith((".", "?", "!")) else f"{said}."
-        return head + message + tail
+        return printable(head + message + tail).replace("\n", "\\n")  # a file's name may hold a line feed
 
 
 def by_place(faults: Iterable[Fault]) -> list[Fault]:

@@ -6,11 +6,13 @@ import logging
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import IO
 
 from tfkit.core.files import open_log
+from tfkit.core.output import OutputLost, emit, printable
 
 LOGGER = logging.getLogger("tfkit")
 SECONDS = 10.0  # between two lines where there is no terminal
@@ -37,8 +39,8 @@ class Reporter:
 
     def __init__(self, visible: bool = True, stream: IO[str] | None = None) -> None:
         self.stream = stream or sys.stdout
-        self.visible = visible
-        self.terminal = visible and self.stream.isatty()
+        self.visible = visible and self.stream is not None  # there is none where standard output is closed
+        self.terminal = self.visible and self.stream.isatty()
         self._waiting: list[str] = []
         self._log: IO[str] | None = None
         self._on_line = 0  # characters of the line that will be overwritten
@@ -72,14 +74,18 @@ class Reporter:
     def say(self, text: str) -> None:
         """A line that stays."""
         self.log(text)
-        if self.visible:
-            self._clear()
-            print(text, file=self.stream, flush=True)
+        self._clear()
+        self._print(printable(text) + "\n")
+
+    def draw(self, drawing: Callable[[IO[str]], None]) -> None:
+        """What prints itself on the stream, such as a table; it is not logged."""
+        self._clear()
+        self._guarded(drawing)
 
     def log(self, text: str) -> None:
         """A line for train.log alone."""
         stamp = datetime.now().astimezone().isoformat(timespec="seconds")
-        lines = "".join(f"{stamp} {line}\n" for line in text.splitlines() or [""])
+        lines = "".join(f"{stamp} {line}\n" for line in printable(text.removesuffix("\n")).split("\n"))
         if self._log is None:
             self._waiting.append(lines)
         else:
@@ -89,14 +95,26 @@ class Reporter:
     def show(self, text: str) -> None:
         """The changing line of a terminal."""
         if self.terminal:
-            self.stream.write("\r" + text.ljust(self._on_line))
-            self.stream.flush()
+            self._print("\r" + printable(text).ljust(self._on_line))
             self._on_line = len(text)
 
     def _clear(self) -> None:
         if self._on_line:
-            self.stream.write("\r" + " " * self._on_line + "\r")
+            self._print("\r" + " " * self._on_line + "\r")
             self._on_line = 0
+
+    def _print(self, text: str) -> None:
+        self._guarded(lambda stream: emit(text, stream))
+
+    def _guarded(self, printing: Callable[[IO[str]], None]) -> None:
+        """Print; a stream that takes nothing any more (its reader left, its disk is full) does not end the run."""
+        if not self.visible:
+            return
+        try:
+            printing(self.stream)
+        except OutputLost as error:
+            self.visible = self.terminal = False
+            self.log(f"{error}; what follows is in this log alone")
 
 
 class Meter:

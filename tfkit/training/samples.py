@@ -22,10 +22,11 @@ def cut(text: str) -> str:
 
 
 def print_samples(samples: Sequence[Sample], stream: IO[str]) -> None:
-    """Print the samples; the right outputs stand in green on a terminal."""
-    from rich.console import Console
+    """Print the samples; the right outputs stand in green on a terminal. Raises OutputLost."""
     from rich.table import Table
     from rich.text import Text
+
+    from tfkit.core.console import Console
 
     table = Table(show_lines=False)
     for heading in ("source", "output", "reference"):
@@ -33,4 +34,4 @@ def print_samples(samples: Sequence[Sample], stream: IO[str]) -> None:
     for source, output, reference in samples:
         colour = "green" if output == reference else ""
         table.add_row(Text(cut(source)), Text(cut(output), colour), Text(cut(reference)))
-    Console(file=stream).print(table)
+    Console(stream).print(table)

@@ -1,0 +1,333 @@
+"""Standard streams that are closed, full, without a reader, or a terminal that closes; real processes, pipes, ptys."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tfkit
+from tfkit.training.interrupt import Interrupts
+from tfkit.training.progress import Reporter
+
+from .forked import command, environment, start, wait
+
+RECIPE: dict[str, Any] = {
+    "tfkit": 1,
+    "model": {
+        "type": "encoder_decoder",
+        "d_model": 8,
+        "vocab_size": "tokenizer",
+        "num_layers": 1,
+        "embedding": {"type": "tokens", "shared": True},
+        "position": "sinusoidal",
+        "layer": {
+            "norm": "layer_norm",
+            "attention": {"type": "multi_head", "num_heads": 2},
+            "feedforward": {"type": "mlp", "d_ff": 8},
+        },
+        "head": {"type": "language_model", "tied": True},
+    },
+    "data": {
+        "tokenizer": "character",
+        "train": {"type": "phrases", "train": 24, "valid": 6, "test": 6},
+        "valid": {"type": "phrases", "split": "valid", "train": 24, "valid": 6, "test": 6},
+        "batch": {"size": 4},
+    },
+    "objective": "seq2seq",
+    "train": {"device": "cpu", "steps": 4, "evaluate_every": 2, "checkpoint_every": 100_000_000, "samples": 2},
+    "generate": {"max_new_tokens": 4},
+}
+ENDLESS = "train.steps=100_000_000"
+SECONDS = 120  # until a test gives up waiting; nothing depends on how long anything takes
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("recipes") / "tiny.yaml"
+    file.write_text(yaml.safe_dump(RECIPE))
+    return file
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tfkit.train(RECIPE, out=tmp_path_factory.mktemp("runs") / "run", progress=False).folder
+
+
+def lines(recipe: Path, run: Path) -> list[tuple[str | Path, ...]]:
+    """A line for each command that prints."""
+    return [
+        ("check", recipe),
+        ("evaluate", run),
+        ("generate", run, "one"),
+        ("generate", run, "--stream", "one"),
+        ("explain", recipe, "model.d_model"),
+        ("show", "--json", recipe),
+        ("show", recipe),
+        ("diff", recipe, "--set", "model.d_model=16"),
+        ("parts",),
+        ("parts", "--matrix"),
+        ("parts", "norm", "layer_norm"),
+        ("parts", "schedule", "constant", "--check"),
+        ("schema",),
+        ("new", "mine", "--force"),
+        ("show", "--help"),
+        ("--version",),
+    ]
+
+
+QUICK = (2, 6)
+LINES = [pytest.param(number, marks=[] if number in QUICK else [pytest.mark.slow]) for number in range(16)]
+
+
+def test_every_line_is_tried(recipe: Path, run: Path) -> None:
+    assert len(lines(recipe, run)) == len(LINES)
+
+
+def close_output() -> None:
+    os.close(1)
+
+
+def close_all() -> None:
+    os.closerange(0, 3)
+
+
+def lose_reader() -> None:
+    read, write = os.pipe()
+    os.dup2(write, 1)
+    os.close(read)
+
+
+# --- output that cannot be written
+
+
+@pytest.mark.parametrize("number", LINES)
+def test_output_that_cannot_be_written_is_told_in_a_line(
+    number: int, recipe: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = lines(recipe, run)[number]
+    whole = command(*line, folder=tmp_path)
+    assert (whole.status, whole.err) == (0, "") and whole.out, whole
+    full = command(*line, folder=tmp_path, out="/dev/full")
+    assert (full.status, full.err) == (1, "tfkit: the output cannot be written: No space left on device\n"), full
+    unread = command(*line, folder=tmp_path, setup=lose_reader)
+    assert (unread.status, unread.err) == (1, ""), unread
+    closed = command(*line, folder=tmp_path, setup=close_output)
+    by_click = line[-1] in ("--help", "--version")  # which says nothing then
+    expected = (0, "") if by_click else (1, "tfkit: the output cannot be written: the stream is closed\n")
+    assert (closed.status, closed.err) == expected, closed
+
+
+@pytest.mark.parametrize("setup", [close_output, lose_reader, close_all], ids=lambda setup: setup.__name__)
+def test_training_goes_on_into_its_log_when_nobody_reads(
+    setup: Callable[[], None], recipe: Path, tmp_path: Path
+) -> None:
+    ended = command("train", recipe, "--out", tmp_path / "run", folder=tmp_path, setup=setup)
+    assert (ended.status, ended.err) == (0, ""), ended
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "step 4 of 4" in log and "next: tfkit generate" in log
+    assert tfkit.load_run(tmp_path / "run").generate("one") is not None
+    if setup is lose_reader:
+        assert "the output cannot be written: Broken pipe; what follows is in this log alone" in log
+
+
+@pytest.mark.slow
+def test_training_goes_on_when_the_disk_of_its_output_is_full(recipe: Path, tmp_path: Path) -> None:
+    ended = command("train", recipe, "--out", tmp_path / "run", folder=tmp_path, out="/dev/full")
+    assert (ended.status, ended.err) == (0, ""), ended
+    assert "No space left on device; what follows is in this log alone" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_the_samples_of_a_run_may_lose_their_reader(tmp_path: Path) -> None:
+    """They are a table, printed by rich, which ends a program whose reader has gone."""
+    read, write = os.pipe()
+    with open(write, "w") as stream, Reporter(True, stream) as reporter:
+        reporter.open(tmp_path / "train.log")
+        reporter.say("while somebody reads")
+        os.close(read)
+        from tfkit.training.samples import Sample, print_samples
+
+        reporter.draw(lambda there: print_samples([Sample("a", "b", "c")], there))
+        reporter.say("after that")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), write)  # for the buffer, when it is closed
+    assert "after that" in (tmp_path / "train.log").read_text()
+
+
+# --- closed input, other encodings, odd widths
+
+
+@pytest.mark.parametrize("name", ["generate", pytest.param("predict", marks=pytest.mark.slow), "embed"])
+def test_closed_input_is_told(name: str, run: Path, tmp_path: Path) -> None:
+    more = ["-"] if name == "embed" else []
+    ended = command(name, run, *more, folder=tmp_path, setup=lambda: os.close(0))
+    assert ended.status == 2 and ended.err.startswith("tfkit: standard input is closed; "), ended
+
+
+def test_closed_streams_leave_their_numbers_to_nothing_else(recipe: Path, tmp_path: Path) -> None:
+    """Else a library's message for standard error could land in a file of the run that got its number."""
+    from tfkit.cli.terminal import open_streams
+
+    def opened() -> None:
+        close_all()
+        open_streams()
+        with open(tmp_path / "first", "wb") as file:
+            os._exit(0 if file.fileno() > 2 else 1)
+
+    child = start(out=1, err=2, setup=opened)
+    assert wait(child) == 0
+
+
+@pytest.mark.parametrize("number", LINES)
+def test_text_that_the_terminal_cannot_show_is_spelled_out(
+    number: int, recipe: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = lines(recipe, run)[number]
+    with environment({"PYTHONIOENCODING": "ascii", "COLUMNS": "0"}):
+        ended = command(*line, folder=tmp_path)
+    assert (ended.status, ended.err) == (0, ""), ended
+    assert ended.out.isascii() and ended.out.strip()
+
+
+def test_a_part_that_the_encoding_lacks_is_spelled_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with environment({"PYTHONIOENCODING": "ascii"}):
+        ended = command("check", "größe.yaml", folder=tmp_path)
+    assert ended.status == 2 and ended.err.startswith("gr\\xf6\\xdfe.yaml: "), ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", ["1", "many", "100000"])
+def test_any_width_of_a_terminal_will_do(width: str, recipe: Path, run: Path, tmp_path: Path) -> None:
+    with environment({"COLUMNS": width}):
+        for line in lines(recipe, run):
+            ended = command(*line, folder=tmp_path)
+            assert (ended.status, ended.err) == (0, "") and ended.out.strip(), ended
+
+
+@pytest.mark.slow
+def test_training_prints_in_ascii_where_that_is_asked_for(recipe: Path, tmp_path: Path) -> None:
+    with environment({"PYTHONIOENCODING": "ascii", "COLUMNS": "0"}):
+        ended = command("train", recipe, "--out", tmp_path / "run", folder=tmp_path)
+    assert (ended.status, ended.err) == (0, "") and ended.out.isascii() and "reference" in ended.out, ended
+
+
+# --- signals
+
+
+def until(holds: Callable[[], object], child: int) -> None:
+    """Wait for something; a child that ended before is told."""
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert os.waitpid(child, os.WNOHANG)[0] == 0, "it ended by itself"
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.01)
+
+
+def after_the_first_steps(run: Path, then: Callable[[], None], child: int) -> None:
+    """Do something once the run has trained."""
+    until(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size, child)
+    then()
+
+
+def on_terminal(slave: int) -> None:
+    """Make a pseudo-terminal the terminal of a new session, as a window does."""
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+
+def steps(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def drain(master: int) -> None:
+    """Read what there is, so that the child does not wait for a reader."""
+    os.set_blocking(master, False)
+    with contextlib.suppress(BlockingIOError, OSError):
+        while os.read(master, 65536):
+            pass
+
+
+def test_a_closed_terminal_saves_what_was_trained(recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    master, slave = pty.openpty()
+    child = start(
+        "train", recipe, "--out", run, "--set", ENDLESS, out=slave, err=slave, stdin=slave,
+        setup=lambda: on_terminal(slave) or os.close(master),  # type: ignore[func-returns-value]
+    )  # fmt: skip
+    os.close(slave)
+    drain(master)
+    after_the_first_steps(run, lambda: os.close(master), child)
+    assert wait(child) == 130
+    assert len(steps(run)) == 1 and "stopped at step" in (run / "train.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_terminal_that_closes_over_nohup_leaves_the_run_alone(recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    master, slave = pty.openpty()
+
+    def under_nohup() -> None:
+        on_terminal(slave)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.close(master)
+
+    child = start("train", recipe, "--out", run, "--set", ENDLESS, out=slave, err=slave, setup=under_nohup)
+    os.close(slave)
+    drain(master)
+    after_the_first_steps(run, lambda: os.close(master), child)
+    log, told = run / "train.log", "Input/output error; what follows is in this log alone"
+    until(lambda: "valid loss" in log.read_text().partition(told)[2], child)
+    os.kill(child, signal.SIGTERM)
+    assert wait(child) == 130 and len(steps(run)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_saves_and_the_same_line_goes_on(number: signal.Signals, recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with open(os.devnull, "wb") as null:
+        child = start("train", recipe, "--out", run, "--set", ENDLESS, out=null.fileno(), err=null.fileno())
+        after_the_first_steps(run, lambda: os.kill(child, number), child)
+        assert wait(child) == 130
+    (checkpoint,) = steps(run)
+    done = int(checkpoint.removeprefix("step-"))
+    ended = command("train", recipe, "--out", run, "--resume", "--set", f"train.steps={done + 1}", folder=tmp_path)
+    assert (ended.status, ended.err) == (0, "") and f"from step {done:,}" in ended.out, ended
+
+
+def sent(*numbers: signal.Signals) -> Interrupts:
+    """What training knows after some signals."""
+    with Interrupts() as interrupts:
+        for number in numbers:
+            os.kill(os.getpid(), number)
+    return interrupts
+
+
+def test_a_hangup_is_heeded_once_and_with_another_signal() -> None:
+    assert not sent().asked
+    assert sent(signal.SIGHUP, signal.SIGHUP).asked  # a shell passes it on after the terminal sent it
+    assert sent(signal.SIGTERM, signal.SIGHUP).asked and sent(signal.SIGHUP, signal.SIGTERM).asked
+    with pytest.raises(KeyboardInterrupt):
+        sent(signal.SIGTERM, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_that_is_ignored_stays_ignored(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert not sent(number).asked
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)

@@ -1,0 +1,67 @@
+"""Standard input and output as the commands use them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import IO, Any, BinaryIO
+
+from tfkit.core.errors import UsageError
+from tfkit.core.output import OutputLost, emit, json_line, printable
+
+
+def echo(text: str = "", end: str = "\n") -> None:
+    """Print a message of a command, with control characters spelled out; raises OutputLost."""
+    emit(printable(text) + end, sys.stdout)
+
+
+def echo_text(text: str, end: str = "\n") -> None:
+    """Print what a model wrote: as it is into a file or a pipe, with control characters spelled out on a terminal."""
+    shown = printable(text) if is_terminal(sys.stdout) else text
+    emit(shown + end, sys.stdout)
+
+
+def echo_json(data: Any, indent: int | None = 2) -> None:
+    """Print data as JSON; raises OutputLost."""
+    emit(json_line(data, indent) + "\n", sys.stdout)
+
+
+def warn(text: str) -> None:
+    """Print a message on standard error; where nobody can read it, nothing happens."""
+    with contextlib.suppress(OutputLost):
+        emit(printable(text) + "\n", sys.stderr)
+
+
+def standard_input() -> BinaryIO:
+    """The bytes of standard input; raises UsageError where it is closed."""
+    if sys.stdin is None:
+        raise UsageError("standard input is closed; give texts on the command line, or a file with <")
+    return sys.stdin.buffer
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether somebody sits at the other end of a standard stream."""
+    return stream is not None and bool(stream.isatty())
+
+
+def open_streams() -> None:
+    """Put the null device in the place of closed standard streams, so that no file of a run gets their number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+
+
+def settle(stream: IO[str] | None) -> None:
+    """Have the stream write what it still holds; where it cannot, drop that, so that Python ends in peace."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)

@@ -1,0 +1,51 @@
+"""The console that tables and reports are printed on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import IO, Any
+
+import rich.console
+from rich.console import ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from tfkit.core.output import OutputLost, encodable, lost, printable
+
+WIDTH = 80  # columns where the environment says there are none
+
+
+class Console(rich.console.Console):
+    """A console of rich's that prints strangers' text with its control characters spelled out.
+
+    `stream` is standard output unless given, which is followed where it is replaced. Raises OutputLost where the
+    stream takes nothing.
+    """
+
+    def __init__(self, stream: IO[str] | None = None, stderr: bool = False) -> None:
+        super().__init__(file=stream, stderr=stderr)
+        self._closed = (stream or (sys.stderr if stderr else sys.stdout)) is None
+        if self.width < 1:  # COLUMNS=0 is no width
+            self.width = WIDTH
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of a renderable, harmless ones."""
+        return (self._harmless(segment) for segment in super().render(renderable, options))
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print as rich does; raises OutputLost."""
+        if self._closed:
+            raise OutputLost("the stream is closed")
+        try:
+            super().print(*objects, **how)
+        except OSError as error:
+            raise lost(error) from None
+
+    def on_broken_pipe(self) -> None:
+        """Raise OutputLost, where rich would end the program."""
+        raise OutputLost("nobody reads it", quiet=True)
+
+    def _harmless(self, segment: Segment) -> Segment:
+        if segment.control or (segment.text.isascii() and segment.text.isprintable()):
+            return segment
+        return segment._replace(text=encodable(printable(segment.text), self.file))

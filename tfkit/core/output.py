@@ -1,0 +1,60 @@
+"""Text on its way to a terminal or a log: no character of it acts on what shows it, and a lost reader is told."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from typing import IO, Any
+
+# What a terminal obeys, and what reorders or ends a line: controls but tab and line feed, separators of lines and
+# paragraphs, overrides and isolates of the writing direction, halves of surrogate pairs.
+_ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# what a stream reports once nobody reads it: a closed pipe, a terminal that hung up
+_GONE = (errno.EPIPE, errno.EIO)
+
+
+class OutputLost(Exception):
+    """A stream that takes no more text; `quiet` where its reader has gone, so that nobody needs to be told."""
+
+    def __init__(self, reason: str, quiet: bool = False) -> None:
+        super().__init__(f"the output cannot be written: {reason}")
+        self.quiet = quiet
+
+
+def printable(text: str) -> str:
+    r"""`text` with control characters spelled out (\x1b, \u202e); tabs and line feeds stay."""
+    return _ACTING.sub(lambda found: _spelled(found[0]), text)
+
+
+def _spelled(character: str) -> str:
+    return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
+
+
+def json_line(data: Any, indent: int | None = None) -> str:
+    r"""`data` as JSON that is safe to print and equal when read: control characters in it are \u escapes."""
+    text = json.dumps(data, indent=indent, ensure_ascii=False)
+    return _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def encodable(text: str, stream: IO[str]) -> str:
+    r"""`text` with what the stream's encoding cannot write spelled out (\xfc)."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def emit(text: str, stream: IO[str] | None) -> None:
+    """Write `text` and flush; raises OutputLost for a stream that is closed, full, or has no reader."""
+    if stream is None:
+        raise OutputLost("the stream is closed")
+    try:
+        stream.write(encodable(text, stream))
+        stream.flush()
+    except (OSError, ValueError) as error:  # ValueError: closed within Python
+        raise lost(error) from None
+
+
+def lost(error: OSError | ValueError) -> OutputLost:
+    """The loss that a stream's own error stands for."""
+    number = getattr(error, "errno", None)
+    return OutputLost(getattr(error, "strerror", None) or str(error), quiet=number in _GONE)
