@@ -16,6 +16,8 @@ MAX_NODES = 100_000
 # Paths are text of their own: long keys over many values would make gigabytes of them out of a small file.
 MAX_PATH_LETTERS = 20_000_000
 
+# what may not stand in a recipe, and what breaks or reorders a line
+_MISREAD = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
 _NO_TEXT = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 Scalar = None | bool | int | float | str
@@ -133,7 +135,7 @@ def inline(value: Any) -> str:
         case dict():
             return "{" + ", ".join(f"{inline(key)}: {inline(item)}" for key, item in value.items()) + "}"
         case str():
-            return value if _reads_back(value) else _quoted(value)
+            return value if _reads_back(value) else quoted(value)
         case _:
             return re.sub(r"e([-+]?)0*(\d)", _exponent, repr(value))
 
@@ -143,10 +145,9 @@ def _exponent(found: re.Match[str]) -> str:
     return f"e{found[1].strip('+')}{found[2]}"
 
 
-def _quoted(text: str) -> str:
-    """In double quotes; a character that may not stand in a recipe, or breaks a line, as an escape."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return re.sub(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", lambda found: f"\\u{ord(found[0]):04x}", quoted)
+def quoted(text: str) -> str:
+    """In double quotes; a character that may not stand in a recipe, or breaks or reorders a line, as an escape."""
+    return _MISREAD.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def _reads_back(text: str) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config, spell
-from tfkit.recipe.node import shorten
+from tfkit.recipe.node import quoted, shorten
 from tfkit.recipe.origin import Notes, Value, one_line, origin
 from tfkit.recipe.repeats import folded, runs
 
@@ -217,7 +216,7 @@ def scalar(value: Any) -> str:
         return repr(value)
     if isinstance(value, str):
         plain = PLAIN.fullmatch(value) is not None and value.lower() not in RESERVED
-        return value if plain else json.dumps(value, ensure_ascii=False)
+        return value if plain else quoted(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{scalar(key)}: {scalar(child)}" for key, child in value.items()) + "}"
     return "[" + ", ".join(scalar(child) for child in value) + "]"
