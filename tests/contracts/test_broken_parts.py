@@ -399,11 +399,15 @@ class Says(MLP):
         return super().forward(x + torch.roll(x, -1, dims=1), context)
 
 
-class Misspelt(Activation):
-    capabilities = frozenset({"causal", "pading"})
+class OpensThePast(Mask):
+    """An opening that opens nothing ahead."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x.tanh()
+    opens = True
+    needs = frozenset({"prefix_length"})
+
+    def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
+        assert inputs.prefix_length is not None
+        return (key < inputs.prefix_length[:, None, None]) & (key <= query)
 
 
 class Silent(Activation):
@@ -416,7 +420,6 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("built", "activation", NeverBuilt, r"it raises KeyError: 'width' \(test_broken_parts.py:\d+, in __init__\)"),
     ("shapes", "residual", FirstTokenOnly, r"is handed \[3, 7, 16\] and gives \[3, 1, 16\]"),
     ("shapes", "activation", Raises, r"it raises RuntimeError: not today \(test_broken_parts.py:\d+, in forward\)"),
-    ("declared", "activation", Misspelt, "declares 'pading', which is no capability; did you mean 'padding'?"),
     ("shapes", "activation", Silent, r"the part is handed \[3, 7, 24\] and gives NoneType"),
     ("shapes", "activation", Quits, "it raises SystemExit: 3"),
     ("shapes", "norm", AlwaysSingle, "gives torch.float32 when its weights are torch.float64|raises RuntimeError"),
@@ -429,6 +432,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("future", "feedforward", Averages, "a look into the future"),
     ("future", "feedforward", Says, "hidden before token 1 changes when that token changes"),
     ("visibility", "mask", FalseTriangle, "which the mask hides"),
+    ("openings", "mask", OpensThePast, "token 0 does not see token 2, which is open to all"),
     ("masks", "attention", OnlyTheDirection, "declares 'masks', but token . sees token 0, which a window mask hides"),
     ("padding", "norm", OverTheBatch, "of a row alone and in a batch"),
     ("padding", "feedforward", RunningMean, "padded on the left"),

@@ -11,6 +11,7 @@ import tfkit.contracts
 from tfkit.contracts.cases import cases
 from tfkit.contracts.check import CHECKS, MODEL, with_needs
 from tfkit.contracts.verify import verify
+from tfkit.core.capabilities import CONTRACTS
 from tfkit.core.registry import CATALOGUES, REGISTRY
 
 NAMES = [(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot)]
@@ -47,10 +48,12 @@ def test_part_compiles_and_exports_alone(check: str, slot: str, name: str) -> No
 
 @pytest.mark.parametrize("slot", CATALOGUES)
 def test_every_slot_has_checks_of_its_own(slot: str) -> None:
-    own = [
-        check for check in CHECKS.values() if slot in check.slots and check.name not in ("declared", "built", "config")
-    ]
+    own = [check for check in CHECKS.values() if slot in check.slots and check.name not in ("built", "config")]
     assert own, f"nothing is asked of a {slot}"
+
+
+def test_a_part_can_except_itself_from_every_contract_but_the_first() -> None:
+    assert set(CONTRACTS) == set(CHECKS) - {"built"}
 
 
 def test_what_a_check_needs_runs_before_it() -> None:

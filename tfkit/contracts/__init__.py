@@ -17,7 +17,8 @@
 | tokenizer, corpus, objective, optimizer, schedule, metric, generation, strategy | the parts outside the model |
 
 `verify` holds parts to all of them and says in words what failed: `tfkit parts --verify my_parts.py`. A check is a
-function of a `Case` that raises `Broken`; it is entered with `@contract` and runs when those it needs have held.
+function of a `Case` that raises `Broken`; it is entered with `@contract` and runs when those it needs have held. A part
+that breaks one for a good reason declares that in `exceptions`.
 """
 
 from importlib import import_module

@@ -12,19 +12,16 @@ from pathlib import Path
 from tfkit.contracts.calls import model
 from tfkit.contracts.cases import Case, load
 from tfkit.contracts.check import MODEL, Broken, contract, expect
-from tfkit.core.capabilities import CAPABILITIES
 from tfkit.core.component import Component, Slot
-from tfkit.core.registry import CATALOGUES, nearest
+from tfkit.core.registry import CATALOGUES, base_of
 from tfkit.recipe.load import load_recipe
 
 EVERY = tuple(CATALOGUES)
-# the class that parts of a slot extend, where it is not called as the slot is
-BASES = {"feedforward": "FeedForward", "tokenizer": "TokenizerPart", "logits": "LogitsRule", "stop": "StopRule"}
 
 
 def foreign(part: type[Component]) -> str | None:
     """What to say of a part that does not extend the base class of its slot; None where it does."""
-    module, name = CATALOGUES[part.part_slot], BASES.get(part.part_slot, part.part_slot.capitalize())
+    module, name = base_of(part.part_slot)
     if issubclass(part, getattr(import_module(module), name)):
         return None
     return f"its class does not extend {name} (of {module}), which has what every {part.part_slot} needs"
@@ -41,15 +38,6 @@ def check_built(case: Case) -> None:
     except ValueError as error:
         raise Broken(f"its options are refused: {error}") from None
     config.build()
-
-
-@contract("what it declares are capabilities that there are", "built", slots=EVERY, once=True)
-def check_declared(case: Case) -> None:
-    """Look for words that nothing would ever ask for."""
-    for name in sorted(case.part.capabilities - CAPABILITIES.keys()):
-        hint = nearest(name, list(CAPABILITIES))
-        known = f"did you mean '{hint}'?" if hint else f"there are: {', '.join(CAPABILITIES)}"
-        raise Broken(f"declares '{name}', which is no capability; {known}")
 
 
 @contract("options survive being written, read, copied and pickled", "built", slots=EVERY, every_option=True)

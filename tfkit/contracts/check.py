@@ -79,10 +79,10 @@ class Check:
 CHECKS: dict[str, Check] = {}
 # slots of which some checks tell all there is to know
 ENOUGH = {
-    "init": ("built", "declared", "config", "shapes", "determinism", "seed", "initial", "saving"),
+    "init": ("built", "config", "shapes", "determinism", "seed", "initial", "saving"),
     "activation": (
-        "built", "declared", "config", "shapes", "determinism", "precision", "gradients", "future", "padding", "few",
-        "meta", "compile", "export",
+        "built", "config", "shapes", "determinism", "precision", "gradients", "future", "padding", "few", "meta",
+        "compile", "export",
     ),
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from tfkit.contracts.check import CHECKS, Check, source_of
 from tfkit.core.component import Component
 
-STYLES = {"ok": "green", "FAILED": "bold red", "not run": "yellow"}
+STYLES = {"ok": "green", "excepted": "cyan", "FAILED": "bold red", "not run": "yellow"}
 SHOWN = 3  # failures of one check that are told apart
 
 
@@ -29,23 +29,32 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a check: it failed somewhere, it was not run because another failed, or all is well."""
+    """What became of a check: it failed somewhere, it was not run because another failed, or all is well.
+
+    `excepted` is why the part need not keep a contract that it breaks.
+    """
 
     check: Check
     failures: tuple[Failure, ...] = ()
     because: str = ""
+    excepted: str = ""
 
     @property
     def status(self) -> str:
-        """ok, FAILED or not run."""
-        return "FAILED" if self.failures else "not run" if self.because else "ok"
+        """ok, excepted, FAILED or not run."""
+        return "FAILED" if self.failures else "not run" if self.because else "excepted" if self.excepted else "ok"
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is left to mend."""
+        return self.status in ("ok", "excepted")
 
     def lines(self) -> Iterator[str]:
         """What is said of it, a line each."""
         if self.because:
             yield f"because '{self.because}' failed"
             return
-        yield self.check.promise
+        yield f"{self.check.promise}: excepted, because {self.excepted}" if self.excepted else self.check.promise
         places: dict[str, list[str]] = {}
         for failure in self.failures:
             places.setdefault(failure.message, []).append(failure.where)
@@ -66,7 +75,7 @@ class Report:
     @property
     def holds(self) -> bool:
         """Whether every contract holds."""
-        return all(outcome.status == "ok" for outcome in self.outcomes)
+        return all(outcome.holds for outcome in self.outcomes)
 
     @property
     def place(self) -> str:
@@ -106,7 +115,7 @@ def render(report: Report, console: Console) -> None:
     table.add_column(overflow="fold")
     for outcome in report.outcomes:
         promise, *failures = outcome.lines()
-        text = Text(promise, style="dim" if outcome.status == "ok" else "")
+        text = Text(promise, style="dim" if outcome.holds else "")
         for line in failures:
             text.append(f"\n{line}", style="red")
         table.add_row(Text(f"  {outcome.status}", style=STYLES[outcome.status]), outcome.check.name, text)

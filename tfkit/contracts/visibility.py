@@ -51,9 +51,16 @@ def check_future(case: Case) -> None:
                 SAME,
             )
         expect(far(after["hidden"][:, place:], before["hidden"][:, place:]) > 0, f"nothing depends on token {place}")
-    if case.opens:
-        opened = run(case, changed(ids, start - 1))["hidden"]
-        expect(far(opened[:, :1], before["hidden"][:, :1]) > 0, "the prefix is not read both ways")
+
+
+@contract("what a mask opens is seen from before it too", "future", slots=("mask",), when=lambda case: case.opens)
+@torch.no_grad()
+def check_openings(case: Case) -> None:
+    """Change the last token that is open to all: the first output moves."""
+    ids = tokens(2, TIME)
+    before = run(case, ids)["hidden"]
+    opened = run(case, changed(ids, PREFIX - 1))["hidden"]
+    expect(far(opened[:, :1], before[:, :1]) > 0, f"token 0 does not see token {PREFIX - 1}, which is open to all")
 
 
 @contract(

@@ -1,7 +1,7 @@
-"""What parts can do, as data.
+"""What parts can declare, as data: their capabilities, the inputs that they read, the contracts that they except.
 
-A part declares its capabilities; the rule table of the recipe room refuses, by name, what a part does not declare, the
-contract tests try what it does.
+The rule table of the recipe room refuses, by name, what a part does not declare; the contract tests try what it does.
+A word that is not here is refused when the part is registered.
 """
 
 from __future__ import annotations
@@ -38,3 +38,18 @@ CAPABILITIES = OF_LAYERS | OF_SECTIONS
 ASSUMED = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
 # what holds for a part that works on each token by itself: it can show nothing of another
 TOKENWISE = frozenset({"causal", "bidirectional", "cache", "padding", "packing", "masks", "compile", "export"})
+
+# what a part can need of a call, besides ids and padding
+INPUTS = ("token_type_ids", "global_attention_mask", "prefix_length")
+
+# the checks of the contracts room from which a part can except itself, with a reason; `built` comes before them all
+CONTRACTS = (
+    "config", "shapes", "determinism", "precision", "gradients", "future", "openings", "visibility", "masks", "padding",
+    "source_padding", "packing", "few", "cache", "reorder", "encoder_runs_once", "rotation", "bias", "temperature",
+    "cross_attention", "weights", "seed", "initial", "copies", "saving", "meta", "dropout", "refusals", "compile",
+    "export", "ids", "round_trip", "batch", "special_tokens", "refit", "no_text", "saved_tokenizer", "fields",
+    "repeatable", "limit", "missing_file", "says_what_it_reads", "items", "batches", "loss", "loss_gradients",
+    "loss_rows", "packed_loss", "unusable", "step", "learning_rate", "frozen", "decay", "optimizer_state", "rates",
+    "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits", "in_place", "rows", "done", "cut",
+    "candidates", "ruled", "seeded", "beside", "stateless", "untouched", "told",
+)  # fmt: skip

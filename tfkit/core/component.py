@@ -109,6 +109,8 @@ class Component:
     part_name: ClassVar[str] = ""
     capabilities: ClassVar[frozenset[str]] = frozenset()  # those of core/capabilities.py that hold for it
     needs: ClassVar[frozenset[str]] = frozenset()  # inputs of the model's call, besides ids and padding, that it reads
+    # contracts of core/capabilities.py that it need not keep, each with the reason, which `parts --verify` prints
+    exceptions: ClassVar[Mapping[str, str]] = {}
     # parameters (by name within the part) that cannot change the output, such as a key bias under softmax
     inert: ClassVar[frozenset[str]] = frozenset()
     # options of a small part of it, for the contract tests, where a name and a type do not say what they could be

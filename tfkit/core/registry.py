@@ -51,6 +51,9 @@ CATALOGUES: dict[str, str] = {
 MAPS: dict[str, str] = {"family": "tfkit.interop.huggingface.families"}
 HOMES = CATALOGUES | MAPS
 
+# the class that parts of a slot extend, where it is not called as the slot is
+BASES = {"feedforward": "FeedForward", "tokenizer": "TokenizerPart", "logits": "LogitsRule", "stop": "StopRule"}
+
 PartClass = TypeVar("PartClass", bound="type[Component]")
 
 
@@ -96,8 +99,9 @@ class Registry:
     def register(self, slot: str, name: str) -> Callable[[PartClass], PartClass]:
         """Class decorator that enters a part under `name` in `slot`.
 
-        Raises UsageError for an unknown slot, a name that is no plain word, and a name already taken (naming both
-        places). A class defined again at the same place (a reloaded module, a notebook cell) takes its old place.
+        Raises UsageError for an unknown slot, a name that is no plain word, a class that is no Component or declares
+        what is unknown, and a name already taken (naming both places). A class defined again at the same place (a
+        reloaded module, a notebook cell) takes its old place.
         """
         if slot not in HOMES:
             hint = nearest(slot, list(CATALOGUES))
@@ -115,7 +119,12 @@ class Registry:
         return enter
 
     def _enter(self, slot: str, name: str, part: type[Component]) -> None:
+        from tfkit.core.declarations import check_class, check_declarations
+
+        check_class(slot, part)
         foreign = not is_shipped(part)
+        if foreign:
+            check_declarations(part)
         if foreign:
             self._load_catalogue(slot)  # so that a name taken twice is the newcomer's fault, never the catalogue's
         there = self._parts[slot].get(name)
@@ -193,6 +202,11 @@ class Registry:
     def has(self, slot: str, name: str) -> bool:
         """Whether a part of that name stands in that slot."""
         return slot in HOMES and (name in self._parts[slot] or name in self.load(slot))
+
+
+def base_of(slot: str) -> tuple[str, str]:
+    """The module and the name of the class that parts of `slot` extend."""
+    return HOMES[slot], BASES.get(slot, slot.capitalize())
 
 
 def is_shipped(part: type) -> bool:

@@ -1,0 +1,128 @@
+"""What a class declares is looked at when it is registered; a mistake is told with the class's file and line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import tfkit
+from tfkit.cli.main import main
+from tfkit.components.attention import MultiHead
+from tfkit.components.norm import Norm
+from tfkit.core.capabilities import CAPABILITIES, INPUTS
+from tfkit.core.declarations import check_declarations
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import CATALOGUES, REGISTRY
+
+PART = """\
+import tfkit
+from tfkit.components.attention import MultiHead
+{more}
+
+@tfkit.register("attention", "mine")
+class Mine({base}):
+    {line}
+"""
+
+
+def declaring(**facts: Any) -> Callable[[], type]:
+    """A class with those attributes, to be registered."""
+    return lambda: tfkit.register("attention", "mine")(type("Mine", (MultiHead,), {"__module__": __name__, **facts}))
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"capabilities": {"casual"}}, "capabilities: 'casual' is no capability; did you mean 'causal'?"),
+    ({"capabilities": frozenset({"causal", "flying"})}, r"'flying' is no capability; there are: causal, .*export"),
+    ({"capabilities": "causal"}, "capabilities is a set of words, got 'causal'"),
+    ({"capabilities": None}, "capabilities is a set of words, got None"),
+    ({"needs": {"prefix_lengths"}}, "needs: 'prefix_lengths' is no input of a call; did you mean 'prefix_length'?"),
+    ({"exceptions": {"paddding": "why"}}, "exceptions: 'paddding' is no contract; did you mean 'padding'?"),
+    ({"exceptions": {"built": "why"}}, "exceptions: 'built' is no contract"),
+    ({"exceptions": {"padding": " "}}, "exceptions: say why 'padding' is excepted, got ' '"),
+    ({"exceptions": {"padding"}}, "exceptions is a mapping of names to reasons, got {'padding'}"),
+    ({"exceptions": "padding"}, "exceptions is a mapping of names to reasons, got 'padding'"),
+    ({"capabilites": {"causal"}}, "'capabilites' is nothing that a part declares; did you mean 'capabilities'?"),
+    ({"residual_output": ("output",)}, "'residual_output' is nothing .*; did you mean 'residual_outputs'?"),
+]
+
+
+@pytest.mark.parametrize(("facts", "message"), WRONG, ids=lambda value: str(value))
+def test_a_wrong_declaration_is_refused(facts: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=rf"^Mine \(.*\): .*{message}"):
+        declaring(**facts)()
+    assert not REGISTRY.has("attention", "mine")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"capabilities": ["causal"], "needs": ("token_type_ids",)},
+        {"exceptions": {"padding": "it reads the padding on purpose"}},
+        {"_residual_output": 1, "temperature_scale": 2.0, "width": 3},
+        {"residual_output": 1, "residual_outputs": ("output",)},  # who sets both means both
+        {"example": {}, "shortcut": lambda self: 1},
+    ],
+    ids=str,
+)
+def test_a_right_declaration_is_taken(facts: dict[str, Any]) -> None:
+    assert declaring(**facts)().__name__ == "Mine"
+
+
+@pytest.mark.parametrize(
+    ("thing", "message"),
+    [
+        (type("Mine", (), {}), r"^Mine \(.*\) is no part; a part of the slot 'attention' is a class that extends "),
+        (lambda x: x, r"is no class; .* extends Attention of tfkit.components.attention"),
+        (MultiHead.Config, r"^MultiHead.Config \(.*multi_head.py:\d+\) is no part"),
+        (3, "^3 is no class"),
+    ],
+    ids=["class", "function", "config", "number"],
+)
+def test_what_is_no_part_is_refused(thing: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tfkit.register("attention", "mine")(thing)
+
+
+def test_a_mistake_in_a_base_of_ones_own_counts_too() -> None:
+    class Base(Norm):
+        inerts = frozenset({"weight"})
+
+    with pytest.raises(UsageError, match="'inerts' is nothing that a part declares; did you mean 'inert'"):
+        tfkit.register("norm", "mine")(type("Mine", (Base,), {}))
+
+
+@pytest.mark.parametrize("slot", CATALOGUES)
+def test_what_is_shipped_declares_nothing_unknown(slot: str) -> None:
+    for name in REGISTRY.names(slot):
+        check_declarations(REGISTRY.get(slot, name))
+
+
+def test_the_inputs_that_a_part_may_need_are_those_of_a_call() -> None:
+    from tfkit.core.context import Inputs
+
+    assert set(INPUTS) == set(Inputs.__dataclass_fields__) - {"input_ids", "real"}
+    assert all(promise and not promise[0].isupper() for promise in CAPABILITIES.values())
+
+
+@pytest.mark.parametrize("option", ["--verify", "--import"])
+@pytest.mark.parametrize(
+    ("base", "line", "message"),
+    [
+        ("MultiHead", "capabilities = {'casual'}", r"Mine \(.*mine.py:5\): .*did you mean 'causal'"),
+        ("object", "pass", r"Mine \(.*mine.py:5\) is no part"),
+    ],
+    ids=["capability", "no part"],
+)
+def test_the_command_line_tells_the_file_and_the_line(
+    option: str, base: str, line: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(PART.format(more="", base=base, line=line))
+    result = CliRunner().invoke(main, ["parts", option, str(file)])
+    assert result.exit_code == 2
+    assert re.match(rf"tfkit: {file}:5: {message}", result.stderr), result.stderr

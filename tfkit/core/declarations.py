@@ -1,0 +1,79 @@
+"""What a class declares about itself, checked when it is registered: a word that nothing asks for is a mistake."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from tfkit.core.capabilities import CAPABILITIES, CONTRACTS, INPUTS
+from tfkit.core.component import Component
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import base_of, is_shipped, nearest, origin
+
+# what is declared as a set of words -> the words that there are, and what one of them is called
+WORDS: dict[str, tuple[Collection[str], str]] = {
+    "capabilities": (CAPABILITIES, "capability"),
+    "needs": (INPUTS, "input of a call"),
+    "exceptions": (CONTRACTS, "contract"),
+}
+ALIKE = 0.8  # from which likeness on a name is taken for a misspelt one
+
+
+def check_class(slot: str, part: Any) -> None:
+    """Raise UsageError for what is no class of a part."""
+    module, name = base_of(slot)
+    wanted = f"a part of the slot '{slot}' is a class that extends {name} of {module}"
+    if not isinstance(part, type):
+        raise UsageError(f"{getattr(part, '__qualname__', repr(part))} is no class; {wanted}")
+    if not issubclass(part, Component):
+        raise UsageError(f"{origin(part)} is no part; {wanted}")
+
+
+def check_declarations(part: type[Component]) -> None:
+    """Raise UsageError for an unknown word among what the class declares, or a misspelt name for it."""
+    for problem in (*_unknown_words(part), *_misspelt_names(part)):
+        raise UsageError(f"{origin(part)}: {problem}")
+
+
+def _unknown_words(part: type[Component]) -> Iterator[str]:
+    for name, (known, called) in WORDS.items():
+        declared = getattr(part, name)
+        if isinstance(declared, str) or not isinstance(declared, Collection):
+            form = "a mapping of names to reasons" if name == "exceptions" else "a set of words"
+            yield f"{name} is {form}, got {declared!r}"
+            continue
+        for word in declared:
+            if word not in known:
+                hint = nearest(str(word), list(known))
+                there = f"did you mean '{hint}'?" if hint else f"there are: {', '.join(known)}"
+                yield f"{name}: '{word}' is no {called}; {there}"
+    yield from _without_reason(part.exceptions)
+
+
+def _without_reason(exceptions: Any) -> Iterator[str]:
+    if not isinstance(exceptions, Mapping):
+        yield f"exceptions is a mapping of names to reasons, got {exceptions!r}"
+        return
+    for name, reason in exceptions.items():
+        if not isinstance(reason, str) or not reason.strip():
+            yield f"exceptions: say why '{name}' is excepted, got {reason!r}"
+
+
+def _misspelt_names(part: type[Component]) -> Iterator[str]:
+    """Attributes of the user's own classes that are called almost as a fact of their base, which they do not set."""
+    own = [kind for kind in part.__mro__ if issubclass(kind, Component) and not is_shipped(kind)]
+    said = {name for kind in own for name in vars(kind) if _is_fact(name, vars(kind)[name])}
+    shipped = [kind for kind in part.__mro__ if is_shipped(kind)]
+    facts = {name for kind in shipped for name in vars(kind) if _is_fact(name, vars(kind)[name])}
+    for name in sorted(said - facts):
+        close = difflib.get_close_matches(name, sorted(facts - said), n=1, cutoff=ALIKE)
+        if close:
+            yield (
+                f"'{name}' is nothing that a part declares; did you mean '{close[0]}'? "
+                "Begin the name of an attribute of your own with an underscore"
+            )
+
+
+def _is_fact(name: str, value: Any) -> bool:
+    return not name.startswith("_") and not callable(value) and not hasattr(value, "__get__")
