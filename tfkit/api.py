@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tfkit.core.blame import parts_named
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY, nearest
 from tfkit.models.base import Model
@@ -17,6 +18,7 @@ from tfkit.recipe.load import Recipe, load_recipe
 Source = str | Path | Mapping[str, Any] | Recipe
 
 
+@parts_named()
 def build(
     recipe: Source, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, seed: int | None = 0
 ) -> Model:

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
+from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.checksums import write_json
 from tfkit.core.errors import RunError, UsageError
@@ -178,6 +179,7 @@ class Run:
         """Whether the model has a decoder; a model without one may still fill masks."""
         return self.blueprint.decoder is not None
 
+    @parts_named()
     def _found(self, prompts: Prompts, max_new_tokens: int | None, wishes: Wishes, scored: bool) -> list[list[Written]]:
         if self.writes:
             return self.writer(max_new_tokens, **wishes).write(prompt_ids(prompts, self.read), scored)
@@ -196,6 +198,7 @@ class Run:
         mask = self.tokenizer.token(self.predictor.special["mask"])
         return [fillings(one["text"], mask, one["fills"]) for one in self.predict(texts)]
 
+    @parts_named()
     def predict(self, texts: str | Mapping[str, str] | Sequence[str | Mapping[str, str]]) -> list[Prediction]:
         """What the model says of each text: its label, the tags of its words, the answer in it, fills for its masks.
 
@@ -210,6 +213,7 @@ class Run:
         examples = [_example(text, fields) for text in given]
         return predictor.predict(self.model, examples, self.tokenizer) if examples else []
 
+    @parts_named()
     def embed(
         self,
         texts: str | Sequence[str],
@@ -265,6 +269,7 @@ class Run:
             raise RunError(f"{self.folder / RESOLVED}: says no model.special_ids.start, which the decoder begins with")
         return found
 
+    @parts_named()
     def evaluate(
         self, split: str | None = None, limit: int | None = None, quantize: Quantize | None = None
     ) -> dict[str, float]:
@@ -403,6 +408,7 @@ def load_run(
     return Run(folder.path, replace(recipe, name=str(known.get("recipe", folder.path.name))), device, as_saved=not sets)
 
 
+@parts_named()
 def train(
     recipe: str | Path | Mapping[str, Any] | Recipe,
     out: str | Path | None = None,

@@ -33,8 +33,10 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: Reading) -> Non
             recipe.tell_warnings()
             for fault in recipe.missing_files():  # they may be elsewhere, or come later
                 warnings.warn(RecipeWarning(fault), stacklevel=1)
-        except TfkitError as error:
-            complain(error if isinstance(error, RecipeError) else UsageError(f"{file}: {error}"))
+        except Exception as error:
+            named = isinstance(error, TfkitError) and not isinstance(error, RecipeError)
+            if not complain(UsageError(f"{file}: {error}") if named else error):
+                raise
             wrong = True
     if wrong:
         ctx.exit(WRONG)

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable
 
 from tfkit.cli.terminal import echo, warn
-from tfkit.core.errors import TfkitError
 
 SIGN = "> "
 
@@ -25,8 +24,9 @@ def converse(answer: Callable[[str], None]) -> None:
         try:
             if text.strip():
                 answer(text)
-        except TfkitError as error:
-            complain(error)
+        except Exception as error:
+            if not complain(error):
+                raise
         except KeyboardInterrupt:
             echo()
 

@@ -11,7 +11,9 @@ import functools
 import importlib
 import io
 import keyword
+import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
@@ -44,6 +46,7 @@ COMMANDS = {
     "bench": "Measure what attentions cost, by length of the text.",
 }
 LOST, WRONG, INTERRUPTED = 1, 2, 130
+TRACEBACK = "TFKIT_TRACEBACK"  # set in the environment it shows all of an exception of a part of one's own
 
 
 class Commands(click.Group):
@@ -102,8 +105,9 @@ class Commands(click.Group):
                 warnings.simplefilter("always", TfkitWarning)
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
-        except TfkitError as error:
-            complain(error)
+        except Exception as error:
+            if not complain(error):
+                raise
             ctx.exit(WRONG)
         except KeyboardInterrupt as error:
             warn(f"tfkit: {error}" if str(error) else "tfkit: interrupted")
@@ -154,9 +158,26 @@ def _show_warning(
     warn(text)
 
 
-def complain(error: TfkitError) -> None:
-    """Print an error of the user's on standard error; the faults of a recipe say their own places."""
-    warn(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}")
+def complain(error: Exception) -> bool:
+    """Print what is the user's to mend on standard error: wrong input, or an exception of a part of their own.
+
+    The faults of a recipe say their own places. Returns False, with nothing printed, for a mistake of tfkit's.
+    """
+    if isinstance(error, TfkitError):
+        warn(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}")
+        return True
+    if isinstance(error, (click.ClickException, click.exceptions.Exit, click.Abort, OutputLost)):
+        return False
+    from tfkit.core.blame import described, note
+
+    message = described(error)
+    if message is None:
+        note(error)
+        return False
+    if os.environ.get(TRACEBACK):
+        warn("".join(traceback.format_exception(error)))
+    warn(f"tfkit: {message}")
+    return True
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from tfkit.core.blame import shortened
 from tfkit.core.component import Component
 from tfkit.core.errors import TfkitError
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 SAME = 1e-6  # of outputs that come from the same numbers
 EQUAL = 1e-5  # of outputs computed in another order; some parts work in float32
-LONGEST = 400  # letters of a message from elsewhere that are worth reading
-# where PyTorch goes on with what is meant for its own makers
-INNER = re.compile(r"Exception raised from|Caused by:|Hint:|Developer debug context|For more information, run with")
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')  # of a traceback within a message
 
 MODEL = (
@@ -141,12 +139,6 @@ def told(error: BaseException, part: type[Component]) -> str:
         return str(error)
     said = shortened(error)
     return f"it raises {type(error).__name__}{f': {said}' * bool(said)}{where(error, part)}"
-
-
-def shortened(error: BaseException) -> str:
-    """The message of an error from elsewhere on one line, what is only its maker's left out."""
-    line = " ".join(INNER.split(str(error))[0].split())
-    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 def source_of(part: type[Component]) -> Path | None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, by_place
@@ -157,6 +158,7 @@ def _with_labels(model: Node, count: int) -> Node:
     return replace(model, value=keys)
 
 
+@parts_named()
 def load_recipe(
     source: str | Path | Mapping[str, Any] | Recipe,
     overrides: Mapping[str, Any] | None = None,
