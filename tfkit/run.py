@@ -386,8 +386,10 @@ def load_run(
 
     `trust` imports the code that its parts are in, `imports` gives it file by file, wherever it is now; `sets` changes
     what the recipe says of generation, as `--set` writes it ("generate.stop=[end_token]"). `accept_changes` records
-    what is there now: files that were exchanged on purpose are right from then on.
+    what is there now: files that were exchanged on purpose are right from then on. `device` is cpu, cuda, cuda:1 or
+    auto, which takes CUDA where there is one (the default of the commands).
     """
+    choose_device(device, "device")
     folder = RunFolder(Path(path))
     if not folder.path.is_dir():
         raise RunError(f"{folder}: there is no such folder")

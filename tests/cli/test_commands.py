@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 import tfkit.run
 from tfkit.cli.main import main
+from tfkit.core.errors import RunError
 from tfkit.training.interrupt import Interrupted
 
 RECIPE = """\
@@ -268,6 +269,24 @@ def test_ctrl_c_ends_with_130(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tfkit.run, "train", stopped)
     result = tfkit_command("train", recipe)
     assert (result.exit_code, result.stderr) == (130, "tfkit: stopped at step 7; --resume continues\n")
+
+
+@pytest.mark.parametrize("name", ["generate", "evaluate", "predict", "embed"])
+def test_every_command_computes_where_there_is_cuda(name: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def noted(folder: object, trust: bool, device: str, *_: object) -> None:
+        asked.append(device)
+        raise RunError("enough is known")
+
+    monkeypatch.setattr(tfkit.run, "load_run", noted)
+    line = [name, str(run), *(["-"] if name == "embed" else [])]
+    more = [[], ["--device", "cpu"]] + [["--quantize", "int8"]] * (name in ("generate", "evaluate"))
+    for options in more:
+        tfkit_command(*line, *options, stdin="a")
+    assert asked == ["auto", "cpu", "cpu"][: len(more)]
+    refused = tfkit_command(*line, "--device", "mps")
+    assert refused.exit_code == 2 and "tfkit does not run on mps" in refused.stderr
 
 
 # the rest

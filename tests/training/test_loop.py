@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+import tfkit
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.files import read_json, write_json
+from tfkit.data.corpus import TextRecordCorpus
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training import device as device_module
@@ -354,13 +356,47 @@ def test_memory_of_this_machine_is_known() -> None:
     assert free is None or 2**20 < free < 2**50
 
 
-def test_devices() -> None:
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("cpu").type == "cpu"
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    with pytest.raises(UsageError, match="is no device"):
-        choose_device("gpu")
-    with pytest.raises(UsageError, match="there is no cuda:99"):
+    with pytest.raises(UsageError, match=r"^train\.device: there is no cuda:99; torch sees"):
         choose_device("cuda:99")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [str(choose_device(name)) for name in ("cuda", "cuda:1", "auto")] == ["cuda", "cuda:1", "cuda"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gpu", "'gpu' is no device; write auto, cpu, cuda or cuda:1"),
+        ("", "'' is no device"),
+        ("cuda:", "'cuda:' is no device"),
+        ("cuda:-1", "'cuda:-1' is no device"),
+        ("mps", "tfkit does not run on mps: it has no float64"),
+        ("mps:0", "tfkit does not run on mps:0"),
+        ("xpu", "tfkit does not run on xpu"),
+        ("meta", "tfkit does not run on meta: it holds no numbers"),
+    ],
+)
+def test_a_device_that_will_not_do_is_told_before_anything_is_read(
+    name: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match=f"^--device: {reason}"):
+        choose_device(name, "--device")
+    monkeypatch.setattr(TextRecordCorpus, "records", lambda self: pytest.fail("data was read"))
+    with pytest.raises(RecipeError, match=f"train.device: {reason}"):
+        recipe(tmp_path, device=name)
+    with pytest.raises(UsageError, match=f"^device: {reason}"):
+        tfkit.load_run(tmp_path, device=name)
+
+
+def test_memory_is_pinned_for_cuda_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = prepare(recipe(tmp_path), Reporter(False)).train
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pytest.fail("pinned"))
+    feed.device = torch.device("meta")  # stands for any device but those two
+    made = feed.make(0, 0, feed.plan(0)[0])
+    assert {tensor.device.type for tensor in made.values()} == {"meta"}
 
 
 def test_bfloat16_keeps_float32_parameters(tmp_path: Path) -> None:

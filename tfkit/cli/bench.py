@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tfkit.cli.options import Whole
+from tfkit.cli.options import DEVICE, Whole
 from tfkit.cli.terminal import echo_json
 
 LENGTHS = "512,1024,2048,4096,8192,16384"
@@ -44,7 +44,7 @@ def command() -> None:
 @click.option("--window", type=Whole(2), default=256, show_default=True, help="Keys of a window, tokens of a chunk.")
 @click.option("--causal", is_flag=True, help="In a layer that does not see the future.")
 @click.option("--backward", is_flag=True, help="Measure the backward pass too.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where.")
+@DEVICE
 @click.option("--json", "as_json", is_flag=True, help="Print the same as data, with exact figures.")
 def attention(
     lengths: list[int],
@@ -58,15 +58,11 @@ def attention(
     as_json: bool,
 ) -> None:
     """Measure time and peak memory of attentions and mixers against the length of the text."""
-    import torch
-
     from tfkit.core.console import Console
-    from tfkit.core.errors import UsageError
     from tfkit.reports.bench import Setting, as_data, chosen, measure, render
+    from tfkit.training.device import choose_device
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("there is no CUDA device here; say --device cpu")
-    setting = Setting(d_model, heads, window, causal, backward, device)
+    setting = Setting(d_model, heads, window, causal, backward, str(choose_device(device, "--device")))
     names = chosen(attentions, setting)
     measured = []
     with Console(stderr=True).status("measuring") as status:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tfkit.cli.options import Reading, Whole, reads_run
+from tfkit.cli.options import DEVICE, Reading, Whole, reads_run
 from tfkit.cli.terminal import echo, standard_input
 from tfkit.cli.texts import file_lines, lines
 from tfkit.core.errors import DataError
@@ -23,7 +23,7 @@ from tfkit.core.errors import DataError
 )  # fmt: skip
 @click.option("--normalize/--no-normalize", default=True, show_default=True, help="Divide a vector by its length.")
 @click.option("--batch-size", type=Whole(), help="At most N texts at a time.", metavar="N")
-@click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ...")
+@DEVICE
 @reads_run
 def command(
     run: str,

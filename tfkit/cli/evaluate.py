@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from tfkit.cli.options import Reading, Whole, sets_run
+from tfkit.cli.options import DEVICE, Reading, Whole, sets_run
 from tfkit.cli.terminal import echo
 
 
@@ -19,7 +19,7 @@ from tfkit.cli.terminal import echo
     type=click.Choice(["int8"]),
     help="Compute with weights in int8, to see what that costs.",
 )
-@click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ...")
+@DEVICE
 @sets_run
 def command(
     run: str, split: str | None, limit: int | None, quantize: Literal["int8"] | None, device: str, reading: Reading
@@ -28,5 +28,5 @@ def command(
 
     Another way to write (--set) or to compute (--quantize) is measured for its own sake: the file stays as it is.
     """
-    for name, value in reading.run(run, device).evaluate(split, limit, quantize).items():
+    for name, value in reading.run(run, device, quantize).evaluate(split, limit, quantize).items():
         echo(f"{name}: {value:.6g}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfkit.cli.answers import Answers, Form
-from tfkit.cli.options import Reading, sets_run
+from tfkit.cli.options import DEVICE, Reading, sets_run
 from tfkit.cli.terminal import is_terminal, standard_input
 from tfkit.cli.texts import batches, lines
 from tfkit.cli.wishes import Shorthands, takes_wishes
@@ -27,7 +27,7 @@ CUT_OFF = 1  # the exit status where a text is not what its rules promise
 @click.option("--stream", is_flag=True, help="Print each output while it is written.")
 @click.option("--jsonl", is_flag=True, help="Print every candidate as a JSON object a line, with its probability.")
 @takes_wishes
-@click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ...")
+@DEVICE
 @sets_run
 @click.pass_context
 def command(
@@ -49,7 +49,7 @@ def command(
     Ends with 1 where a text is cut off, so that it is none of those that `generate.logits` allows (regex, choices).
     """
     form = _form(stream, jsonl, shorthands)
-    loaded = reading.run(run, device)
+    loaded = reading.run(run, device, shorthands.quantize)
     asked = _asked(loaded, shorthands, reading.sets)
     answers = Answers(loaded, asked, form, lines=not texts and not on_terminal())
     if texts:

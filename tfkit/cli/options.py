@@ -36,6 +36,21 @@ class Whole(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
+class Device(click.ParamType):  # type: ignore[type-arg]
+    """The name of a device that tfkit runs on."""
+
+    name = "device"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name; click prints what is wrong with it."""
+        from tfkit.core.devices import check_device_name
+
+        try:
+            return check_device_name(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 @dataclass(frozen=True)
 class Reading:
     """How the command line wants recipes and runs to be read."""
@@ -60,13 +75,22 @@ class Reading:
             return saved_recipe(run, self.trust, self.imports, self.sets, self.variants)
         return load_recipe(source, variant=self.variants, trust=self.trust, sets=self.sets, imports=self.imports)
 
-    def run(self, folder: str, device: str) -> Run:
-        """The run in that folder; raises RunError."""
+    def run(self, folder: str, device: str, quantize: str | None = None) -> Run:
+        """The run in that folder; raises RunError. `auto` is the CPU for int8, which computes nowhere else."""
         from tfkit.run import load_run
 
-        return load_run(Path(folder), self.trust, device, self.imports, self.sets, self.accept_changes)
+        where = "cpu" if device == "auto" and quantize is not None else device
+        return load_run(Path(folder), self.trust, where, self.imports, self.sets, self.accept_changes)
 
 
+DEVICE = click.option(
+    "--device",
+    type=Device(),
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="Where to compute: cpu, cuda, cuda:1; auto takes CUDA where there is one.",
+)
 TRUST = click.option("--trust", is_flag=True, help="Import what the recipe's own `imports:` names: that runs its code.")
 IMPORTS = click.option(
     "--import", "imports", multiple=True, metavar="FILE_OR_MODULE", help="Import parts of your own first; repeatable."

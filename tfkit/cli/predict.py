@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tfkit.cli.options import Reading, reads_run
+from tfkit.cli.options import DEVICE, Reading, reads_run
 from tfkit.cli.terminal import echo, echo_json, is_terminal, standard_input
 from tfkit.cli.texts import batches, lines
 
@@ -20,7 +20,7 @@ TOGETHER = 256  # lines of standard input that are read before they are answered
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line, with every probability.")
-@click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ...")
+@DEVICE
 @reads_run
 def command(run: str, texts: tuple[str, ...], as_json: bool, device: str, reading: Reading) -> None:
     """Let RUN (a run's folder) say what it was trained to: labels, tags, numbers, answers, fills for a mask.

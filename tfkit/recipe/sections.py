@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tfkit.core.component import Config, Slot
+from tfkit.core.devices import DeviceName
 from tfkit.core.options import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, RunPath
 
 Tokenizer = Annotated[Config, Slot("tokenizer")]
@@ -91,7 +92,7 @@ class Train(Section):
     """How a model is trained."""
 
     seed: NonNegativeInt = Field(0, description="where all random numbers begin: weights, order of examples, dropout")
-    device: str = Field("auto", description="auto takes CUDA where there is one; or cpu, cuda, cuda:1")
+    device: DeviceName = Field("auto", description="auto takes CUDA where there is one; or cpu, cuda, cuda:1")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the computation; weights and their averages stay float32"
     )

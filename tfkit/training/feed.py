@@ -53,9 +53,9 @@ class Feed:
             made = self.objective.collate_packed(rows, self.config.length or 0, rng)
         else:
             made = self.objective.collate([self.items[index] for index in indices], rng)
-        if self.device.type == "cpu":
-            return made
-        return {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in made.items()}
+        if self.device.type == "cuda":  # whose copies overlap with computing where memory is pinned
+            return {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in made.items()}
+        return {name: tensor.to(self.device) for name, tensor in made.items()}
 
     def __str__(self) -> str:
         """How large the batches are, in words."""

@@ -1,0 +1,43 @@
+"""How much memory this machine has left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def free_memory() -> int | None:
+    """Bytes that this process may still take, None where nobody can say."""
+    figures = [figure for figure in (_machine_memory(), _group_memory()) if figure is not None]
+    return min(figures, default=None)
+
+
+def _machine_memory() -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _group_memory() -> int | None:
+    """What a container leaves to its processes; page cache that it can drop is counted as free."""
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):
+        limit = int((group / "memory.max").read_text(encoding="ascii"))
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+        return max(0, limit - used + _cache((group / "memory.stat").read_text(encoding="ascii").splitlines()))
+    return None
+
+
+def _cache(lines: Iterable[str]) -> int:
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+
+
+def gigabytes(count: int) -> str:
+    """Bytes in words."""
+    return f"{count / 2**30:,.1f} GiB"
