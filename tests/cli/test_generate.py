@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 import tfkit
 from tests.generation.test_rules import RECIPE
+from tfkit.cli.answers import _quoted
 from tfkit.cli.conversation import converse
 from tfkit.cli.main import main
 from tfkit.core.errors import UsageError
@@ -164,6 +165,26 @@ def test_what_the_vocabulary_does_not_know_is_said_once(run: Path) -> None:
     result = generate(run, stdin="☃ a\n☃ b\nΩ\n")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
     assert result.stderr == "tfkit: not in the vocabulary, and read as <unk>: '☃', 'Ω'\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("\u3000", "an empty text"),
+        ("a \u3000a", "'\\u3000'"),
+        ("a\u3000", "'\\u3000'"),
+        ("\x00", "'\\x00'"),
+        ("☃ Ω", "'☃', 'Ω'"),
+    ],
+)
+def test_what_is_unknown_is_named_though_it_is_not_seen(prompt: str, said: str, run: Path) -> None:
+    result = generate(run, "--max-new-tokens", "1", prompt)
+    assert result.stderr == f"tfkit: not in the vocabulary, and read as <unk>: {said}\n"
+
+
+def test_a_long_piece_is_cut_and_counted(run: Path) -> None:
+    assert _quoted("x" * 30) == f"'{'x' * 30}'"
+    assert _quoted("x" * 12_345) == f"'{'x' * 30}'... (12,345 characters)"
 
 
 # --- on a terminal

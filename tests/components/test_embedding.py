@@ -203,7 +203,7 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, content: str | byt
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere\.txt: cannot be read"):
+    with pytest.raises(DataError, match=r"nowhere\.txt: there is no such file"):
         load_vectors(tmp_path / "nowhere.txt", IDS_OF.get, torch.zeros(4, 3))
 
 

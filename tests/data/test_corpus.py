@@ -312,8 +312,7 @@ def test_phrases(monkeypatch: pytest.MonkeyPatch) -> None:
     def split(train: int, valid: int, test: int, seed: int) -> tuple[list[SimpleNamespace], ...]:
         return tuple([SimpleNamespace(english=f"{n} {seed}", german="x", kind="")] * n for n in (train, valid, test))
 
-    monkeypatch.setitem(sys.modules, "tfkit.data.phrases", SimpleNamespace(split=split))
-    monkeypatch.setattr("tfkit.data.phrases", SimpleNamespace(split=split), raising=False)
+    monkeypatch.setattr("tfkit.data.phrases.split", split)
     for name, count in (("train", 5), ("valid", 2), ("test", 3)):
         found = read("phrases", split=name, train=5, valid=2, test=3, seed=8)
         assert found == [{"source": f"{count} 8", "target": "x"}] * count

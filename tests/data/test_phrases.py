@@ -12,10 +12,12 @@ import pytest
 from babel.dates import get_day_names, get_month_names
 from num2words import num2words
 
+from tfkit.core.component import Slot
 from tfkit.data.phrases import _FAMILIES as FAMILIES
 from tfkit.data.phrases import (
     KIND_SIZES,
     KINDS,
+    MOST,
     Phrase,
     number_in_english,
     number_in_german,
@@ -29,6 +31,7 @@ from tfkit.data.phrases import _date_in_year as date_in_year
 from tfkit.data.phrases import _draw as draw
 from tfkit.data.phrases import _half_day_clock as half_day_clock
 from tfkit.data.phrases import _Noun as Noun
+from tfkit.data.phrases import _shares as shares
 from tfkit.data.phrases import _year as year_words
 
 from ..sampling import some
@@ -419,6 +422,21 @@ def test_too_many_phrases_are_refused_with_the_bound() -> None:
         phrases(bound * len(KINDS) + 1 + len(KINDS), seed=0)
     with pytest.raises(ValueError, match=str(bound)):
         split(bound * len(KINDS), len(KINDS), 0, seed=0)
+
+
+@pytest.mark.parametrize("more", [1, 2**31 - MOST])
+def test_too_many_phrases_are_refused_when_the_recipe_is_read(more: int) -> None:
+    with pytest.raises(ValueError, match=f"are {MOST + more:,} pairs together, and at most {MOST:,} differ"):
+        Slot("corpus").validate({"type": "phrases", "train": MOST + more - 20, "valid": 10, "test": 10})
+
+
+@pytest.mark.parametrize("rest", range(len(KINDS)))
+def test_as_many_as_are_promised_can_be_drawn(rest: int) -> None:
+    """However the three are rounded."""
+    sizes = (MOST - 2 * (600 + rest), 600 + rest, 600 + rest)
+    Slot("corpus").validate({"type": "phrases", "train": sizes[0], "valid": sizes[1], "test": sizes[2]})
+    for kind, *wanted in zip(KINDS, *map(shares, sizes), strict=True):
+        assert sum(wanted) <= KIND_SIZES[kind]
 
 
 @pytest.mark.parametrize("sizes", [(-1, 0, 0), (1, -1, 0), (1, 0, -1)])

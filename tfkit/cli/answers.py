@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tfkit.cli.terminal import echo, echo_text, warn
-from tfkit.core.errors import UsageError, on_one_line
+from tfkit.core.errors import DataError, UsageError
 from tfkit.core.output import json_line
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tfkit.run import Run
 
 NAMED = 5  # unknown pieces that are named at once
+LONG = 30  # characters of one that are shown
 Form = Literal["best", "all", "stream", "jsonl"]
 
 
@@ -38,7 +39,7 @@ class Answers:
 
     def give(self, prompts: Sequence[str], before: int = 0) -> None:
         """Print what there is to say of prompts, which are counted from behind `before`; raises TfkitError."""
-        self._note_unknown(prompts)
+        self._note_unknown(prompts, before)
         if self.form == "stream":
             self._stream(prompts, before)
             return
@@ -116,19 +117,31 @@ class Answers:
         """An output as it is printed; on one line where each line answers a line."""
         return " ".join(text.splitlines()) if self.lines and self.form != "jsonl" else text
 
-    def _note_unknown(self, prompts: Sequence[str]) -> None:
+    def _note_unknown(self, prompts: Sequence[str], before: int) -> None:
         """Say on standard error what a model that writes cannot read of prompts, each piece once."""
         role = self.run.tokenizer.special_ids.get("unknown")
         if role is None or not self.run.writes:
             return
-        pieces = dict.fromkeys(piece for prompt in prompts for piece in self.run.tokenizer.unknown(prompt))
-        new = [piece for piece in pieces if piece not in self.noted]
+        found: dict[str, None] = {}
+        for number, prompt in enumerate(prompts, before):
+            with self._counted(number):
+                found |= dict.fromkeys(self._unknown(prompt))
+        new = [piece for piece in found if piece not in self.noted]
         self.noted.update(new)
         if new:
-            named = ", ".join(repr(on_one_line(piece, 30)) for piece in new[:NAMED])
             more = f" and {len(new) - NAMED} more" * (len(new) > NAMED)
             token = self.run.tokenizer.token(role)
-            warn(f"tfkit: not in the vocabulary, and read as {token}: {named}{more}")
+            warn(f"tfkit: not in the vocabulary, and read as {token}: {', '.join(new[:NAMED])}{more}")
+
+    def _unknown(self, prompt: str) -> list[str]:
+        """What of a prompt the vocabulary lacks, in words; raises PromptError for what is no text at all."""
+        from tfkit.generation.prompts import PromptError
+
+        try:
+            pieces = self.run.tokenizer.unknown(prompt)
+        except DataError as error:
+            raise PromptError("prompt", 1, f"cannot be read: {error}") from None
+        return ["an empty text"] if pieces and not prompt.strip() else [_quoted(piece) for piece in pieces if piece]
 
     @contextlib.contextmanager
     def _counted(self, before: int) -> Iterator[None]:
@@ -141,3 +154,8 @@ class Answers:
             number = before + error.number
             where = f"standard input, line {number}: the {error.name}" if self.lines else f"{error.name} {number}"
             raise UsageError(f"{where} {error.what}") from None
+
+
+def _quoted(piece: str) -> str:
+    """A piece of a text in quotes; of a long one its beginning, and how long it is."""
+    return repr(piece) if len(piece) <= LONG else f"{piece[:LONG]!r}... ({len(piece):,} characters)"

@@ -576,6 +576,8 @@ _FAMILIES: dict[str, tuple[_Family, ...]] = {
 }
 KINDS = tuple(_FAMILIES)
 KIND_SIZES = {kind: sum(family.size for family in families) for kind, families in _FAMILIES.items()}
+# distinct phrases in all splits: as many of each kind as the smallest has, less one for each of three that are rounded
+MOST = len(KINDS) * (min(KIND_SIZES.values()) - 3)
 
 
 # Drawing

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfkit.core.errors import Fault, Place, UsageError
+from tfkit.core.errors import Fault, Place, RunError, UsageError
+from tfkit.core.files import LARGEST_TEXT, read_bytes
 from tfkit.core.plugins import failure
 from tfkit.core.registry import REGISTRY, Entry, nearest
 from tfkit.recipe.faults import Faults
@@ -88,8 +89,8 @@ def identity(name: str | Path) -> str:
 
 
 def hash_of(path: Path) -> str:
-    """The sha256 of a file, as it is recorded with a run."""
-    return sha256(path.read_bytes()).hexdigest()
+    """The sha256 of a file, as it is recorded with a run; raises RunError."""
+    return sha256(read_bytes(path)).hexdigest()
 
 
 def _file(path: Path) -> Imported:
@@ -130,16 +131,16 @@ def _source(path: Path) -> bytes:
     """The text of a Python file; raises UsageError for anything else."""
     if os.path.isdir(path):
         raise UsageError(f"{path}: is a folder; name a Python file in it, or a module that is installed")
-    if not os.path.isfile(path):
+    if not os.path.exists(path):
         near = nearest(path.name, [file.name for file in islice(path.parent.glob("*.py"), 1000)])
         hint = f". Did you mean '{path.parent / near}'?" if near is not None else ""
         raise UsageError(f"{path}: no such file to import parts from{hint}")
     if path.suffix != ".py":
         raise UsageError(f"{path}: not a Python file, whose name ends in .py")
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        return read_bytes(path, LARGEST_TEXT)
+    except RunError as error:
+        raise UsageError(str(error)) from None
 
 
 def _module(name: str) -> Imported:
@@ -224,8 +225,8 @@ class Importer:
 def parts_written_in(name: str) -> frozenset[tuple[str, str]] | None:
     """Slot and name of the parts that a file registers, read from its text without running it; None if unknown."""
     try:
-        tree = ast.parse(Path(name).read_bytes()) if is_file(name) else None
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        tree = ast.parse(read_bytes(name, LARGEST_TEXT)) if is_file(name) else None
+    except (RunError, SyntaxError, ValueError, RecursionError, MemoryError):
         tree = None
     if tree is None:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path, PurePath
@@ -56,6 +57,8 @@ def read_bytes(path: str | Path) -> bytes:
     """The bytes of a recipe file; raises RecipeError for one that is missing, unreadable, a folder or too large."""
     place = Place(str(path))
     try:
+        if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
+            raise OSError("it is not a regular file")  # a pipe may never end, nor begin
         with open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:

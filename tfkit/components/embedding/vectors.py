@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tfkit.core.errors import DataError
+from tfkit.core.errors import DataError, RunError
+from tfkit.core.files import regular
 
 
 def load_vectors(path: str | Path, token_to_id: Callable[[str], int | None], into: Tensor) -> int:
@@ -50,16 +52,16 @@ def _rows(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines that are not blank, numbered from 1."""
     try:
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
+        with regular(path) as file, io.BufferedReader(file) as lines:
+            for number, raw in enumerate(lines, start=1):
                 try:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip(" \r\n")
                 except UnicodeDecodeError as error:
                     raise DataError(f"{path}:{number}: is not UTF-8 text ({error.reason})") from None
                 if text:
                     yield number, text
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except RunError as error:
+        raise DataError(str(error)) from None
 
 
 def _header(text: str) -> tuple[int, int] | None:

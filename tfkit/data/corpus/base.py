@@ -13,6 +13,7 @@ from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError
 from tfkit.core.options import PositiveInt, RecipePath
+from tfkit.data.corpus.watch import check_texts, watched
 from tfkit.recipe.options import path_values
 
 Example = dict[str, str]
@@ -65,8 +66,24 @@ class Corpus(Component):
         self.limit = config.limit
 
     def examples(self) -> list[Example]:
-        """All examples, each with every one of `self.fields`; raises DataError naming the file and the line."""
-        return list(islice(self.read(), self.limit))
+        """All examples, each with every one of `self.fields`; raises DataError naming the file and the line.
+
+        DataError, too, for more than the memory of this machine holds; a log tells how far it is.
+        """
+        return list(watched(islice(self.read(), self.limit), self.name(), self._expected()))
+
+    def _expected(self) -> int | None:
+        """How many examples there will be, None where only reading them can say."""
+        count = self.count()
+        return self.limit if count is None else min(count, self.limit or count)
+
+    def count(self) -> int | None:
+        """How many examples there are, whatever the limit, where that is known before they are read."""
+        return None
+
+    def name(self) -> str:
+        """The file (or files) that it reads, for a message."""
+        return f"the corpus '{self.part_name}'"
 
     def read(self) -> Iterator[Example]:
         """The examples one by one, whatever the limit."""
@@ -105,6 +122,7 @@ class RecordCorpus(Corpus):
     def _filled(self) -> Iterator[Record]:
         """The records without an empty field."""
         for place, example in self.records():
+            check_texts(example, place)
             empty = [field for field, text in example.items() if not text.strip()]
             if not empty:
                 yield place, example

@@ -38,7 +38,9 @@ class JsonLines(TextRecordCorpus):
                 continue
             try:
                 record = json.loads(line)
-            except (ValueError, RecursionError) as error:
+            except RecursionError:
+                raise DataError(f"{place}: not a JSON value (nested too deeply)") from None
+            except ValueError as error:
                 reason = f"column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
                 raise DataError(f"{place}: not a JSON value ({reason})") from None
             yield place, pick(record, self.names, place)

@@ -7,9 +7,14 @@ mark goes.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from tfkit.core.errors import DataError
+from tfkit.core import files
+from tfkit.core.errors import DataError, RunError
+from tfkit.core.memory import free_memory, gigabytes
+
+DECODED = 3  # times the size of a file that its bytes, its text and its lines take together
 
 
 def read_text(path: str | Path, encoding: str = "utf-8") -> str:
@@ -37,16 +42,24 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The bytes of a file; raises DataError when it is missing, a folder, or may not be read."""
-    file = Path(path)
-    if file.is_dir():
+    """The bytes of a file; raises DataError when it is missing, a folder, no regular file, or larger than memory."""
+    if os.path.isdir(path):
         raise DataError(f"{path}: this is a folder, a file was expected")
+    free = free_memory()
     try:
-        return file.read_bytes()
+        size = os.path.getsize(path)
+        if free is not None and size * DECODED > free:
+            raise DataError(
+                f"{path}: has {gigabytes(size)}, and this machine {gigabytes(free)} of memory free, of which its "
+                f"text takes {DECODED} times as much; split the file"
+            )
+        return files.read_bytes(path)
+    except RunError as error:
+        raise DataError(str(error)) from None
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: the file cannot be read: {error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        raise DataError(f"{path}: the file cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def same_number(first: tuple[str, list[str]], second: tuple[str, list[str]]) -> None:

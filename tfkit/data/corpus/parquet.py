@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +16,8 @@ from tfkit.core.registry import register
 from tfkit.data.corpus.base import Fields, Record, RecordCorpus
 from tfkit.data.corpus.lines import read_bytes
 from tfkit.data.corpus.values import pick
+
+ROWS = 4096  # read at once
 
 
 @register("corpus", "parquet")
@@ -33,23 +37,37 @@ class Parquet(RecordCorpus):
 
     def records(self) -> Iterator[Record]:
         """The rows' fields, numbered from 1; raises DataError without pyarrow and for a file that is no Parquet."""
-        file = self._open()
-        number = 0
-        for batch in file.iter_batches():
-            for row in batch.to_pylist():
-                number += 1
-                place = f"{self.file}: row {number}"
-                yield place, pick(row, self.names, place)
+        for number, row in enumerate(self._rows(), start=1):
+            place = f"{self.file}: row {number}"
+            yield place, pick(row, self.names, place)
 
-    def _open(self) -> Any:
-        try:
+    def count(self) -> int:
+        """The rows that the file says it has: a few bytes can stand for millions of them."""
+        rows: int = self._file.metadata.num_rows
+        return rows
+
+    def _rows(self) -> Iterator[Any]:
+        """The rows, of which a few thousand are in memory at once."""
+        with self._told():
+            for batch in self._file.iter_batches(ROWS):
+                yield from batch.to_pylist()
+
+    @cached_property
+    def _file(self) -> Any:
+        with self._told():
             pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+            return parquet.ParquetFile(pyarrow.BufferReader(read_bytes(self.file)))
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What pyarrow finds wrong within the block, or that it is not there, as DataError."""
+        try:
+            wrong = import_module("pyarrow").ArrowException
         except ImportError:
             raise DataError(f'{self.file}: reading Parquet needs pyarrow: pip install "tfkit[data]"') from None
-        data = read_bytes(self.file)
         try:
-            return parquet.ParquetFile(pyarrow.BufferReader(data))
-        except (pyarrow.ArrowException, OSError) as error:
+            yield
+        except (wrong, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{self.file}: this is no Parquet file: {error}") from None
 
     def name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tfkit.core.options import NonNegativeInt, PositiveInt
 from tfkit.core.registry import register
@@ -29,6 +29,15 @@ class Phrases(Corpus):
         valid: PositiveInt = Field(500, description="pairs in valid")
         test: PositiveInt = Field(1000, description="pairs in test")
         seed: NonNegativeInt = Field(1, description="of the pairs and their splits")
+
+        @model_validator(mode="after")
+        def _distinct(self) -> Phrases.Config:
+            from tfkit.data.phrases import MOST
+
+            total = self.train + self.valid + self.test
+            if total > MOST:
+                raise ValueError(f"train, valid and test are {total:,} pairs together, and at most {MOST:,} differ")
+            return self
 
     fields = ("source", "target")
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError, RunError, TfkitError, UsageError
-from tfkit.core.files import write_text
+from tfkit.core.files import read_text, write_text
 from tfkit.data.tokenizer.special import ROLES, SpecialTokens, infer_roles, roles_in, with_roles
 
 
@@ -75,11 +75,14 @@ class Tokenizer:
         return backend
 
     def unknown(self, text: str) -> list[str]:
-        """The pieces of a text that become the unknown token, each once; nothing where the vocabulary knows all."""
+        """The pieces of a text that become the unknown token, each once; nothing where the vocabulary knows all.
+
+        Spaces around a piece are left out, unless it is nothing but spaces.
+        """
         ((ids, places),) = self.encode_with_places([text])
         role = self.special_ids.get("unknown")
-        pieces = [text[begin:end].strip() for id_, (begin, end) in zip(ids, places, strict=True) if id_ == role]
-        return list(dict.fromkeys(pieces))
+        pieces = [text[begin:end] for id_, (begin, end) in zip(ids, places, strict=True) if id_ == role]
+        return list(dict.fromkeys(piece.strip() or piece for piece in pieces))
 
     def _first_unknown(self, texts: Sequence[str]) -> str:
         """What to say of a text that a vocabulary without an unknown token cannot write."""
@@ -135,11 +138,9 @@ class Tokenizer:
         Raises DataError naming the file.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise DataError(f"{path}: there is no such tokenizer file") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: the tokenizer cannot be read: {error}") from None
+            text = read_text(path)
+        except RunError as error:
+            raise DataError(f"the tokenizer {error}") from None
         try:
             return cls.from_json(text, special)
         except DataError as error:

@@ -1,0 +1,255 @@
+"""What is no ordinary file, nested too deeply or no text, wherever a command takes a file: told at once, in words."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import tfkit
+from tfkit.cli.main import main
+from tfkit.cli.texts import LONGEST
+from tfkit.core.errors import DataError
+from tfkit.core.registry import REGISTRY
+from tfkit.data.corpus import lines, watch
+
+DEEP = 100_000
+LAYER = {
+    "norm": "layer_norm",
+    "attention": {"type": "multi_head", "num_heads": 2},
+    "feedforward": {"type": "mlp", "d_ff": 8},
+}
+MODEL: dict[str, Any] = {
+    "type": "decoder",
+    "d_model": 8,
+    "vocab_size": "tokenizer",
+    "num_layers": 1,
+    "max_length": 16,
+    "embedding": "tokens",
+    "position": "sinusoidal",
+    "layer": LAYER,
+    "head": "language_model",
+}
+CORPORA: dict[str, Callable[[str], dict[str, Any]]] = {
+    "text": lambda file: {"files": [file]},
+    "labelled_text": lambda file: {"file": file},
+    "tagged_text": lambda file: {"file": file, "tags": file},
+    "parallel_text": lambda file: {"source": file, "target": file},
+    "parallel_tsv": lambda file: {"file": file},
+    "json_lines": lambda file: {"file": file, "fields": {"text": "text"}},
+    "csv": lambda file: {"file": file, "fields": {"text": 0}, "header": False},
+    "parquet": lambda file: {"file": file, "fields": {"text": "text"}},
+    "conllu": lambda file: {"file": file},
+}
+
+
+def recipe(**sections: Any) -> dict[str, Any]:
+    data = {"tokenizer": "character", "train": {"type": "text", "files": [__file__], "limit": 8}, "batch": {"size": 2}}
+    train = {"device": "cpu", "steps": 1, "samples": 0, **sections.pop("train", {})}
+    return {
+        "tfkit": 1,
+        "model": MODEL | sections.pop("model", {}),
+        "data": data | sections.pop("data", {}),
+        "objective": "causal_lm",
+        "train": train,
+        "generate": {"max_new_tokens": 2},
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tfkit.train(recipe(), out=tmp_path_factory.mktemp("runs") / "run", progress=False).folder
+
+
+@pytest.fixture(params=["pipe", "/dev/zero"])
+def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """What has no end, or no beginning: nobody writes into the pipe."""
+    if request.param != "pipe":
+        return Path(request.param)
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+def refused(*arguments: object, stdin: bytes = b"") -> str:
+    """What a command says that refuses its input."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], input=stdin)
+    assert isinstance(result.exception, SystemExit) and result.exit_code == 2, (result.exception, result.output)
+    return result.stderr
+
+
+def written(tmp_path: Path, data: Any) -> Path:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(data))
+    return file
+
+
+# --- no ordinary file
+
+
+def test_a_recipe(odd: Path, tmp_path: Path) -> None:
+    link = tmp_path / "odd.yaml"
+    link.symlink_to(odd)
+    for line in (["check", link], ["show", link], ["explain", link, "model"], ["diff", "gpt2", link]):
+        assert f"{link}: cannot be read: it is not a regular file" in refused(*line)
+    assert "is not a regular file" in refused("new", tmp_path / "mine", "--from", link)
+    assert "is not a regular file" in refused("check", written(tmp_path, {"tfkit": 1, "extends": "odd.yaml"}))
+
+
+def test_parts_of_ones_own(odd: Path, tmp_path: Path) -> None:
+    link = tmp_path / "odd.py"
+    link.symlink_to(odd)
+    assert "odd.py: is not a regular file" in refused("check", "gpt2", "--import", link)
+    assert "odd.py: is not a regular file" in refused("parts", "--verify", link)
+    assert "odd.py" in refused("check", written(tmp_path, recipe() | {"imports": ["odd.py"]}), "--trust")
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_a_corpus(name: str, odd: Path) -> None:
+    options = CORPORA[name](str(odd))
+    with pytest.raises(DataError, match=f"{odd}: is not a regular file"):
+        REGISTRY.get("corpus", name).Config.model_validate(options).build().examples()
+
+
+def test_every_corpus_of_files_is_tried() -> None:
+    assert set(REGISTRY.names("corpus")) - set(CORPORA) == {"docstrings", "phrases"}
+
+
+def test_a_tokenizer_and_vectors(odd: Path, tmp_path: Path) -> None:
+    tokenizer = recipe(data={"tokenizer": {"type": "file", "path": str(odd)}})
+    assert "is not a regular file" in refused("train", written(tmp_path, tokenizer), "--out", tmp_path / "a")
+    vectors = recipe(model={"embedding": {"type": "tokens", "vectors": str(odd)}})
+    assert "is not a regular file" in refused("train", written(tmp_path, vectors), "--out", tmp_path / "b")
+
+
+def test_texts(odd: Path, run: Path) -> None:
+    assert f"{odd}: is not a regular file" in refused("embed", run, odd)
+
+
+# --- too deep, too long, no text
+
+
+def test_nested_too_deeply(tmp_path: Path) -> None:
+    file = tmp_path / "deep"
+    file.write_text("[" * DEEP + "]" * DEEP)
+    assert "deep" in refused("check", file)
+    options = {"file": str(file), "fields": {"text": "text"}}
+    with pytest.raises(DataError, match=r"deep:1: not a JSON value \(nested too deeply\)"):
+        REGISTRY.get("corpus", "json_lines").Config.model_validate(options).build().examples()
+    tokenizer = recipe(data={"tokenizer": {"type": "file", "path": str(file)}})
+    assert "deep" in refused("train", written(tmp_path, tokenizer), "--out", tmp_path / "a")
+
+
+@pytest.mark.parametrize("row", [{"text": "a \ud800 b"}, {"text": "\udcff"}], ids=["inside", "alone"])
+def test_half_a_character_in_a_corpus(row: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "half.jsonl"
+    file.write_text(json.dumps({"text": "fine"}) + "\n" + json.dumps(row) + "\n")
+    half = recipe(data={"train": {"type": "json_lines", "file": str(file), "fields": {"text": "text"}}})
+    said = refused("train", written(tmp_path, half), "--out", tmp_path / "a")
+    assert "half.jsonl:2: text holds half of a character (a lone surrogate, U+D" in said
+
+
+def test_half_a_character_in_a_prompt(run: Path) -> None:
+    """As Python has bytes of the command line that are no UTF-8."""
+    for line in (["generate", run], ["generate", run, "--stream"], ["generate", run, "--jsonl"]):
+        said = refused(*line, "fine", "not \udcff")
+        assert "tfkit: prompt 2 cannot be read: half of a character (a lone surrogate)" in said
+
+
+def test_half_a_character_in_a_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "half.yaml"
+    file.write_text('tfkit: 1\nmodel: {type: "\\ud800"}\n')
+    assert "half.yaml:2:18: this escape names no character" in refused("check", file)
+    assert "--set model.type=\\udcff: " in refused("check", "gpt2", "--set", "model.type=\udcff")
+    for name in ("\udcff", "no\udcff.yaml", "a\udcff/b"):
+        assert "\\udcff" in refused("check", name)
+
+
+@pytest.mark.parametrize("line", [["generate", "RUN"], ["embed", "RUN", "-"]], ids=str)
+def test_a_line_without_an_end(line: list[str], run: Path) -> None:
+    words = [run if word == "RUN" else word for word in line]
+    said = refused(*words, stdin=b"one\n" + b"a" * (LONGEST + 1))
+    assert said == f"tfkit: standard input, line 2: is longer than {LONGEST:,} bytes\n"
+
+
+# --- more than the memory holds
+
+
+def examples(**options: Any) -> list[Any]:
+    return REGISTRY.get("corpus", "parquet").Config.model_validate(options).build().examples()
+
+
+@pytest.fixture
+def million(tmp_path: Path) -> str:
+    """A small file of a million rows."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = str(tmp_path / "rows.parquet")
+    parquet.write_table(pyarrow.table({"text": ["a"] * 1_000_000}), file)
+    assert os.path.getsize(file) < 10_000
+    return file
+
+
+def test_rows_that_memory_cannot_hold_are_refused_unread(million: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "free_memory", lambda: 2**27)
+    with pytest.raises(DataError, match=r"rows.parquet: 1,000,000 examples take 0\.2 GiB at least, .* limit takes"):
+        examples(file=million, fields={"text": "text"})
+    assert examples(file=million, fields={"text": "text"}, limit=3) == [{"text": "a"}] * 3
+
+
+def test_how_far_a_long_corpus_is_read_is_logged(
+    million: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(watch.time, "monotonic", lambda: 11.0 * next(clock))
+    with caplog.at_level("INFO", "tfkit"):
+        examples(file=million, fields={"text": "text"}, limit=2500)
+    assert [record.getMessage().split(": ")[1] for record in caplog.records] == [
+        "1,000 examples read of 2,500",
+        "2,000 examples read of 2,500",
+    ]
+
+
+def test_reading_stops_while_there_is_memory(million: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = iter([2**40, 2**38, 2**36])
+    monkeypatch.setattr(watch, "free_memory", lambda: next(left))
+    monkeypatch.setattr(watch, "SELDOM", 100)
+    with pytest.raises(DataError, match=r"after 200 examples 64\.0 GiB of memory are left; limit takes"):
+        examples(file=million, fields={"text": "text"})
+
+
+def test_a_file_larger_than_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "sparse"
+    with open(file, "wb") as stream:
+        stream.truncate(2**31)
+    monkeypatch.setattr(lines, "free_memory", lambda: 2**32)
+    with pytest.raises(DataError, match=r"sparse: has 2\.0 GiB, and this machine 4\.0 GiB of memory free"):
+        REGISTRY.get("corpus", "text").Config.model_validate({"files": str(file)}).build().examples()
+
+
+@pytest.mark.parametrize("place", [4, 0.99], ids=str)
+def test_a_damaged_parquet_file_is_told(place: float, tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "rows.parquet"
+    texts = [f"text {number * 7919}" for number in range(500)]
+    parquet.write_table(pyarrow.table({"text": texts}), file, use_dictionary=False, compression="zstd")
+    data = bytearray(file.read_bytes())
+    start = int(place if place > 1 else place * len(data))
+    data[start : start + 12] = b"\xff" * 12
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=r"rows\.parquet: this is no Parquet file: "):
+        examples(file=str(file), fields={"text": "text"})
+
+
+def odd_examples() -> Iterator[Any]:
+    yield {"text": "fine"}
+    yield {"text": 3}
+
+
+def test_a_corpus_of_ones_own_gives_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="mine: example 2: text is no text but int"):
+        list(watch.watched(odd_examples(), "mine", None))
