@@ -13,6 +13,7 @@ import torch
 import tfkit
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.files import read_json, write_json
+from tfkit.core.memory import free_memory
 from tfkit.data.corpus import TextRecordCorpus
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe
@@ -338,7 +339,7 @@ def test_pretrained_vectors(tmp_path: Path) -> None:
 
 
 def test_a_model_too_large_is_refused_with_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_module, "available_memory", lambda _: 2**30)
+    monkeypatch.setattr(device_module, "free_memory", lambda _: 2**30)
     huge = load_recipe(
         recipe(tmp_path).root.plain(), overrides={"model.d_model": 8192, "model.layer.feedforward.d_ff": 2**20}
     )
@@ -347,12 +348,12 @@ def test_a_model_too_large_is_refused_with_figures(tmp_path: Path, monkeypatch: 
     model = build_model(huge.blueprint(20), device="meta")
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    monkeypatch.setattr(device_module, "available_memory", lambda _: 2**40)
+    monkeypatch.setattr(device_module, "free_memory", lambda _: 2**40)
     check_memory(model, torch.device("cpu"))
 
 
 def test_memory_of_this_machine_is_known() -> None:
-    free = device_module.available_memory(torch.device("cpu"))
+    free = free_memory(torch.device("cpu"))
     assert free is None or 2**20 < free < 2**50
 
 

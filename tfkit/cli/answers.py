@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tfkit.cli.terminal import echo, echo_text, warn
+from tfkit.cli.terminal import echo, echo_text, warn, working
 from tfkit.core.errors import DataError, UsageError
 from tfkit.core.output import json_line
 
@@ -43,7 +43,7 @@ class Answers:
         if self.form == "stream":
             self._stream(prompts, before)
             return
-        with self._counted(before):
+        with self._counted(before), working("writing"):
             found = self.run.candidates(prompts, **self.asked)
         for number, (prompt, candidates) in enumerate(zip(prompts, found, strict=True), before + 1):
             for candidate in candidates[:1] if self.form == "best" else candidates:

@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from tfkit.cli.options import DEVICE, Reading, Whole, sets_run
-from tfkit.cli.terminal import echo
+from tfkit.cli.terminal import echo, working
 
 
 @click.command("evaluate")
@@ -28,5 +28,7 @@ def command(
 
     Another way to write (--set) or to compute (--quantize) is measured for its own sake: the file stays as it is.
     """
-    for name, value in reading.run(run, device, quantize).evaluate(split, limit, quantize).items():
+    with working("evaluating"):
+        scores = reading.run(run, device, quantize).evaluate(split, limit, quantize)
+    for name, value in scores.items():
         echo(f"{name}: {value:.6g}")

@@ -102,7 +102,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("always", TfkitWarning)
+                warnings.simplefilter("default", TfkitWarning)  # each once
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except Exception as error:
@@ -158,6 +158,12 @@ def _show_warning(
     warn(text)
 
 
+def _for_want_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed; torch has a class of its own for devices, and a plain RuntimeError for a CPU."""
+    told = isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
+    return told or isinstance(error, MemoryError)
+
+
 def complain(error: Exception) -> bool:
     """Print what is the user's to mend on standard error: wrong input, or an exception of a part of their own.
 
@@ -168,6 +174,9 @@ def complain(error: Exception) -> bool:
         return True
     if isinstance(error, (click.ClickException, click.exceptions.Exit, click.Abort, OutputLost)):
         return False
+    if _for_want_of_memory(error):
+        warn(f"tfkit: there is not enough memory for this: {' '.join(str(error).split()) or type(error).__name__}")
+        return True
     from tfkit.core.blame import described, note
 
     message = described(error)

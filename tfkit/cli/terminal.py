@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import IO, Any, BinaryIO
 
 from tfkit.core.errors import UsageError
@@ -31,6 +33,38 @@ def warn(text: str) -> None:
     """Print a message on standard error; where nobody can read it, nothing happens."""
     with contextlib.suppress(OutputLost):
         emit(printable(text) + "\n", sys.stderr)
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show on standard error that something takes its time, and what is logged of it; only where it is a terminal."""
+    if not is_terminal(sys.stderr):
+        yield
+        return
+    from tfkit.core.console import Console
+
+    logger = logging.getLogger("tfkit")
+    level = logger.level
+    with Console(stderr=True).status(what, spinner="line") as status:
+        handler = _Shown(status.update)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+
+
+class _Shown(logging.Handler):
+    """Hands what is logged on to what shows it."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__()
+        self.show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.show(record.getMessage().replace("[", "\\["))  # no markup of rich's
 
 
 def standard_input() -> BinaryIO:

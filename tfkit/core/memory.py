@@ -6,10 +6,18 @@ import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
-def free_memory() -> int | None:
-    """Bytes that this process may still take, None where nobody can say."""
+def free_memory(device: torch.device | None = None) -> int | None:
+    """Bytes that this process may still take on a device, by default of main memory; None where nobody can say."""
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0]
     figures = [figure for figure in (_machine_memory(), _group_memory()) if figure is not None]
     return min(figures, default=None)
 

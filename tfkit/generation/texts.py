@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
+from tfkit.generation.room import check_room
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import evaluating
 from tfkit.generation.strategy import Strategy
@@ -20,6 +21,7 @@ def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[
     are no numbers.
     """
     strategy.check(search)
+    check_room(strategy, search.model, min(batch_size, len(search.prompts)))
     found: list[list[Candidate]] = [[] for _ in search.prompts]
     with evaluating(search.model):
         search = replace(search, model=decoder_of(search.model, search.quantize))

@@ -12,7 +12,9 @@ from tfkit.core.component import Config
 from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.registry import nearest
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.lengths import warn_of_prompts, warn_of_texts
 from tfkit.generation.prompts import Ids
+from tfkit.generation.room import check_room
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import Candidate, Search, prepare
 from tfkit.generation.strategy import Strategy
@@ -88,6 +90,7 @@ class Writer:
             return []
         search = self._search(read, scored)
         found = find(self.strategy, search, self.batch_size)
+        warn_of_texts(search, found, self.max_new_tokens)
         return [
             [self._written(prompt, candidate) for candidate in candidates]
             for prompt, candidates in zip(search.prompts, found, strict=True)
@@ -106,6 +109,7 @@ class Writer:
     def check(self) -> None:
         """Raise UsageError for a strategy that cannot work with the model or the rules, whatever the prompt."""
         self.strategy.check(Search(self.model, [], [], self.rules))
+        check_room(self.strategy, self.model, prompts=1)
 
     def _pieces(self, search: Search) -> Generator[str, None, Written]:
         (prompt,) = search.prompts
@@ -114,6 +118,7 @@ class Writer:
         with closing(told(self.strategy, search)) as tokens:
             for item in tokens:
                 if isinstance(item, Candidate):
+                    warn_of_texts(search, [[item]], self.max_new_tokens)
                     written = self._written(prompt, item)
                     text = written.text
                     if not text.startswith(given):
@@ -131,7 +136,7 @@ class Writer:
         pair = self.model.blueprint.encoder is not None
         prompts = [[self._start]] * len(read) if pair else read
         limits = [self.limit(len(ids)) for ids in read]
-        return prepare(
+        search = prepare(
             self.model,
             prompts,
             limits,
@@ -141,6 +146,8 @@ class Writer:
             scored=scored,
             quantize=self.quantize,
         )
+        warn_of_prompts(search)
+        return search
 
     @property
     def _start(self) -> int:

@@ -50,15 +50,10 @@ def check_memory(model: nn.Module, device: torch.device) -> None:
     """Raise UsageError when training `model` (built on `meta`) cannot fit; what activations take is not counted."""
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     frozen = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
-    needed, free = trained * TRAINED_BYTES + frozen * FROZEN_BYTES, available_memory(device)
+    needed, free = trained * TRAINED_BYTES + frozen * FROZEN_BYTES, free_memory(device)
     if free is not None and needed > free:
         raise UsageError(
             f"training {trained + frozen:,} parameters needs {gigabytes(needed)} before any activation "
             f"({TRAINED_BYTES} bytes each: weight, gradient, two moments), and {device} has {gigabytes(free)} free; "
             "make the model smaller, or train on a larger machine"
         )
-
-
-def available_memory(device: torch.device) -> int | None:
-    """Bytes that are free on `device`, None where nobody can say."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()

@@ -43,6 +43,11 @@ class Strategy(Component):
     def bind(self, tokenizer: Tokenizer, load: Load) -> None:
         """Take what it needs besides the model that writes, before the first search; raises UsageError, RunError."""
 
+    @property
+    def texts_at_once(self) -> int:
+        """How many texts are computed side by side for each prompt."""
+        return 1
+
     def check(self, search: Search) -> None:
         """Raise UsageError, before anything is computed, for a model or rules that it cannot work with."""
         way = "say sampled: true" if "sampled" in type(self.config).model_fields else "say generate.strategy: sample"

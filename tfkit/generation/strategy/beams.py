@@ -75,6 +75,10 @@ class BeamSearch(Strategy):
 
     config: Config
 
+    @property
+    def texts_at_once(self) -> int:
+        return self.config.num_beams
+
     def totals(self, groups: Sequence[Group], scores: Tensor) -> Tensor:
         """What each continuation is worth to the search, [groups beams vocab]; `scores` are its log-probabilities."""
         beams = [[beam.total for beam in group.filled()[: scores.shape[1]]] for group in groups]

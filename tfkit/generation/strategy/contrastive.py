@@ -43,6 +43,10 @@ class Contrastive(Strategy):
 
     config: Config
 
+    @property
+    def texts_at_once(self) -> int:
+        return self.config.k
+
     def check(self, search: Search) -> None:
         super().check(search)
         size = search.model.blueprint.last.vocab_size

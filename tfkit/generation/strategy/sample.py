@@ -34,6 +34,10 @@ class Sample(Strategy):
 
     config: Config
 
+    @property
+    def texts_at_once(self) -> int:
+        return self.config.n_best
+
     def search(self, search: Search) -> list[list[Candidate]]:
         count = self.config.n_best
         # a probability that is no number shows in the sum of all alone; and tokens of several texts would come mixed

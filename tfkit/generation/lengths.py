@@ -1,0 +1,58 @@
+"""What is told of texts longer than the model's `max_length`: its positions may go on, but nobody has trained them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from tfkit.core.errors import TfkitWarning
+from tfkit.generation.search import Candidate, Search
+from tfkit.generation.stepper import most_positions
+
+UNTRAINED = "the model was never trained on what follows these"
+
+
+class LengthWarning(TfkitWarning):
+    """A text longer than the model's `max_length`, or one that ends there before the length that was asked for."""
+
+
+def warn_of_prompts(search: Search) -> None:
+    """Warn before anything is computed where a prompt, or a source, is longer than `max_length`."""
+    read = [(search.prompts, "prompt", search.model.blueprint.last)]
+    if search.sources is not None and search.model.blueprint.encoder is not None:
+        read.append((search.sources, "source", search.model.blueprint.encoder))
+    for rows, name, plan in read:
+        if plan.max_length is not None and max(map(len, rows), default=0) > plan.max_length:
+            _warn(
+                f"a {name} is longer than max_length, {plan.max_length:,} tokens; what follows these was never trained"
+            )
+
+
+def warn_of_texts(search: Search, found: Sequence[Sequence[Candidate]], asked: int | None) -> None:
+    """Warn where what was written goes beyond `max_length`, or ended there though `asked` says more tokens."""
+    longest = search.model.blueprint.last.max_length
+    if most_positions(search.model, search.model.blueprint.last.side) is not None:
+        if asked is not None and any(_cut(search, row, texts, asked) for row, texts in enumerate(found)):
+            _warn(f"a text ended before {asked:,} new tokens, where the positions of the model end")
+    elif longest is not None:
+        grown = any(
+            len(prompt) <= longest < _reach(prompt, texts) for prompt, texts in zip(search.prompts, found, strict=True)
+        )
+        if grown:
+            _warn(f"a text has grown longer than max_length, {longest:,} tokens; what follows these was never trained")
+
+
+def _reach(prompt: Sequence[int], texts: Sequence[Candidate]) -> int:
+    """The positions that were read for the longest text; its last token is never read."""
+    return len(prompt) + max((len(text.ids) for text in texts), default=0) - 1
+
+
+def _cut(search: Search, row: int, texts: Sequence[Candidate], asked: int) -> bool:
+    """Whether a text of a prompt ended for want of positions."""
+    room, prompt = search.room[row], search.prompts[row]
+    full = (text for text in texts if len(text.ids) == room < asked)
+    return any(not search.rules.done(prompt, text.ids, 0.0) for text in full)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, LengthWarning, stacklevel=2)
