@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from torch import Tensor
 from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.checksums import write_json
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import RunError, TfkitWarning, UsageError
 from tfkit.core.files import read_json
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
@@ -277,6 +278,7 @@ class Run:
 
         The metrics are those of `train.metrics`; by default those of the objective, such as accuracy or BLEU. With
         `quantize="int8"` they are those of weights in int8; no file is written then, nor for a run read with `sets`.
+        Where the file cannot be written a TfkitWarning says so.
         """
         split = split or ("valid" if self._data.test is None else "test")
         record.check_there(RunFolder(self.folder), EVALUATION)
@@ -285,9 +287,7 @@ class Run:
             return self._quantized(quantize)._scores(examples)
         scores = self._scores(examples)
         if self.as_saved:
-            file = self.folder / EVALUATION
-            before = read_json(file) if file.exists() else {}
-            write_json(file, {**before, split: {"examples": len(examples), **scores}})
+            self._keep(split, {"examples": len(examples), **scores})
         return scores
 
     def _quantized(self, quantize: Quantize) -> Run:
@@ -295,6 +295,17 @@ class Run:
         other = copy.copy(self)
         other.model = decoder_of(self.model, quantize)
         return other
+
+    def _keep(self, split: str, scores: Mapping[str, Any]) -> None:
+        """Add the scores of a split to evaluation.json; where that cannot be, they are returned all the same."""
+        file = self.folder / EVALUATION
+        try:
+            before = read_json(file) if file.exists() else {}
+            if not isinstance(before, dict):
+                raise RunError(f"{file}: holds no scores by split")
+            write_json(file, {**before, split: scores})
+        except RunError as error:
+            warnings.warn(f"the scores are not written down: {error}", TfkitWarning, stacklevel=3)
 
     def _scores(self, examples: Sequence[Mapping[str, str]]) -> dict[str, float]:
         """Loss and metrics of examples."""

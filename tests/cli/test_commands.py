@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,49 @@ def test_ctrl_c_ends_with_130(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tfkit.run, "train", stopped)
     result = tfkit_command("train", recipe)
     assert (result.exit_code, result.stderr) == (130, "tfkit: stopped at step 7; --resume continues\n")
+
+
+def test_evaluate_prints_what_it_cannot_write(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(file: Path, *_: object) -> None:
+        raise RunError(f"{file}: cannot be written: Read-only file system")
+
+    monkeypatch.setattr(tfkit.run, "write_json", refused)
+    measured = tfkit_command("evaluate", run, "--split", "valid", "--limit", "4")
+    assert measured.exit_code == 0 and measured.stdout.startswith("loss: "), measured.output
+    file = run / "evaluation.json"
+    assert measured.stderr == f"tfkit: the scores are not written down: {file}: cannot be written: Read-only file system\n"
+
+
+def test_scores_that_were_accepted_though_they_are_none_lose_no_new_ones(run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "run")
+    (other / "evaluation.json").write_text("[]")
+    measured = tfkit_command("evaluate", other, "--split", "valid", "--limit", "4", "--accept-changes")
+    assert measured.exit_code == 0 and measured.stdout.startswith("loss: "), measured.output
+    assert measured.stderr.endswith("evaluation.json: holds no scores by split\n")
+
+
+def test_embed_computes_nothing_that_it_cannot_write(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the 1 cats\n")
+    monkeypatch.setattr(tfkit.run, "text_vectors", lambda *_: pytest.fail("computed"))
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file" / "x.npy", tmp_path / "file" / "x.jsonl"):
+        refused = tfkit_command("embed", run, texts, "--out", out)
+        assert refused.exit_code == 2 and "cannot be written" in refused.stderr, refused.output
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory: 8 bytes")]
+)
+def test_too_little_memory_is_told(error: Exception, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tfkit.generation.writer.find", broken)
+    told = tfkit_command("generate", run, "the 1 cats")
+    assert told.exit_code == 2 and told.stderr.startswith("tfkit: there is not enough memory for this: "), told.output
 
 
 @pytest.mark.parametrize("name", ["generate", "evaluate", "predict", "embed"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from tfkit.cli.options import DEVICE, Reading, Whole, reads_run
 from tfkit.cli.terminal import echo, standard_input
 from tfkit.cli.texts import file_lines, lines
 from tfkit.core.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @click.command("embed")
@@ -39,19 +43,23 @@ def command(
     texts = list(lines(standard_input()) if file == "-" else file_lines(file))
     if not texts:
         raise DataError(f"{'standard input' if file == '-' else file}: there is no text in it")
-    vectors = reading.run(run, device).embed(texts, pooling, normalize, batch_size)  # type: ignore[arg-type]
-    if out is not None and out.endswith(".npy"):
-        import numpy as np
-
-        from tfkit.core.files import whole
-
-        with whole(Path(out)) as beside, open(beside, "wb") as stream:
-            np.save(stream, vectors.numpy(), allow_pickle=False)
-        return
-    rows = "".join(f"{json.dumps(row)}\n" for row in vectors.tolist())
+    loaded = reading.run(run, device)
     if out is None:
-        echo(rows, end="")
+        echo(_lines(loaded.embed(texts, pooling, normalize, batch_size)), end="")  # type: ignore[arg-type]
         return
-    from tfkit.core.files import write_text
+    from tfkit.core.files import whole
 
-    write_text(Path(out), rows)
+    with whole(Path(out)) as beside:  # first, since nothing is worth computing that cannot be written
+        vectors = loaded.embed(texts, pooling, normalize, batch_size)  # type: ignore[arg-type]
+        if out.endswith(".npy"):
+            import numpy as np
+
+            with open(beside, "wb") as stream:
+                np.save(stream, vectors.numpy(), allow_pickle=False)
+        else:
+            beside.write_text(_lines(vectors), encoding="utf-8", newline="\n")
+
+
+def _lines(vectors: Tensor) -> str:
+    """A JSON list a line."""
+    return "".join(f"{json.dumps(row)}\n" for row in vectors.tolist())

@@ -5,14 +5,24 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from tfkit.core.registry import register
 from tfkit.training.metric.base import TextMetric
 
 _WORD = re.compile(r"[a-z0-9]+")
+
+
+def _unquoted(value: Any) -> Any:
+    """The number that a recipe may have in quotes; `true` is none, though Python takes it for 1."""
+    if isinstance(value, (bool, float)):
+        raise ValueError(f"expected 1, 2 or 'L', got {str(value).lower()}")
+    return int(value) if value in ("1", "2") else value
+
+
+Order = Annotated[Literal[1, 2, "L"], BeforeValidator(_unquoted, json_schema_input_type=Literal[1, 2, "1", "2", "L"])]
 
 
 @register("metric", "rouge")
@@ -25,7 +35,7 @@ class Rouge(TextMetric):
     class Config(TextMetric.Config):
         """Options of rouge."""
 
-        of: Literal["1", "2", "L"] = Field("L", description="words, pairs of words, or the longest common subsequence")
+        of: Order = Field("L", description="words, pairs of words, or the longest common subsequence")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -37,10 +47,10 @@ class Rouge(TextMetric):
         return 100.0 * sum(self._f1(words(one), words(other)) for one, other in pairs) / len(outputs)
 
     def _f1(self, output: list[str], reference: list[str]) -> float:
-        if self.of == "L":
+        if isinstance(self.of, str):
             common, size = longest_common(output, reference), len(output) + len(reference)
         else:
-            one, other = grams(output, int(self.of)), grams(reference, int(self.of))
+            one, other = grams(output, self.of), grams(reference, self.of)
             common, size = (one & other).total(), one.total() + other.total()
         return 2 * common / size if size else 0.0
 
