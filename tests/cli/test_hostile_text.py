@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,6 +161,18 @@ def test_what_a_model_writes_is_spelled_out_on_a_terminal_alone(
     monkeypatch.setattr("tfkit.cli.terminal.is_terminal", lambda stream: terminal)
     echo_text(EVIL, end="")
     assert capsys.readouterr().out == (SPELLED if terminal else EVIL)
+
+
+def test_what_is_logged_is_printed_as_harmlessly(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("tfkit")
+
+    def logged(*_: object, **__: object) -> None:
+        logger.warning("left out: %s", EVIL)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("tfkit.run.load_run", logged)
+    monkeypatch.setattr(logger, "propagate", False)  # not to those that pytest listens with
+    assert said("evaluate", run) == f"tfkit: left out: {SPELLED}\ntfkit: enough\n"
 
 
 def test_the_log_of_a_run_is_as_harmless(run: Path) -> None:

@@ -18,6 +18,7 @@ from tfkit.core.capabilities import CAPABILITIES, INPUTS
 from tfkit.core.declarations import check_declarations
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.training.objective import Objective
 
 PART = """\
 import tfkit
@@ -94,6 +95,13 @@ def test_a_mistake_in_a_base_of_ones_own_counts_too() -> None:
 
     with pytest.raises(UsageError, match="'inerts' is nothing that a part declares; did you mean 'inert'"):
         tfkit.register("norm", "mine")(type("Mine", (Base,), {}))
+
+
+def test_a_fact_that_a_base_leaves_open_is_known_and_may_be_misspelt() -> None:
+    facts = {"__module__": __name__, "fields": ("text",)}
+    tfkit.register("objective", "mine")(type("Mine", (Objective,), facts | {"reads": "causal"}))
+    with pytest.raises(UsageError, match="'read' is nothing that a part declares; did you mean 'reads'"):
+        tfkit.register("objective", "mine")(type("Mine", (Objective,), facts | {"read": "causal"}))
 
 
 @pytest.mark.parametrize("slot", CATALOGUES)

@@ -7,21 +7,23 @@ signal. Nothing heavy is imported before a command needs it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import io
 import keyword
+import logging
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 import click
 
 from tfkit import __version__
-from tfkit.cli.terminal import open_streams, settle, warn
+from tfkit.cli.terminal import Told, open_streams, settle, warn
 from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning
 from tfkit.core.output import OutputLost, lost
 from tfkit.core.registry import nearest
@@ -101,7 +103,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _logged():
                 warnings.simplefilter("default", TfkitWarning)  # each once
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
@@ -112,6 +114,16 @@ class Commands(click.Group):
         except KeyboardInterrupt as error:
             warn(f"tfkit: {error}" if str(error) else "tfkit: interrupted")
             ctx.exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[None]:
+    """What is logged as a warning, and by nothing else shown, goes to standard error as warnings do."""
+    before, logging.lastResort = logging.lastResort, Told()
+    try:
+        yield
+    finally:
+        logging.lastResort = before
 
 
 def _status(run: Callable[[], Any]) -> int:

@@ -46,7 +46,7 @@ def working(what: str) -> Iterator[None]:
     logger = logging.getLogger("tfkit")
     level = logger.level
     with Console(stderr=True).status(what, spinner="line") as status:
-        handler = _Shown(status.update)
+        handler = Told(status.update)
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         try:
@@ -56,15 +56,18 @@ def working(what: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
-class _Shown(logging.Handler):
-    """Hands what is logged on to what shows it."""
+class Told(logging.Handler):
+    """Hands warnings that are logged to standard error, and what else is logged to `show`."""
 
-    def __init__(self, show: Callable[[str], None]) -> None:
-        super().__init__()
+    def __init__(self, show: Callable[[str], None] | None = None) -> None:
+        super().__init__(logging.WARNING if show is None else logging.INFO)
         self.show = show
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.show(record.getMessage().replace("[", "\\["))  # no markup of rich's
+        if self.show is None or record.levelno >= logging.WARNING:
+            warn(f"{record.name}: {record.getMessage()}")
+        else:
+            self.show(record.getMessage().replace("[", "\\["))  # no markup of rich's
 
 
 def standard_input() -> BinaryIO:

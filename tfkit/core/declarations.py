@@ -17,7 +17,7 @@ WORDS: dict[str, tuple[Collection[str], str]] = {
     "needs": (INPUTS, "input of a call"),
     "exceptions": (CONTRACTS, "contract"),
 }
-ALIKE = 0.8  # from which likeness on a name is taken for a misspelt one
+ALIKE = 0.85  # from which likeness on a name is taken for a misspelt one
 
 
 def check_class(slot: str, part: Any) -> None:
@@ -63,9 +63,8 @@ def _without_reason(exceptions: Any) -> Iterator[str]:
 def _misspelt_names(part: type[Component]) -> Iterator[str]:
     """Attributes of the user's own classes that are called almost as a fact of their base, which they do not set."""
     own = [kind for kind in part.__mro__ if issubclass(kind, Component) and not is_shipped(kind)]
-    said = {name for kind in own for name in vars(kind) if _is_fact(name, vars(kind)[name])}
-    shipped = [kind for kind in part.__mro__ if is_shipped(kind)]
-    facts = {name for kind in shipped for name in vars(kind) if _is_fact(name, vars(kind)[name])}
+    said = {name for kind in own for name in _facts(kind)}
+    facts = {name for kind in part.__mro__ if is_shipped(kind) for name in _facts(kind)}
     for name in sorted(said - facts):
         close = difflib.get_close_matches(name, sorted(facts - said), n=1, cutoff=ALIKE)
         if close:
@@ -75,5 +74,11 @@ def _misspelt_names(part: type[Component]) -> Iterator[str]:
             )
 
 
-def _is_fact(name: str, value: Any) -> bool:
-    return not name.startswith("_") and not callable(value) and not hasattr(value, "__get__")
+def _facts(kind: type) -> Iterator[str]:
+    """The public attributes of a class that are neither functions nor the like, those without a value among them."""
+    for name, value in vars(kind).items():
+        if not name.startswith("_") and not callable(value) and not hasattr(value, "__get__"):
+            yield name
+    for name, annotation in vars(kind).get("__annotations__", {}).items():
+        if str(annotation).startswith(("ClassVar", "typing.ClassVar")):
+            yield name
