@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import tfkit
 from tfkit.cli.main import main
 from tfkit.core.blame import blame, note, own_parts
 from tfkit.core.errors import UsageError
+from tfkit.core.registry import REGISTRY
 
 # each part fails where its text says so; the line of each failure stands in its comment
 PARTS = """\
@@ -101,13 +103,15 @@ generate: {max_new_tokens: 3}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a recipe, and a run of it whose parts were sound then."""
     place = tmp_path_factory.mktemp("own")
     (place / "mine.yaml").write_text(RECIPE)
     fails(place, "")
-    tfkit.train(place / "mine.yaml", out=place / "run", progress=False, trust=True)
-    return place
+    with REGISTRY.recording() as entries:
+        tfkit.train(place / "mine.yaml", out=place / "run", progress=False, trust=True)
+    yield place
+    REGISTRY.take_back(iter(entries))
 
 
 @pytest.fixture
