@@ -279,8 +279,8 @@ def test_evaluate_prints_what_it_cannot_write(run: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(tfkit.run, "write_json", refused)
     measured = tfkit_command("evaluate", run, "--split", "valid", "--limit", "4")
     assert measured.exit_code == 0 and measured.stdout.startswith("loss: "), measured.output
-    file = run / "evaluation.json"
-    assert measured.stderr == f"tfkit: the scores are not written down: {file}: cannot be written: Read-only file system\n"
+    why = f"{run / 'evaluation.json'}: cannot be written: Read-only file system"
+    assert measured.stderr == f"tfkit: the scores are not written down: {why}\n"
 
 
 def test_scores_that_were_accepted_though_they_are_none_lose_no_new_ones(run: Path, tmp_path: Path) -> None:

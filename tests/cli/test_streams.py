@@ -247,8 +247,9 @@ def on_terminal(slave: int) -> None:
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
 
-def steps(run: Path) -> list[str]:
-    return sorted(path.name for path in (run / "checkpoints").iterdir())
+def saved(run: Path) -> int:
+    """The step of the last checkpoint."""
+    return max(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*"))
 
 
 def drain(master: int) -> None:
@@ -270,7 +271,7 @@ def test_a_closed_terminal_saves_what_was_trained(recipe: Path, tmp_path: Path) 
     drain(master)
     after_the_first_steps(run, lambda: os.close(master), child)
     assert wait(child) == 130
-    assert len(steps(run)) == 1 and "stopped at step" in (run / "train.log").read_text()
+    assert saved(run) > 0 and "stopped at step" in (run / "train.log").read_text()
 
 
 @pytest.mark.slow
@@ -290,7 +291,7 @@ def test_a_terminal_that_closes_over_nohup_leaves_the_run_alone(recipe: Path, tm
     log, told = run / "train.log", "Input/output error; what follows is in this log alone"
     until(lambda: "valid loss" in log.read_text().partition(told)[2], child)
     os.kill(child, signal.SIGTERM)
-    assert wait(child) == 130 and len(steps(run)) == 1
+    assert wait(child) == 130 and saved(run) > 0
 
 
 @pytest.mark.slow
@@ -301,8 +302,8 @@ def test_a_signal_saves_and_the_same_line_goes_on(number: signal.Signals, recipe
         child = start("train", recipe, "--out", run, "--set", ENDLESS, out=null.fileno(), err=null.fileno())
         after_the_first_steps(run, lambda: os.kill(child, number), child)
         assert wait(child) == 130
-    (checkpoint,) = steps(run)
-    done = int(checkpoint.removeprefix("step-"))
+    done = saved(run)
+    assert done > 0
     ended = command("train", recipe, "--out", run, "--resume", "--set", f"train.steps={done + 1}", folder=tmp_path)
     assert (ended.status, ended.err) == (0, "") and f"from step {done:,}" in ended.out, ended
 
