@@ -1,8 +1,8 @@
 """`tfkit`: finds the command, and turns what goes wrong in it into a message and an exit status.
 
-Exit status: 0 all is well; 1 the output could not be written, or nobody read it to its end; 2 a recipe, a file, a run,
-a part of one's own or the command line is wrong (the message is on standard error); 130 stopped with Ctrl-C, or by a
-signal. Nothing heavy is imported before a command needs it.
+Exit status: 0 all is well; 1 the output could not be written, nobody read it to its end, or `generate` cut a text off;
+2 a recipe, a file, a run, a part of one's own or the command line is wrong (the message is on standard error); 130
+stopped with Ctrl-C, or by a signal. Nothing heavy is imported before a command needs it.
 """
 
 from __future__ import annotations

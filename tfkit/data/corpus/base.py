@@ -81,10 +81,6 @@ class Corpus(Component):
         """How many examples there are, whatever the limit, where that is known before they are read."""
         return None
 
-    def name(self) -> str:
-        """The file (or files) that it reads, for a message."""
-        return f"the corpus '{self.part_name}'"
-
     def read(self) -> Iterator[Example]:
         """The examples one by one, whatever the limit."""
         raise NotImplementedError
