@@ -36,7 +36,7 @@ def to_ours(
     for rule in family.rules_of(blueprint):
         for binding in rule.bindings(wanted):
             ours = rule.in_ours(binding)
-            if ours[0] in brought.tensors or not all(name in wanted for name in ours):
+            if any(name in brought.tensors for name in ours) or not all(name in wanted for name in ours):
                 continue
             sizes = {**family.sizes, **sizes_of(blueprint, ours[0])}
             needed = rule.in_theirs(binding, rule.count(wanted[ours[0]], sizes))
@@ -55,21 +55,22 @@ def to_ours(
 
 
 def to_theirs(family: type[Family], ours: Mapping[str, Tensor], blueprint: Blueprint) -> dict[str, Tensor]:
-    """Their tensors; raises DataError listing those of ours that no rule is about."""
+    """Their tensors; raises DataError listing those of ours that no rule is about, and for names written twice."""
     made: dict[str, Tensor] = {}
     used: set[str] = set()
-    for rule in family.rules_of(blueprint):
+    for rule in (rule for rule in family.rules_of(blueprint) if not rule.read_only):
         for binding in rule.bindings(ours):
             names = rule.in_ours(binding)
-            if names[0] in used or not all(name in ours for name in names):
+            if any(name in used for name in names) or not all(name in ours for name in names):
                 continue
             tensors = [ours[name] for name in names]
             written = rule.to_theirs(tensors, {**family.sizes, **sizes_of(blueprint, names[0])})
             their_names = rule.in_theirs(binding, len(written))
-            made |= {
-                f"{family.prefix_of(name, blueprint)}{name}": tensor
-                for name, tensor in zip(their_names, written, strict=True)
-            }
+            prefixed = [f"{family.prefix_of(name, blueprint)}{name}" for name in their_names]
+            twice = sorted(made.keys() & set(prefixed))
+            if twice:
+                raise DataError(f"two rules of '{family.part_name}' write {twice[0]}, one of them {rule}")
+            made |= dict(zip(prefixed, written, strict=True))
             used.update(names)
     missed = sorted(set(ours) - used)
     if missed:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component
 from tfkit.core.errors import DataError
+from tfkit.interop.huggingface.overlap import check_rules
 from tfkit.interop.huggingface.settings import Fixed, Setting, look, put
 from tfkit.interop.huggingface.tensors import Rule, Sizes
 
@@ -38,6 +39,12 @@ class Family(Component):
     dropped: ClassVar[tuple[str, ...]] = ()  # templates of tensors that no output of this model reads
     derived: ClassVar[tuple[str, ...]] = ()  # keys of config.json that only say again what others do
     ahead: ClassVar[bool] = False  # files may have layers beyond the last, for later tokens, that no output reads
+
+    @classmethod
+    def adopt(cls, slot: str, name: str) -> None:
+        """Take the name it is registered under; raises UsageError for rules that contradict each other."""
+        check_rules(name, cls.rules, cls.head_rules)
+        super().adopt(slot, name)
 
     @classmethod
     def recipe(cls, config: Mapping[str, Any]) -> Tree:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
@@ -15,7 +15,7 @@ Names = str | tuple[str, ...]
 Sizes = Mapping[str, int]
 
 # what a placeholder of a template stands for: numbers, but for these
-_WORDS = {"kind": "weight|bias", "side": "encoder|decoder", "projection": "query|key|value|output"}
+WORDS = {"kind": "weight|bias", "side": "encoder|decoder", "projection": "query|key|value|output"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,10 @@ class Rule:
     ours_layout: str = ""
     offsets: Mapping[str, int] = field(default_factory=dict)  # their number of a placeholder minus ours
     axes: Mapping[str, int] = field(default_factory=dict)  # sizes of axes in the layouts that no shape tells
+    read_only: bool = False  # a spelling that some files have: it is read, and another rule writes these tensors
+
+    def __str__(self) -> str:
+        return f"{' + '.join(self.their_names)} <-> {' + '.join(self.our_names)}"
 
     @property
     def their_names(self) -> tuple[str, ...]:
@@ -110,12 +114,22 @@ class Rule:
         return [_laid(part, _reversed(self.theirs_layout), sizes).contiguous() for part in parts]
 
 
+def read_only(*rules: Rule) -> tuple[Rule, ...]:
+    """The rules as spellings that are read and never written."""
+    return tuple(replace(rule, read_only=True) for rule in rules)
+
+
+def spellings(*rules: Rule) -> tuple[Rule, ...]:
+    """Rules about the same tensors of ours: all are read, the first is written."""
+    return (*rules[:1], *read_only(*rules[1:]))
+
+
 @cache
 def _compiled(template: str) -> re.Pattern[str]:
     """The template as a regular expression with a group for each placeholder."""
     parts = re.split(r"\{(\w+)\}", template)
     text = "".join(
-        re.escape(part) if index % 2 == 0 else f"(?P<{part}>{_WORDS.get(part, '[0-9]+')})"
+        re.escape(part) if index % 2 == 0 else f"(?P<{part}>{WORDS.get(part, '[0-9]+')})"
         for index, part in enumerate(parts)
     )
     return re.compile(text)

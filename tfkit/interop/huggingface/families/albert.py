@@ -24,6 +24,7 @@ NAMES = {
     "ffn_output": "feedforward.down",
     "full_layer_layer_norm": "feedforward_norm",
 }
+ORDER = "heads.sentence_order"
 SENTENCE_ORDER: Tree = {"heads": {"sentence_order": {"type": "classifier", "activation": "tanh"}}}
 GROUP = "group"  # the kind of all layers, where there are several groups of them
 
@@ -50,14 +51,14 @@ class Albert(Encoder):
     rules = (
         *table_rules(),
         *renamed({"encoder.embedding_hidden_mapping_in": "encoder.embedding.projection"}),
-        *renamed({"pooler": "heads.pooler.dense", "sop_classifier.classifier": "heads.sentence_order.output"}),
     )
     head_rules: ClassVar = {
         "masked_lm": (
             *renamed({"predictions.dense": "head.dense", "predictions.LayerNorm": "head.norm"}),
-            *renamed({"pooler": "heads.sentence_order.dense"}),
+            *renamed({"pooler": f"{ORDER}.dense", "sop_classifier.classifier": f"{ORDER}.output"}),
             Rule("predictions.bias", "head.output.bias"),
         ),
+        "none": renamed({"pooler": "heads.pooler.dense"}),
         "classifier": renamed({"pooler": "head.dense", "classifier": "head.output"}),
     }
     prefix, unprefixed = "albert.", ("predictions.", "sop_classifier.", "classifier.")

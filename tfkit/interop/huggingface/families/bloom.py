@@ -78,10 +78,12 @@ class Falcon(ClassicDecoder):
         Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
         Setting("initializer_range", "init.std", 0.02),
     )
-    rules = (*named(THEIRS, norm="input_layernorm"), *BODY)
-    side_by_side: ClassVar = named(
-        THEIRS, attention_norm="ln_attn", feedforward_norm="ln_mlp"
-    )  # where each has its norm
+    rules = BODY
+    # by the layout of the layers, where that is another than BLOOM's
+    norms: ClassVar = {
+        "parallel": named(THEIRS, norm="input_layernorm"),
+        "parallel_two_norms": named(THEIRS, attention_norm="ln_attn", feedforward_norm="ln_mlp"),
+    }
     prefix, unprefixed = "transformer.", ("lm_head.",)
     tied: ClassVar = {"lm_head.weight": "word_embeddings.weight"}
     ignored = ("h.{layer}.self_attention.rotary_emb.inv_freq",)
@@ -90,8 +92,7 @@ class Falcon(ClassicDecoder):
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
         layout = blueprint.last.layers[0].residual.part.part_name
-        rules = super().rules_of(blueprint)
-        return (*cls.side_by_side, *rules) if layout == "parallel_two_norms" else rules
+        return (*cls.norms.get(layout, ()), *super().rules_of(blueprint))
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:

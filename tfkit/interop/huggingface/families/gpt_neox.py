@@ -11,7 +11,7 @@ from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.layer_types import lay_kinds, spelled_layers
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look, put
-from tfkit.interop.huggingface.tensors import Rule
+from tfkit.interop.huggingface.tensors import Rule, read_only
 
 THEIRS = "layers.{layer}"
 FEEDFORWARD = named(f"{THEIRS}.mlp", feedforward__up="dense_h_to_4h", feedforward__down="dense_4h_to_h")
@@ -54,7 +54,7 @@ class GPTNeoX(ClassicDecoder):
         *NORMS,
         Rule("final_layer_norm.{kind}", "decoder.final_norm.{kind}"),
         Rule("embed_out.weight", "head.output.weight"),
-        Rule("lm_head.weight", "head.output.weight"),
+        *read_only(Rule("lm_head.weight", "head.output.weight")),
     )
     prefix, unprefixed = "gpt_neox.", ("embed_out.", "lm_head.")
     tied: ClassVar = dict.fromkeys(("embed_out.weight", "lm_head.weight"), "embed_in.weight")

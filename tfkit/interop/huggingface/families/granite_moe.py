@@ -20,7 +20,7 @@ from tfkit.interop.huggingface.families.sparse import (
 )
 from tfkit.interop.huggingface.family import Tree, laid, spelled
 from tfkit.interop.huggingface.settings import amended, look, put
-from tfkit.interop.huggingface.tensors import Rule
+from tfkit.interop.huggingface.tensors import Rule, read_only
 
 BLOCK = f"{THEIRS}.block_sparse_moe"
 BOTH = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
@@ -44,9 +44,11 @@ class GraniteMoe(Sparse):
         Rule(f"{BLOCK}.router.layer.weight", f"{FEEDFORWARD}.router.projection.weight"),
         Rule(f"{BLOCK}.input_linear.weight", BOTH, TOGETHER, APART, axes={"slot": 2}),
         Rule(f"{BLOCK}.output_linear.weight", f"{STACKS}.down.weight"),
-        Rule(f"{BLOCK}.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
-        Rule(f"{BLOCK}.experts.gate_up_proj", BOTH, TOGETHER, APART, axes={"slot": 2}),
-        Rule(f"{BLOCK}.experts.down_proj", f"{STACKS}.down.weight"),
+        *read_only(
+            Rule(f"{BLOCK}.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
+            Rule(f"{BLOCK}.experts.gate_up_proj", BOTH, TOGETHER, APART, axes={"slot": 2}),
+            Rule(f"{BLOCK}.experts.down_proj", f"{STACKS}.down.weight"),
+        ),
     )
 
 

@@ -96,7 +96,12 @@ class FSMT(M2M100):
         Setting("attention_dropout", "layer.attention.dropout", 0.0),
         without=("vocab_size",),
     )
-    rules = (*TWO_TABLES, Rule("decoder.output_projection.weight", "head.output.weight"), *ENDS, *LAYERS)
+    rules = (
+        *TWO_TABLES,
+        Rule("decoder.output_projection.weight", "head.output.weight"),
+        *(rule for rule in ENDS if rule.theirs != "lm_head.weight"),
+        *LAYERS,
+    )
     unprefixed = ()
     tied: ClassVar = dict.fromkeys(
         ("decoder.output_projection.weight", "encoder.embed_tokens.weight"), "decoder.embed_tokens.weight"

@@ -23,7 +23,11 @@ from tfkit.interop.huggingface.families.sparse import (
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Fixed, Setting, amended
-from tfkit.interop.huggingface.tensors import Rule
+from tfkit.interop.huggingface.tensors import Rule, spellings
+
+GATE_UP = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
+SLOTS, TWO = "slot expert inner width", {"slot": 2}
+UNSTACKED = "1 expert -> expert"
 
 
 @register("family", "hunyuan_v1_moe")
@@ -79,11 +83,11 @@ class Ernie45Moe(Sparse):
     fixed = (Fixed("use_bias", (False,)),)
     rules = (
         *(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(), *shared_rules()),
-        *(
-            Rule(
-                f"{THEIRS}.{name}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias", "1 expert -> expert"
+        *spellings(
+            *(
+                Rule(f"{THEIRS}.{name}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias", UNSTACKED)
+                for name in ("mlp.moe_statics", "mlp.gate.moe_statics")
             )
-            for name in ("mlp.moe_statics", "mlp.gate.moe_statics")
         ),
     )
     rope, ties = Rope(theta=500000.0, layout="interleaved"), True
@@ -121,18 +125,16 @@ class AriaText(Sparse):
     rules = (
         *(*ENDS, *NORMS, *ATTENTION, *shared_rules()),
         Rule(f"{THEIRS}.mlp.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
-        *(
-            Rule(
-                f"{THEIRS}.mlp.experts.{name}",
-                (f"{STACKS}.gate.weight", f"{STACKS}.up.weight"),
-                "expert width (slot inner) -> slot expert inner width",
-                APART,
-                axes={"slot": 2},
+        *spellings(
+            *(
+                Rule(f"{THEIRS}.mlp.experts.{name}", GATE_UP, "expert width (slot inner) -> " + SLOTS, APART, axes=TWO)
+                for name in ("fc1.weight", "gate_up_proj")
             )
-            for name in ("fc1.weight", "gate_up_proj")
         ),
-        *(
-            Rule(f"{THEIRS}.mlp.experts.{name}", f"{STACKS}.down.weight", "expert inner out -> expert out inner")
-            for name in ("fc2.weight", "down_proj")
+        *spellings(
+            *(
+                Rule(f"{THEIRS}.mlp.experts.{name}", f"{STACKS}.down.weight", "expert inner out -> expert out inner")
+                for name in ("fc2.weight", "down_proj")
+            )
         ),
     )

@@ -9,7 +9,7 @@ from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, LAY
 from tfkit.interop.huggingface.family import Tree, laid, spelled
 from tfkit.interop.huggingface.layer_types import KINDS, lay_kinds, spelled_layers
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look
-from tfkit.interop.huggingface.tensors import Rule
+from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 
 FEEDFORWARD = f"{LAYER}.feedforward"
 STACKS = f"{FEEDFORWARD}.experts"
@@ -42,15 +42,21 @@ def expert_rules(
     block: str = "mlp", gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj", router: str = "gate"
 ) -> tuple[Rule, ...]:
     """A router and its experts, each on its own or, as in memory, stacked with gate and up together."""
-    each, blocks = f"{THEIRS}.{block}.experts.{{expert}}", dict.fromkeys((block, "mlp"))
+    each = f"{THEIRS}.{block}.experts.{{expert}}"
     both = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
+    routers = (
+        Rule(f"{THEIRS}.{name}.{router}.{{kind}}", f"{FEEDFORWARD}.router.projection.{{kind}}")
+        for name in dict.fromkeys((block, "mlp"))
+    )
     return (
-        *(Rule(f"{THEIRS}.{name}.{router}.{{kind}}", f"{FEEDFORWARD}.router.projection.{{kind}}") for name in blocks),
+        *spellings(*routers),
         Rule(f"{each}.{gate}.weight", f"{STACKS}.gate.weight"),
         Rule(f"{each}.{up}.weight", f"{STACKS}.up.weight"),
         Rule(f"{each}.{down}.weight", f"{STACKS}.down.weight"),
-        Rule(f"{THEIRS}.mlp.experts.gate_up_proj", both, TOGETHER, APART, axes={"slot": 2}),
-        Rule(f"{THEIRS}.mlp.experts.down_proj", f"{STACKS}.down.weight"),
+        *read_only(
+            Rule(f"{THEIRS}.mlp.experts.gate_up_proj", both, TOGETHER, APART, axes={"slot": 2}),
+            Rule(f"{THEIRS}.mlp.experts.down_proj", f"{STACKS}.down.weight"),
+        ),
     )
 
 
@@ -63,9 +69,9 @@ def shared_rules(name: str = "shared_experts") -> tuple[Rule, ...]:
 
 
 def selection_rules(*blocks: str) -> tuple[Rule, ...]:
-    """The bias that only chooses; the first block is that of their files."""
-    return tuple(
-        Rule(f"{THEIRS}.{block}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias") for block in blocks
+    """The bias that only chooses; the first block is that of their files, the others are read only."""
+    return spellings(
+        *(Rule(f"{THEIRS}.{block}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias") for block in blocks)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.cohere import each_head
 from tfkit.interop.huggingface.families.llama import ENDS, GATED, LAYER, NORMS, THEIRS, Llama, attention_rules, heads_of
@@ -40,7 +41,6 @@ class StableLM(Llama):
     rules = (
         *ENDS,
         *NORMS,
-        PARALLEL,
         *attention_rules(norms=()),
         *(
             Rule(f"{THEIRS}.self_attn.{theirs}.norms.{{head}}.weight", f"{LAYER}.attention.{ours}.weight", *JOINED)
@@ -49,6 +49,11 @@ class StableLM(Llama):
         *GATED,
     )
     rope = Rope(fraction=0.25)
+
+    @classmethod
+    def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
+        parallel = blueprint.last.layers[0].residual.part.part_name == "parallel"
+        return (*((PARALLEL,) * parallel), *super().rules_of(blueprint))
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from tfkit.interop.huggingface.classes import bring_classes, say_classes
 from tfkit.interop.huggingface.families.bart import HEAD_RULES, OF_TEXTS
 from tfkit.interop.huggingface.family import Family, Tree, laid
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look, put
-from tfkit.interop.huggingface.tensors import Names, Rule
+from tfkit.interop.huggingface.tensors import Names, Rule, read_only
 
 PROJECTIONS: Mapping[Names, Names] = {"q": "query", "k": "key", "v": "value", "o": "output"}
 INNER: Mapping[Names, Names] = {("wi_0", "wi_1"): ("gate", "up"), "wi": "up", "wo": "down"}
@@ -49,7 +49,9 @@ ENDS = (
     Rule("shared.weight", "encoder.embedding.tokens.weight"),
     Rule("{side}.final_layer_norm.weight", "{side}.final_norm.weight"),
     Rule("lm_head.weight", "head.output.weight"),
-    Rule("shared.weight", "head.output.weight"),  # an output of its own that was never made other than the table
+    *read_only(
+        Rule("shared.weight", "head.output.weight")
+    ),  # an output of its own that was never made other than the table
 )
 
 

@@ -1,0 +1,155 @@
+"""Rules of a map that contradict each other are refused when it is registered; those of the shipped maps do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tfkit
+from tfkit.core.errors import DataError, UsageError
+from tfkit.core.registry import REGISTRY
+from tfkit.interop.huggingface.convert import to_theirs
+from tfkit.interop.huggingface.families.bart import Bart
+from tfkit.interop.huggingface.families.gpt_neox import GPTNeoX
+from tfkit.interop.huggingface.family import Family
+from tfkit.interop.huggingface.known import families
+from tfkit.interop.huggingface.overlap import check_rules
+from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
+from tfkit.models.build import build_model
+from tfkit.recipe.model import blueprint_of
+
+from .made import command
+from .parity import weights
+from .rows import ROWS
+
+LAYER = "decoder.layers.{layer}"
+FUSED = Rule("h.{layer}.fc.weight", (f"{LAYER}.feedforward.gate.weight", f"{LAYER}.feedforward.up.weight"))
+UP = Rule("h.{layer}.up.weight", f"{LAYER}.feedforward.up.weight")
+ENCODER = Rule("encoder.layers.{layer}.self_attn.output.{kind}", "encoder.layers.{layer}.attention.output.{kind}")
+
+
+def entered(*rules: Rule, base: type[Family] = Family, **heads: tuple[Rule, ...]) -> type[Family]:
+    """A map of these rules, registered for a moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(REGISTRY._parts, "family", dict(REGISTRY.load("family")))
+        made = type("Mine", (base,), {"model_types": ("mine",), "rules": rules, "head_rules": heads})
+        tfkit.register("family", "mine")(made)
+        return made
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        (*Bart.rules, ENCODER),  # the maps of both sides, then what an encoder calls its own
+        (*GPTNeoX.rules, Rule("embed_tokens.weight", "decoder.embedding.tokens.weight")),
+        (UP, FUSED),
+        (UP, Rule("h.{layer}.w1.{kind}", f"{LAYER}.feedforward.up.{{kind}}"), UP),
+        (Rule("x", "{side}.final_norm.weight"), Rule("y", "decoder.final_norm.{kind}")),
+        (Rule("x", "decoder.layers.{layer}.norm.weight"), Rule("y", "decoder.layers.0.norm.weight")),
+    ],
+    ids=["sides", "tokens", "fused last", "twice", "partly", "a number"],
+)
+def test_a_rule_that_another_hides_is_refused(rules: tuple[Rule, ...]) -> None:
+    with pytest.raises(UsageError, match=r"family 'mine': two rules are about .* comes first, so that .* is never"):
+        entered(*rules)
+    assert "mine" not in families()
+
+
+@pytest.mark.parametrize(
+    ("rules", "heads"),
+    [
+        ((Rule("ln.{kind}", f"{LAYER}.norm.{{kind}}"), Rule("ln.weight", f"{LAYER}.attention_norm.weight")), {}),
+        ((Rule("pool.{kind}", "heads.pooler.dense.{kind}"),), {"classifier": (Rule("pool.bias", "head.dense.bias"),)}),
+    ],
+    ids=["norms", "heads"],
+)
+def test_two_tensors_of_one_name_are_refused(rules: tuple[Rule, ...], heads: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"family 'mine': two rules write .*; choose between them in rules_of"):
+        entered(*rules, **heads)
+
+
+@pytest.mark.parametrize(
+    ("rules", "heads"),
+    [
+        ((ENCODER, *Bart.rules), {}),
+        ((FUSED, UP), {}),
+        ((Rule("bias", "head.output.bias"), Rule("out.{kind}", "head.output.{kind}")), {}),
+        ((UP, *read_only(FUSED, Rule("h.{layer}.w1.weight", f"{LAYER}.feedforward.up.weight"))), {}),
+        ((Rule("lm_head.{kind}", "head.output.{kind}"),), {"span": (Rule("qa.{kind}", "head.output.{kind}"),)}),
+        ((Rule("h.1.w", "decoder.layers.1.norm.weight"), Rule("h.12.w", "decoder.layers.12.norm.weight")), {}),
+    ],
+    ids=["narrower", "more", "bias", "read only", "of a head", "numbers"],
+)
+def test_what_has_an_order_is_taken(rules: tuple[Rule, ...], heads: dict[str, Any]) -> None:
+    assert entered(*rules, **heads).rules == rules
+
+
+def test_a_spelling_is_read_and_never_written() -> None:
+    family = entered(*spellings(Rule("new", "decoder.final_norm.weight"), Rule("old", "decoder.final_norm.weight")))
+    assert [rule.read_only for rule in family.rules] == [False, True]
+    blueprint = blueprint_of(families()["gpt2"].recipe({"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11}))
+    tensor = torch.ones(8)
+    assert list(to_theirs(family, {"decoder.final_norm.weight": tensor}, blueprint)) == ["new"]
+
+
+def test_rules_that_a_map_chooses_are_checked_when_they_write() -> None:
+    class Chosen(Family):
+        part_name = "chosen"
+
+        @classmethod
+        def rules_of(cls, blueprint: Any) -> tuple[Rule, ...]:
+            return (Rule("x", "decoder.norm.weight"), Rule("x", "decoder.final_norm.weight"))
+
+    blueprint = blueprint_of(families()["gpt2"].recipe({"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11}))
+    ours = {"decoder.norm.weight": torch.ones(1), "decoder.final_norm.weight": torch.zeros(1)}
+    with pytest.raises(DataError, match=r"two rules of 'chosen' write x, one of them x <-> decoder\.final"):
+        to_theirs(Chosen, ours, blueprint)
+
+
+def test_import_names_the_file_of_such_a_map(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import tfkit\n"
+        "from tfkit.interop.huggingface.families.llama import Llama\n"
+        "from tfkit.interop.huggingface.tensors import Rule\n\n\n"
+        '@tfkit.register("family", "persimmon")\n'
+        "class Persimmon(Llama):\n"
+        '    """Persimmon."""\n\n'
+        '    model_types = ("persimmon",)\n'
+        '    rules = (*Llama.rules, Rule("final_layernorm.{kind}", "decoder.final_norm.{kind}"))\n'
+    )
+    done = command("import", tmp_path, "--out", tmp_path / "run", "--import", tmp_path / "mine.py")
+    assert done.exit_code == 2
+    assert f"{tmp_path / 'mine.py'}:6: family 'persimmon': two rules are about decoder.final_norm" in done.stderr
+    assert "final_layernorm.{kind} <-> decoder.final_norm.{kind} is never written" in done.stderr
+
+
+def test_no_shipped_map_contradicts_itself() -> None:
+    for name, family in families().items():
+        check_rules(name, family.rules, family.head_rules)
+
+
+@pytest.mark.parametrize("name", sorted({row.family for row in ROWS})[::6])
+def test_a_model_is_written_with_each_name_once(name: str) -> None:
+    written_once(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({row.family for row in ROWS}))
+def test_a_model_of_any_family_is_written_with_each_name_once(name: str) -> None:
+    written_once(name)
+
+
+def written_once(name: str) -> None:
+    """Every class of theirs, small, with the defaults of the family."""
+    import transformers
+
+    row = next(row for row in ROWS if row.family == name)
+    config = getattr(transformers, row.config)(**{"vocab_size": 61, **row.settings}).to_dict()
+    for head_class in families()[name].heads:
+        said = {**config, "architectures": [head_class], "is_decoder": head_class == "BertGenerationDecoder"}
+        blueprint = blueprint_of(families()[name].recipe(said))
+        ours = weights(build_model(blueprint, device="meta"))
+        assert to_theirs(families()[name], ours, blueprint)

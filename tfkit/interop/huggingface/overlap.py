@@ -1,0 +1,100 @@
+"""Rules of a map that contradict each other: two are about one tensor, and only one of them is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import combinations, product
+
+from tfkit.core.errors import UsageError
+from tfkit.interop.huggingface.tensors import WORDS, Rule
+
+# a name with # for each number, and those numbers, None for any
+Form = tuple[str, tuple[str | None, ...]]
+
+
+def check_rules(family: str, rules: Sequence[Rule], head_rules: Mapping[str, Sequence[Rule]]) -> None:
+    """Raise UsageError where two of the rules that write are about one tensor of ours, or write one of theirs.
+
+    Of two about one tensor of ours the first counts. It has to be the narrower one, or that of a head. Two that write
+    one tensor of theirs have to be about the same of ours, since nothing else says that a model never has both.
+    """
+    for first, second in combinations(_writing(rules), 2):
+        _check_order(family, first, second)
+        _check_apart(family, first, second)
+    for of_head in map(_writing, head_rules.values()):
+        for first, second in combinations(of_head, 2):
+            _check_order(family, first, second)
+            _check_apart(family, first, second)
+        for first, second in product(of_head, _writing(rules)):
+            _check_apart(family, first, second)
+
+
+def _writing(rules: Sequence[Rule]) -> list[Rule]:
+    return [rule for rule in rules if not rule.read_only]
+
+
+def _check_order(family: str, first: Rule, second: Rule) -> None:
+    ours = next(_common(first.our_names, second.our_names), None)
+    if ours is not None and not _is_narrower(first, second):
+        raise UsageError(
+            f"family '{family}': two rules are about {ours}: {first} comes first, so that {second} is never written; "
+            "put the narrower one first, or give the one that is only read read_only=True"
+        )
+
+
+def _check_apart(family: str, first: Rule, second: Rule) -> None:
+    theirs = next(_common(first.their_names, second.their_names), None)
+    if theirs is not None and next(_common(first.our_names, second.our_names), None) is None:
+        raise UsageError(
+            f"family '{family}': two rules write {theirs}: {first} and {second}; choose between them in rules_of by "
+            "the Blueprint, or give the one that is only read read_only=True"
+        )
+
+
+def _is_narrower(first: Rule, second: Rule) -> bool:
+    """Whether `second` is about more tensors: about those of `first` that it shares and others, or about each alone."""
+    wider = _covers(first.our_names, second.our_names)
+    return wider and not _covers(second.our_names, first.our_names)
+
+
+def _covers(narrow: Sequence[str], wide: Sequence[str]) -> bool:
+    """Whether each of the templates `wide` stands for every name that some of `narrow` stands for."""
+    return all(any(_contains(template, other) for other in narrow) for template in wide)
+
+
+def _contains(wide: str, narrow: str) -> bool:
+    return all(
+        any(form == other and _agree(numbers, others, strict=True) for other, others in _forms(wide))
+        for form, numbers in _forms(narrow)
+    )
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
+    """The templates of `one` that can stand for a name that one of `other` stands for too."""
+    for first, second in product(one, other):
+        pairs = product(_forms(first), _forms(second))
+        if any(form == other and _agree(numbers, others) for (form, numbers), (other, others) in pairs):
+            yield first
+
+
+def _agree(some: Sequence[str | None], others: Sequence[str | None], strict: bool = False) -> bool:
+    """Whether numbers can be the same; `strict`: whatever `others` are below any."""
+    pairs = zip(some, others, strict=True)
+    return all(other is None or one == other or (one is None and not strict) for one, other in pairs)
+
+
+@cache
+def _forms(template: str) -> tuple[Form, ...]:
+    """What a template stands for, a form for each combination of its words."""
+    parts = re.split(r"(\{\w+\}|[0-9]+)", template)
+    words = [WORDS[part[1:-1]].split("|") if part[1:-1] in WORDS and part[0] == "{" else [part] for part in parts]
+    return tuple(_form(chosen) for chosen in product(*words))
+
+
+def _form(parts: Sequence[str]) -> Form:
+    return (
+        "".join("#" if part.startswith("{") or part.isdigit() else part for part in parts),
+        tuple(None if part.startswith("{") else part for part in parts if part.startswith("{") or part.isdigit()),
+    )
