@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import REGISTRY
-from tfkit.interop.huggingface.convert import to_ours
+from tfkit.interop.huggingface.convert import Plain, to_ours
 from tfkit.interop.huggingface.family import Family
-from tfkit.interop.huggingface.files import open_checkpoint, read_config
+from tfkit.interop.huggingface.files import SINGLE, open_checkpoint, read_config
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
@@ -93,7 +93,11 @@ def described(folder: Path) -> tuple[type[Family], Blueprint]:
     """What a folder's config.json says here."""
     config = read_config(folder)
     family = next(part for part in families() if config["model_type"] in part.model_types)
-    return family, load_recipe({"tfkit": 1, "model": family.recipe(config)}).blueprint()
+    model = family.recipe(config)
+    if (folder / SINGLE).is_file():
+        with open_checkpoint(folder) as checkpoint:
+            family.to_stored(model, Plain(family, checkpoint))
+    return family, load_recipe({"tfkit": 1, "model": model}).blueprint()
 
 
 def families() -> list[type[Family]]:

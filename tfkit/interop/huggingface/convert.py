@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -24,6 +24,26 @@ class Brought:
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
+
+
+class Plain(Mapping[str, Tensor]):
+    """Their tensors by the names of a family's rules, each read when it is asked for."""
+
+    def __init__(self, family: type[Family], theirs: Mapping[str, Tensor]) -> None:
+        self._names = names_of(family, theirs)
+        self._theirs = theirs
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._theirs[self._names[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def to_ours(
@@ -50,7 +70,7 @@ def to_ours(
                 raise DataError(f"{shapes} cannot become {', '.join(ours)}: {_first_line(error)}") from None
             brought.tensors |= dict(zip(ours, made, strict=True))
             used.update(needed)
-    _check_all(family, theirs, names, used, wanted, brought)
+    _check_all(family, theirs, names, used, wanted, brought, blueprint)
     return brought
 
 
@@ -116,6 +136,7 @@ def _check_all(
     used: set[str],
     wanted: Mapping[str, torch.Size],
     brought: Brought,
+    blueprint: Blueprint,
 ) -> None:
     """Raise DataError for what is left over on either side."""
     left, depth = [], _depth(wanted)
@@ -126,7 +147,7 @@ def _check_all(
             brought.unread.append(name)
         elif not _is_tied(family, theirs, names, plain):
             left.append(name)
-    missed = sorted(set(wanted) - set(brought.tensors))
+    missed = [_with_theirs(family, name, blueprint) for name in sorted(set(wanted) - set(brought.tensors))]
     said = []
     if left:
         said.append(f"no rule of '{family.part_name}' explains {_listed(sorted(left))}")
@@ -134,6 +155,14 @@ def _check_all(
         said.append(f"nothing in the files fills {_listed(missed)}")
     if said:
         raise DataError("; ".join(said))
+
+
+def _with_theirs(family: type[Family], ours: str, blueprint: Blueprint) -> str:
+    """A name of ours, and what the tensor of theirs is called that would fill it."""
+    for rule in family.rules_of(blueprint):
+        for binding in rule.bindings([ours]):
+            return f"{ours} ({', '.join(rule.in_theirs(binding, 1))})"
+    return ours
 
 
 def _number(name: str) -> int:

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component
 from tfkit.core.errors import DataError
@@ -105,6 +107,11 @@ class Family(Component):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         """Say in `model` what no row of `settings` can."""
+
+    @classmethod
+    def to_stored(cls, model: Tree, theirs: Mapping[str, Tensor]) -> list[str]:
+        """Say in `model` what only their tensors tell, which have the names of the rules; gives what to tell of it."""
+        return []
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

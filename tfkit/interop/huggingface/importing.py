@@ -19,7 +19,7 @@ from tfkit.core.folders import named
 from tfkit.core.registry import is_shipped
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
-from tfkit.interop.huggingface.convert import names_of, to_ours
+from tfkit.interop.huggingface.convert import Plain, names_of, to_ours
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, folder_of, open_checkpoint, read_config
 from tfkit.interop.huggingface.folder import target_folder, whole_folder
@@ -121,6 +121,7 @@ def import_model(
     target = goal.path
     tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
     model = read.model()
+    told = _as_stored(read, model)
     absent = without_weights(read, model, _described(read, model))
     text = _text(read, model, tokenizer, target)
     with whole_folder(goal) as folder:
@@ -135,6 +136,7 @@ def import_model(
             tokenizer.save(folder / TOKENIZER)
         record_all(folder)
     made = Imported(target, read.family.part_name, read.family.head_class(read.config), parameters, dtype, tokenizer)
+    made.notes += told
     made.notes += [f"without {name}, which the files have no weights of" for name in absent]
     made.notes += _notes(read, recipe.blueprint(), tokenizer, unread)
     return made
@@ -158,6 +160,12 @@ def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
         else:
             tied[name] = owner
     return tensors, tied
+
+
+def _as_stored(read: Source, model: dict[str, Any]) -> list[str]:
+    """Say in `model` what only the tensors tell; gives what to tell of it."""
+    with open_checkpoint(read.folder) as checkpoint:
+        return read.family.to_stored(model, Plain(read.family, checkpoint))
 
 
 def without_weights(read: Source, model: dict[str, Any], blueprint: Blueprint) -> list[str]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import bring_classes, say_classes
 from tfkit.interop.huggingface.families.bart import HEAD_RULES, OF_TEXTS
 from tfkit.interop.huggingface.family import Family, Tree, laid
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look, put
-from tfkit.interop.huggingface.tensors import Names, Rule, read_only
+from tfkit.interop.huggingface.tensors import Names, Rule
 
 PROJECTIONS: Mapping[Names, Names] = {"q": "query", "k": "key", "v": "value", "o": "output"}
 INNER: Mapping[Names, Names] = {("wi_0", "wi_1"): ("gate", "up"), "wi": "up", "wo": "down"}
@@ -23,6 +26,7 @@ DROPPED = (
     "final_dropout",
 )
 ACTIVATION = Setting("dense_act_fn", "layer.feedforward.activation", None, ACTIVATIONS)
+SCALED: Tree = {"scale": "1/sqrt_d_model"}
 GATED_GELU = "gated-gelu"  # whose gelu is the one by tanh
 
 
@@ -49,9 +53,6 @@ ENDS = (
     Rule("shared.weight", "encoder.embedding.tokens.weight"),
     Rule("{side}.final_layer_norm.weight", "{side}.final_norm.weight"),
     Rule("lm_head.weight", "head.output.weight"),
-    *read_only(
-        Rule("shared.weight", "head.output.weight")
-    ),  # an output of its own that was never made other than the table
 )
 
 
@@ -128,10 +129,21 @@ class T5(Family):
     def output(cls, config: Mapping[str, Any]) -> Tree:
         """Options of the head: 1.0 is tied and scales what it reads, 1.1 neither.
 
-        Files that version 5 wrote always say that it is tied, and apart from that whether it scales.
+        Files that version 5 wrote always say that it is tied, which `to_stored` puts right, and whether it scales.
         """
-        plain = config.get("tie_word_embeddings") is False or config.get("scale_decoder_outputs") is False
-        return {} if plain else {"tied": True, "scale": "1/sqrt_d_model"}
+        if config.get("tie_word_embeddings") is False:
+            return {}
+        return {"tied": True} if config.get("scale_decoder_outputs") is False else {"tied": True, **SCALED}
+
+    @classmethod
+    def to_stored(cls, model: Tree, theirs: Mapping[str, Tensor]) -> list[str]:
+        """An output that the files hold beside the table is no table, whatever config.json says."""
+        own, table = (theirs[name] if name in theirs else None for name in ("lm_head.weight", "shared.weight"))
+        tied = look(model, "head.tied")
+        if not tied or own is None or table is None or torch.equal(own, table):
+            return []
+        del model["head"]["tied"]
+        return ["lm_head.weight is another tensor than the token table, though config.json ties them"]
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
@@ -149,7 +161,8 @@ class T5(Family):
     @classmethod
     def say_output(cls, config: Tree, head: Mapping[str, Any]) -> None:
         """Say what `output` reads."""
-        config["tie_word_embeddings"] = config["scale_decoder_outputs"] = bool(head.get("tied", True))
+        config["tie_word_embeddings"] = bool(head.get("tied", True))
+        config["scale_decoder_outputs"] = bool(head.get("scale") if head else True)
 
 
 @register("family", "mt5")
@@ -169,11 +182,11 @@ class MT5(T5):
 
     @classmethod
     def output(cls, config: Mapping[str, Any]) -> Tree:
-        return {}  # what their files say of it is not true: the output is not the table
+        return {} if config.get("tie_word_embeddings") is False else {"tied": True}
 
     @classmethod
     def say_output(cls, config: Tree, head: Mapping[str, Any]) -> None:
-        config["tie_word_embeddings"] = False
+        config["tie_word_embeddings"] = bool(head.get("tied"))
 
 
 @register("family", "umt5")
@@ -192,7 +205,7 @@ class UMT5(MT5):
 
     @classmethod
     def output(cls, config: Mapping[str, Any]) -> Tree:
-        return {"scale": "1/sqrt_d_model"}  # as their implementation does, whatever the files say
+        return super().output(config) | SCALED  # as their implementation does, whatever the files say
 
 
 def _say_feedforward(model: Tree, config: Mapping[str, Any], projection: str) -> None:
