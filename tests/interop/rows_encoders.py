@@ -73,6 +73,13 @@ ROWS = (
     *all_heads("distilbert", "DistilBert", DISTILBERT, segments=False, heads={}),
     *all_heads("albert", "Albert", ALBERT),
     encoder("albert", "Albert", "ForMaskedLM", {**ALBERT, "num_hidden_groups": 2}, label="albert-groups"),
+    encoder(
+        "albert",
+        "Albert",
+        "ForMaskedLM",
+        {**ALBERT, "num_hidden_layers": 2, "inner_group_num": 3},
+        label="albert-inner",
+    ),
     encoder("albert", "Albert", "ForPreTraining", {**ALBERT, **LABELS}, heads=ORDER, logits="prediction_logits"),
     *all_heads("electra", "Electra", NARROW, heads={}),
     encoder("electra", "Electra", "ForPreTraining", NARROW),

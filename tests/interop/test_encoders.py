@@ -11,9 +11,13 @@ import pytest
 import torch
 
 import tfkit
+from tfkit.core.component import spell
 from tfkit.core.errors import DataError
+from tfkit.interop.huggingface.families.albert import Albert
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.theirs import as_theirs
+from tfkit.recipe.model import blueprint_of
+from tfkit.recipe.resolved import model_values
 
 from .parity import Row, described, families, ids, randomise
 from .rows_encoders import ROWS
@@ -83,7 +87,7 @@ def test_minilm_gives_what_was_computed_elsewhere(minilm: tfkit.Run) -> None:
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type: only 'absolute'"),
         ("ernie", {"use_task_id": True}, "use_task_id: only False"),
         ("roberta", {"max_position_embeddings": 2}, "max_position_embeddings 2 leaves no room behind row 2"),
-        ("albert", {"inner_group_num": 2}, "inner_group_num: only 1"),
+        ("albert", {"inner_group_num": 2, "num_hidden_groups": 3}, "inner_group_num: 2 layers in each of 3 groups"),
         ("roformer", {"rotary_value": True}, "rotary_value: only False"),
         ("mpnet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets: only 32"),
         ("xlm", {"n_langs": 2}, "n_langs: only 1"),
@@ -101,3 +105,16 @@ def test_what_cannot_be_brought_in_is_refused_by_name(name: str, config: dict[st
     family = next(part for part in families() if part.part_name == name)
     with pytest.raises(DataError, match=re.escape(message)):
         family.recipe(config)
+
+
+@pytest.mark.parametrize(
+    ("groups", "inner", "pattern", "layers"),
+    [(1, 3, ["group", "group", "group"], 12), (2, 1, ["group*2", "group*2"], 4), (1, 1, None, 4)],
+)
+def test_groups_of_albert(groups: int, inner: int, pattern: list[str] | None, layers: int) -> None:
+    """Several layers in a group come again and again; several groups come one behind another."""
+    said = {"num_hidden_groups": groups, "inner_group_num": inner, "num_hidden_layers": 4, "hidden_size": 64}
+    model = Albert.recipe(said)
+    assert (model.get("pattern"), model["num_layers"]) == (pattern, layers)
+    written = Albert.config(spell(model_values(blueprint_of(model))), "AlbertForMaskedLM")
+    assert {key: written[key] for key in said} == said

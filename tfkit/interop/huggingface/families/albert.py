@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import class_count, named_classes
 from tfkit.interop.huggingface.families.bert import MASKED_LM, Encoder, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look, put
-from tfkit.interop.huggingface.tensors import Rule
+from tfkit.interop.huggingface.tensors import Rule, read_only
 
-GROUPS = "encoder.albert_layer_groups"
+# the places of their layers: several in one group, or one in each of several
+INSIDE = "encoder.albert_layer_groups.0.albert_layers.{}"
+APART = "encoder.albert_layer_groups.{}.albert_layers.0"
 NAMES = {
     "attention.query": "attention.query",
     "attention.key": "attention.key",
@@ -47,7 +50,7 @@ class Albert(Encoder):
         Setting("hidden_dropout_prob", ("layer.dropout", "embedding.dropout"), 0.0),
         Setting("attention_probs_dropout_prob", "layer.attention.dropout", 0.0),
     )
-    fixed = (Fixed("tie_word_embeddings", (True,)), Fixed("inner_group_num", (1,)))
+    fixed = (Fixed("tie_word_embeddings", (True,)),)
     rules = (
         *table_rules(),
         *renamed({"encoder.embedding_hidden_mapping_in": "encoder.embedding.projection"}),
@@ -70,35 +73,52 @@ class Albert(Encoder):
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
-        """Their groups are numbered; with us the first layer of a group has its weights."""
-        names = {
-            f"{GROUPS}.{group}.albert_layers.0.{theirs}": f"encoder.layers.{layer}.{ours}"
-            for group, layer in enumerate(_first_layers(blueprint))
-            for theirs, ours in NAMES.items()
-        }
-        return (*super().rules_of(blueprint), *renamed(names))
+        """Their groups and the layers of a group are numbered; with us the first layer that uses weights has them."""
+        entries = blueprint.last.entries
+        first = [entries.index(entry) for entry in dict.fromkeys(entries)]
+        inside, apart = (_layer_rules(place, first) for place in (INSIDE, APART))
+        if list(entries) != sorted(entries):  # the layers of the only group come again and again
+            return (*super().rules_of(blueprint), *inside)
+        return (*super().rules_of(blueprint), *apart, *read_only(*inside))  # of one turn, either may be meant
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
         if "sentence_order" in model.get("heads", {}):
             put(model, "heads.sentence_order.num_classes", class_count(config))
-        groups, count = int(config.get("num_hidden_groups", 1)), model["num_layers"]
+        groups, inner = (int(config.get(key, 1)) for key in ("num_hidden_groups", "inner_group_num"))
+        if groups > 1 and inner > 1:
+            raise DataError(
+                f"config.json: inner_group_num: {inner} layers in each of {groups} groups cannot be brought in; "
+                "several layers can where num_hidden_groups is 1"
+            )
+        count = model["num_layers"]
         if groups > 1:
             numbers = [int(layer / (count / groups)) for layer in range(count)]
             model["layers"] = {GROUP: {}}
             model["pattern"] = [f"{GROUP}*{numbers.count(group)}" for group in dict.fromkeys(numbers)]
+        elif inner > 1:
+            model |= {"layers": {GROUP: {}}, "pattern": [GROUP] * inner, "num_layers": count * inner}
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
         super().to_config(config, model)
-        config["num_hidden_groups"] = len(model.get("pattern", [GROUP]))
+        pattern, count = model.get("pattern", [GROUP]), model["num_layers"]
+        inside = 1 < len(pattern) < count and all(entry.endswith("*1") for entry in pattern)  # taken several times
+        config["num_hidden_groups"] = 1 if inside else len(pattern)
+        config["inner_group_num"] = len(pattern) if inside else 1
+        if inside:
+            config["num_hidden_layers"] = count // len(pattern)
         order = look(model, "heads.sentence_order.num_classes")
         if order is not None:
             config |= named_classes([f"LABEL_{number}" for number in range(order)])
 
 
-def _first_layers(blueprint: Blueprint) -> list[int]:
-    """The first layer of each pattern entry."""
-    entries = blueprint.last.entries
-    return [entries.index(entry) for entry in dict.fromkeys(entries)]
+def _layer_rules(place: str, layers: Sequence[int]) -> tuple[Rule, ...]:
+    """The rules of those layers of ours; theirs stand at `place`, numbered."""
+    names = {
+        f"{place.format(number)}.{theirs}": f"encoder.layers.{layer}.{ours}"
+        for number, layer in enumerate(layers)
+        for theirs, ours in NAMES.items()
+    }
+    return renamed(names)

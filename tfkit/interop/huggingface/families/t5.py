@@ -138,7 +138,7 @@ class T5(Family):
     @classmethod
     def to_stored(cls, model: Tree, theirs: Mapping[str, Tensor]) -> list[str]:
         """An output that the files hold beside the table is no table, whatever config.json says."""
-        own, table = (theirs[name] if name in theirs else None for name in ("lm_head.weight", "shared.weight"))
+        own, table = (theirs.get(name) for name in ("lm_head.weight", "shared.weight"))
         tied = look(model, "head.tied")
         if not tied or own is None or table is None or torch.equal(own, table):
             return []
