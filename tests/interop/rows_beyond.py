@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .parity import Row
+from .rows_classic import PAIR
 from .rows_encoders import LABELS, POOLER, SPAN, TINY
 
 # so long that the windows are computed in tiles
@@ -23,7 +26,22 @@ def row(model: str, **more: object) -> Row:
     return Row("longformer", "LongformerConfig", f"Longformer{model}", settings, **SHARED, **more)
 
 
+LED: dict[str, Any] = {
+    **PAIR, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 40, "decoder_ffn_dim": 48, "attention_window": [4, 8],
+    "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 48,
+}  # fmt: skip
+
+
+def led(model: str, **more: Any) -> Row:
+    """A row of LED."""
+    return Row("led", "LEDConfig", f"LED{model}", LED, kind="encoder_decoder", marks=True, length=24, **more)
+
+
 ROWS = (
+    led("ForConditionalGeneration"),
+    led("Model"),
+    led("ForQuestionAnswering", logits=SPAN),
     row("ForMaskedLM"),
     row("ForSequenceClassification"),
     row("ForTokenClassification"),

@@ -109,7 +109,7 @@ def test_the_same_greedy_continuation(pair: Pair) -> None:
     source = ids(1, row.length, seed=8)
     tokens = source if row.kind == "decoder" else torch.tensor([[2]])
     begin = tokens.shape[1]
-    more = {} if row.kind == "decoder" else {"input_ids": source}
+    more = {} if row.kind == "decoder" else {"input_ids": source, **extra(row, (1, row.length))}
     name = "input_ids" if row.kind == "decoder" else "decoder_input_ids"
     state = pair.ours.new_state() if pair.ours.caches and not row.stretches else None
     theirs = ours = tokens

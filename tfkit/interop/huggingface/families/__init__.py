@@ -35,6 +35,7 @@ from tfkit.interop.huggingface.families.gptj import GPTJ, CodeGen
 from tfkit.interop.huggingface.families.granite import Granite, HyperClovaX
 from tfkit.interop.huggingface.families.granite_moe import GraniteMoe, GraniteMoeShared
 from tfkit.interop.huggingface.families.jina import Gte, JinaEmbeddingsV3, NomicBert
+from tfkit.interop.huggingface.families.led import LED
 from tfkit.interop.huggingface.families.llama import Llama
 from tfkit.interop.huggingface.families.llama4 import Llama4
 from tfkit.interop.huggingface.families.longformer import Longformer
@@ -72,6 +73,7 @@ __all__ = [
     "FSMT",
     "GPT2",
     "GPTJ",
+    "LED",
     "M2M100",
     "MPT",
     "MT5",

@@ -31,17 +31,20 @@ class Longformer(Roberta):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
-        sizes = config.get("attention_window", 512)
-        if isinstance(sizes, list):
-            if len(sizes) != model["num_layers"]:
-                raise DataError(
-                    f"config.json: attention_window: {len(sizes)} windows for {model['num_layers']} layers; one each"
-                )
-            sizes = sizes[0] if len(set(sizes)) == 1 else {"per_layer": list(sizes)}
-        model["layer"]["mask"] = [{"type": "window", "size": sizes}, {"type": "global_tokens"}]
+        model["layer"]["mask"] = windows_of(config, model["num_layers"])
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
         super().to_config(config, model)
         masks = [layer["mask"] or model["mask"] for layer in spelled_layers(model)]
         config["attention_window"] = [mask[0]["size"] for mask in masks]
+
+
+def windows_of(config: Mapping[str, Any], count: int) -> list[Tree]:
+    """The masks of `count` layers: a window, of one size or of one for each layer, and the tokens that see all."""
+    sizes = config.get("attention_window", 512)
+    if isinstance(sizes, list):
+        if len(sizes) != count:
+            raise DataError(f"config.json: attention_window: {len(sizes)} windows for {count} layers; one each")
+        sizes = sizes[0] if len(set(sizes)) == 1 else {"per_layer": list(sizes)}
+    return [{"type": "window", "size": sizes}, {"type": "global_tokens"}]
