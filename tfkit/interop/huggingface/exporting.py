@@ -77,10 +77,10 @@ def _written(folder: Path) -> Iterator[Path]:
 
 def _their_tensors(blueprint: Blueprint, family: type[Family], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Their weights, and the constants that their files hold beside them."""
-    constants = {
-        f"{family.prefix_of(name, blueprint)}{name}": value for name, value in family.constants(blueprint).items()
+    constants = family.constants(blueprint).items()
+    return to_theirs(family, ours, blueprint) | {
+        f"{family.prefix_of(name, blueprint)}{name}": value.to(_dtype(ours)) for name, value in constants
     }
-    return to_theirs(family, ours, blueprint) | {name: torch.tensor(value) for name, value in constants.items()}
 
 
 def has_tokenizer(run: Run) -> bool:
@@ -119,10 +119,15 @@ def _labels(run: Run, kept: Path, theirs: Theirs) -> dict[str, Any]:
 
 def _facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """What every config.json says besides its architecture."""
-    dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
     paired = blueprint.encoder is not None and blueprint.decoder is not None
-    return {"dtype": str(dtype).removeprefix("torch."), **({"is_encoder_decoder": True} if paired else {})}
+    dtype = str(_dtype(tensors)).removeprefix("torch.")
+    return {"dtype": dtype, **({"is_encoder_decoder": True} if paired else {})}
+
+
+def _dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """The dtype of the numbers that are no whole ones, float32 where they differ."""
+    dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
 def _ids(run: Run) -> dict[str, int | None]:

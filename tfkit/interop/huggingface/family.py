@@ -95,9 +95,17 @@ class Family(Component):
         return (*cls.head_rules.get(head, ()), *cls.rules)
 
     @classmethod
-    def constants(cls, blueprint: Blueprint) -> Mapping[str, float]:
-        """Numbers that their files hold among the weights, each a tensor, by the names of the rules; mostly none."""
+    def constants(cls, blueprint: Blueprint) -> Mapping[str, Tensor]:
+        """Tensors that their files need and that say nothing of ours, by the names of the rules; mostly none."""
         return {}
+
+    @classmethod
+    def as_read(cls, model: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A spelled-out model as `recipe` reads it from the config that `config` writes of it.
+
+        It differs where theirs needs a part that changes nothing, whose tensors are among the `constants`.
+        """
+        return model
 
     @classmethod
     def prefix_of(cls, name: str, blueprint: Blueprint) -> str:

@@ -18,13 +18,15 @@ SCALED = ("llama3", "yarn", "longrope")  # their types that name the longest tex
 class Rope:
     """What a family's rotary positions are where its config.json says nothing, and what it means by some words.
 
-    `alpha`: a dynamic scaling with an alpha is a larger theta. `scores`: yarn's mscale_all_dim multiplies all scores.
+    `partial`: whether their implementation can turn a part of each head; one that cannot reads no fraction. `alpha`: a
+    dynamic scaling with an alpha is a larger theta. `scores`: yarn's mscale_all_dim multiplies all scores.
     """
 
     theta: float = 10000.0
     fraction: float = 1.0
     layout: str = "halves"
     clockwise: bool = False
+    partial: bool = False
     alpha: bool = False
     scores: bool = False
 
@@ -32,13 +34,11 @@ class Rope:
         """The position part; `said` are the rope_parameters where a config has several."""
         if said is None:
             said = look(config, "rope_parameters") or look(config, "rope_scaling") or {}
-        theta, fraction = (
-            first(said.get(key), config.get(key), config.get(old), default)
-            for key, old, default in (
-                ("rope_theta", "rotary_emb_base", self.theta),
-                ("partial_rotary_factor", "rotary_pct", self.fraction),
-            )
-        )
+        theta = first(said.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), self.theta)
+        fraction = self.fraction
+        if self.partial:
+            key = "partial_rotary_factor"
+            fraction = first(said.get(key), config.get(key), config.get("rotary_pct"), self.fraction)
         part = {"type": "rotary", "theta": float(theta), "fraction": float(fraction), "layout": self.layout}
         return {**part, "clockwise": self.clockwise, "scaling": self._scaling(said, config)}
 
@@ -96,8 +96,10 @@ class Rope:
         """The rope_parameters of a spelled-out part; raises DataError where they have no word for it."""
         if (part["layout"], part["clockwise"]) != (self.layout, self.clockwise):
             raise DataError(f"rotary positions of the layout {part['layout']!r} have no word there")
+        if not self.partial and part["fraction"] != self.fraction:
+            raise DataError(f"rotary positions that turn {part['fraction']} of each head have no word there")
         said: Tree = {"rope_type": "default", "rope_theta": part["theta"]}
-        if part["fraction"] != 1 or self.fraction != 1:
+        if self.partial:
             said["partial_rotary_factor"] = part["fraction"]
         scaling = part["scaling"]
         return said if scaling is None else said | self._written(scaling, config)

@@ -62,14 +62,29 @@ class Setting:
         return self.words[value]
 
     def write(self, value: Any) -> Any:
-        """Our value as theirs; raises DataError where they have no word for it."""
-        if self.words is None or value is None:
+        """Our value as theirs; raises DataError where they have no word for it, or only one of another kind."""
+        if value is None:
+            return None
+        if self.words is None:
+            kind = bool if isinstance(self.default, bool) else (int, float) if _is_number(self.default) else object
+            if not isinstance(value, kind) or (_is_number(self.default) and isinstance(value, bool)):
+                raise DataError(f"{self.theirs} has no word for {value!r}")
             return value
         word = value.get("type") if isinstance(value, Mapping) else value  # a part that is spelled out
         for theirs, ours in self.words.items():
             if ours == word:
                 return theirs
         raise DataError(f"{self.theirs} has no word for {value!r}")
+
+
+@dataclass(frozen=True)
+class Factor(Setting):
+    """A number that theirs always says; what ours leaves to the model has no word there."""
+
+    def write(self, value: Any) -> Any:
+        if not _is_number(value):
+            raise DataError(f"{self.theirs} has no word for {value!r}")
+        return value
 
 
 @dataclass(frozen=True)
@@ -125,6 +140,10 @@ class Fixed:
         if value not in self.values:
             allowed = " or ".join(map(repr, self.values))
             raise DataError(f"config.json: {self.theirs}: only {allowed} can be brought in, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def look(tree: Mapping[str, Any], dotted: str, default: Any = None) -> Any:

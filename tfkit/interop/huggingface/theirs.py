@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,27 +69,34 @@ def _is_same(family: type[Family], config: Mapping[str, Any], model: Mapping[str
         if model.get("head") is None and not model.get("heads"):
             recipe.pop("heads", None)  # their class has a pooler that their files may leave out
         read = spell(model_values(blueprint_of(recipe)))
+        wanted = family.as_read(model)
     except Exception:  # so too
         return False
-    return _essence(read, model) == _essence(model, read)
+    return _essence(read, wanted) == _essence(wanted, read)
 
 
 def _loads(config: Mapping[str, Any]) -> bool:
-    """Whether transformers has the class of a config; where it is not installed, that is taken for granted."""
+    """Whether transformers has the class of a config and takes its values; taken for granted where it is missing."""
     try:
         import transformers
     except ImportError:
         return True
-    return config["model_type"] in transformers.CONFIG_MAPPING and set(config["architectures"]) <= set(
-        dir(transformers)
-    )
+    known = config["model_type"] in transformers.CONFIG_MAPPING
+    if not known or not set(config["architectures"]) <= set(dir(transformers)):
+        return False
+    values = {key: value for key, value in config.items() if key != "model_type"}
+    try:
+        transformers.CONFIG_MAPPING[config["model_type"]](**values)
+    except Exception:  # whatever their validation raises
+        return False
+    return True
 
 
 def _essence(model: Mapping[str, Any], other: Any, width: int | None = None) -> dict[str, Any]:
     """What of a spelled-out model its outputs depend on; a length counts where `other` says one too.
 
-    A size that says what its absence means is left out: heads as wide as `width`, the stack's, allows, keys and values
-    for each of them.
+    What says the same as its absence is left out: heads as wide as `width`, the stack's, allows, keys and values for
+    each of them, scores divided by the root of a head's width.
     """
     width = model.get("d_model", width)
     kept: dict[str, Any] = {}
@@ -102,4 +110,7 @@ def _essence(model: Mapping[str, Any], other: Any, width: int | None = None) -> 
         kept["num_kv_heads"] = None
     if heads and width and kept.get("head_dim") == width // heads:
         kept["head_dim"] = None
+    if heads and width and isinstance(kept.get("scale"), float):
+        usual = ((kept["head_dim"] or width // heads) + kept.get("rotary_head_dim", 0)) ** -0.5
+        kept["scale"] = None if math.isclose(kept["scale"], usual, rel_tol=1e-9) else kept["scale"]
     return kept

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
@@ -15,6 +18,7 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amen
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
+TYPES = "embeddings.token_type_embeddings.weight"
 PRE_NORM: Tree = {"layer": {"residual": "pre_norm"}, "embedding": {"norm": None}}
 MASKED_LM: Tree = {"type": "masked_lm", "tied": True}
 CLASSIFIER: Tree = {"type": "classifier", "activation": "tanh"}
@@ -38,7 +42,7 @@ def table_rules(norm: str = "LayerNorm") -> tuple[Rule, ...]:
     return (
         Rule("embeddings.word_embeddings.weight", "encoder.embedding.tokens.weight"),
         Rule("embeddings.position_embeddings.weight", "encoder.position.0.table.weight"),
-        Rule("embeddings.token_type_embeddings.weight", "encoder.embedding.segments.weight"),
+        Rule(TYPES, "encoder.embedding.segments.weight"),
         Rule(f"embeddings.{norm}.{{kind}}", "encoder.embedding.norm.{kind}"),
     )
 
@@ -112,6 +116,7 @@ class Encoder(Family):
         Fixed("tie_word_embeddings", (True,)),
     )
     ignored: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "embeddings.token_type_ids")
+    untyped: ClassVar[bool] = False  # whether theirs runs without a table of token types
     head_activation: ClassVar[str | None] = None  # of a masked_lm; None: that of the feed-forward
 
     @classmethod
@@ -138,6 +143,25 @@ class Encoder(Family):
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
         say_classes(config, model)
+        if config.get("type_vocab_size") == 0 and not cls.untyped:
+            config["type_vocab_size"] = 1  # of zeros
+
+    @classmethod
+    def as_read(cls, model: Mapping[str, Any]) -> Mapping[str, Any]:
+        return laid(model, {"embedding": {"segments": 1}}) if cls._adds_types(model["embedding"]["segments"]) else model
+
+    @classmethod
+    def constants(cls, blueprint: Blueprint) -> Mapping[str, Tensor]:
+        """A type that adds nothing, where there are none: theirs cannot run without one."""
+        table: Any = blueprint.last.embedding
+        if not cls._adds_types(table.segments):
+            return {}
+        return {TYPES: torch.zeros(1, table.d_embedding or blueprint.last.d_model)}
+
+    @classmethod
+    def _adds_types(cls, segments: int) -> bool:
+        says = any(row.theirs == "type_vocab_size" for row in cls.settings)
+        return says and not segments and not cls.untyped
 
 
 @register("family", "bert")

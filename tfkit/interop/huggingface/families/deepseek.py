@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
@@ -70,6 +70,7 @@ class LatentShell(Llama):
 
     rope = Rope(layout="interleaved", scores=True)
     derived = ("num_key_value_heads", "head_dim", "qk_head_dim")
+    either: ClassVar[bool] = False  # whether rope_interleave says the layout of what turns
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
@@ -83,7 +84,7 @@ class LatentShell(Llama):
     @classmethod
     def position(cls, config: Mapping[str, Any], name: str) -> Any:
         position = super().position(config, name)
-        said = config.get("rope_interleave")
+        said = config.get("rope_interleave") if cls.either else None
         return position if said is None else {**position, "layout": "interleaved" if said else "halves"}
 
     @classmethod
@@ -94,8 +95,10 @@ class LatentShell(Llama):
     @classmethod
     def say_positions(cls, config: Tree, layers: Any) -> None:
         position = layers[0]["position"]
-        config["rope_interleave"] = position["layout"] == "interleaved"
-        config["rope_parameters"] = cls.rope.write({**position, "layout": cls.rope.layout}, config)
+        if cls.either:
+            config["rope_interleave"] = position["layout"] == "interleaved"
+            position = {**position, "layout": cls.rope.layout}
+        config["rope_parameters"] = cls.rope.write(position, config)
 
 
 def latent_bias(config: Mapping[str, Any]) -> Any:
@@ -175,7 +178,7 @@ class DeepseekV3(LatentExperts):
     settings = (*LatentExperts.settings, NORMALIZED)
     fixed = (EVERY_LAYER, Fixed("scoring_func", ("sigmoid",)), Fixed("topk_method", ("noaux_tc",)))
     dense_layers = 3
-    ahead = True
+    ahead = either = True
 
 
 @register("family", "glm4_moe_lite")
@@ -203,7 +206,7 @@ class Glm4Moe(Grouped):
         *(*ROUTED, *GROUPS, NORMALIZED),
     )
     rules = (*ENDS, *NORMS, *ATTENTION, *MIXTURE_RULES)
-    rope = Rope(fraction=0.5)
+    rope = Rope(fraction=0.5, partial=True)
     dense_layers = 1
     ahead = True
 
@@ -228,4 +231,4 @@ class Youtu(LatentShell):
     heads = heads_of("Youtu")
     settings = (*amended(Llama.settings, without=(*BY_HEAD, "mlp_bias")), *RANKS)
     rules = (*ENDS, *NORMS, *LATENT_RULES, *GATED)
-    ties = True
+    ties = either = True

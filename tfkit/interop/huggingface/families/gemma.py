@@ -6,13 +6,23 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, ByType, Llama, heads_of, norm_rules
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.families.llama import (
+    ATTENTION,
+    ENDS,
+    GATED,
+    ByType,
+    Llama,
+    head_width,
+    heads_of,
+    norm_rules,
+)
+from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope, first
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Power, Setting, amended
 
-WORDS = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS, "gelu": "gelu_tanh"}  # the first files say gelu
+TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the word that is written comes first
+FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # the files of the first Gemma say gelu and mean this one
 SIZES = (
     Setting("vocab_size", "vocab_size", 256000),
     Setting("max_position_embeddings", "max_length", 8192),
@@ -46,7 +56,7 @@ class Gemma(Llama):
         Setting("num_attention_heads", "layer.attention.num_heads", 16),
         Setting("num_key_value_heads", "layer.attention.num_kv_heads", 16),
         Setting("intermediate_size", "layer.feedforward.d_ff", 24576),
-        Setting("hidden_act", "layer.feedforward.activation", "gelu_pytorch_tanh", WORDS),
+        Setting("hidden_act", "layer.feedforward.activation", "gelu_pytorch_tanh", FIRST_WORDS),
         without=("mlp_bias",),
     )
     fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("use_bidirectional_attention", (None, False)),)
@@ -63,7 +73,7 @@ class Gemma2(Gemma):
     settings = amended(
         Gemma.settings,
         *SIZES,
-        Setting("hidden_activation", "layer.feedforward.activation", "gelu_pytorch_tanh", WORDS),
+        Setting("hidden_activation", "layer.feedforward.activation", "gelu_pytorch_tanh", TANH),
         Power("query_pre_attn_scalar", "layer.attention.scale", 256, power=-0.5),
         Setting("attn_logit_softcapping", "layer.attention.softcap", 50.0),
         without=("hidden_act",),
@@ -81,6 +91,12 @@ class Gemma2(Gemma):
         *GATED,
     )
     listed, period, window = True, (SLIDING, FULL), 4096
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        if config["query_pre_attn_scalar"] is None:
+            config["query_pre_attn_scalar"] = head_width(model)
 
 
 @register("family", "vaultgemma")

@@ -42,7 +42,7 @@ class Glm(Llama):
         without=("mlp_bias",),
     )
     rules = (*ENDS, *NORMS, *ATTENTION, *FEEDFORWARD)
-    rope = Rope(fraction=0.5, layout="interleaved")
+    rope = Rope(fraction=0.5, layout="interleaved", partial=True)
 
 
 @register("family", "glm4")

@@ -60,7 +60,7 @@ class GPTNeoX(ClassicDecoder):
     tied: ClassVar = dict.fromkeys(("embed_out.weight", "lm_head.weight"), "embed_in.weight")
     ignored = tuple(f"layers.{{layer}}.attention.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq"))
     ties = False
-    rope: ClassVar[Rope] = Rope(fraction=0.25)
+    rope: ClassVar[Rope] = Rope(fraction=0.25, partial=True)
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
@@ -103,7 +103,7 @@ class GPTNeoXJapanese(GPTNeoX):
     )
     rules = (Rule(f"{THEIRS}.attention.dense_bias", f"{LAYER}.attention.output.bias"), *GPTNeoX.rules)
     prefix = "gpt_neox_japanese."
-    ties, rope = True, Rope(fraction=1.0)
+    ties, rope = True, Rope(partial=True)
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:

@@ -6,15 +6,21 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.llama import NORMS, Llama, heads_of, norm_rules
+from tfkit.interop.huggingface.families.llama import NORMS, Llama, head_width, heads_of, norm_rules
 from tfkit.interop.huggingface.family import Tree, spelled
-from tfkit.interop.huggingface.settings import Power, Setting, amended, put
+from tfkit.interop.huggingface.settings import Factor, Power, Setting, amended, put
 
 MULTIPLIERS = (
-    Setting("embedding_multiplier", "embedding.scale", 1.0),
-    Setting("residual_multiplier", "layer.residual.branch_scale", 1.0),
+    Factor("embedding_multiplier", "embedding.scale", 1.0),
+    Factor("residual_multiplier", "layer.residual.branch_scale", 1.0),
     Setting("attention_multiplier", "layer.attention.scale", 1.0),
 )
+
+
+def say_scale(config: Tree, model: Mapping[str, Any]) -> None:
+    """Say the factor on the scores, which a recipe may leave to the width of the heads."""
+    if config["attention_multiplier"] is None:
+        config["attention_multiplier"] = head_width(model) ** -0.5
 
 
 @register("family", "granite")
@@ -25,6 +31,11 @@ class Granite(Llama):
     heads = heads_of("Granite")
     settings = amended(Llama.settings, *MULTIPLIERS, without=("head_dim",))
     head_settings: ClassVar[tuple[Setting, ...]] = (Power("logits_scaling", "head.scale", 1.0, power=-1.0),)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        say_scale(config, model)
 
 
 @register("family", "hyperclovax")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.granite import MULTIPLIERS, Granite
+from tfkit.interop.huggingface.families.granite import MULTIPLIERS, Granite, say_scale
 from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, NORMS, THEIRS, heads_of
 from tfkit.interop.huggingface.families.sparse import (
     APART,
@@ -50,6 +50,11 @@ class GraniteMoe(Sparse):
             Rule(f"{BLOCK}.experts.down_proj", f"{STACKS}.down.weight"),
         ),
     )
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        say_scale(config, model)
 
 
 @register("family", "granitemoeshared")

@@ -113,7 +113,7 @@ class Gte(Turning):
     prefix, unprefixed = "gte.", ("lm_head.", "classifier.")
     tied: ClassVar = {"lm_head.decoder.weight": "embeddings.word_embeddings.weight"}
     dropped = ("pooler.dense.{kind}",)
-    rope = Rope(theta=160000.0)
+    rope, untyped = Rope(theta=160000.0), True
     head_activation = "gelu"
 
 

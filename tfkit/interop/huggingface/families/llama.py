@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.family import Family, Tree
+from tfkit.interop.huggingface.family import Family, Tree, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
 from tfkit.interop.huggingface.rotary import Rope, first
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, look, put
@@ -183,7 +183,8 @@ class Llama(Family):
         elif len(set(types)) > 1:
             raise DataError("all layers have a window there, or none")
         if cls.listed or cls.period != (FULL,):
-            config["sliding_window"] = next(iter(sizes), None)
+            # theirs makes the mask of a window where a config lists types, though none of them has one
+            config["sliding_window"] = next(iter(sizes), cls.window if cls.listed else None)
 
     @classmethod
     def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
@@ -195,6 +196,12 @@ def tie(model: Tree, config: Mapping[str, Any], default: bool) -> None:
     """Say whether the head uses the token table."""
     if model["head"] != "none":
         put(model, "head.tied", bool(config.get("tie_word_embeddings", default)))
+
+
+def head_width(model: Mapping[str, Any]) -> int:
+    """The width of a head of a spelled-out model."""
+    heads: int = spelled(model, "layer.attention.num_heads")
+    return int(spelled(model, "layer.attention.head_dim") or spelled(model, "d_model") // heads)
 
 
 def types_of(layers: Sequence[Tree]) -> list[str]:

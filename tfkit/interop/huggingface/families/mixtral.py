@@ -144,7 +144,7 @@ class MiniMaxM2(Sparse):
     )
     fixed = (NO_JITTER,)
     rules = (*ENDS, *NORMS, *ATTENTION, *BY_NUMBER, *selection_rules("block_sparse_moe", "mlp", "mlp.gate"))
-    rope = Rope(theta=5000000.0)
+    rope = Rope(theta=5000000.0, partial=True)
 
     @classmethod
     def position(cls, config: Mapping[str, Any], name: str) -> Any:

@@ -55,7 +55,7 @@ class Phi3(Llama):
         Rule(f"{THEIRS}.mlp.gate_up_proj.{{kind}}", GATE_UP),
         *feedforward_rules(down="down_proj"),
     )
-    period = (SLIDING,)
+    rope, period = Rope(partial=True), (SLIDING,)
 
     @classmethod
     def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
@@ -98,7 +98,7 @@ class Phi(Llama):
         *attention_rules("dense", ("q_layernorm", "k_layernorm")),
         *feedforward_rules(up="fc1", down="fc2"),
     )
-    rope = Rope(fraction=0.5)
+    rope = Rope(fraction=0.5, partial=True)
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+from torch import Tensor
+
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
@@ -85,8 +88,8 @@ class Apertus(Llama):
     }
 
     @classmethod
-    def constants(cls, blueprint: Blueprint) -> Mapping[str, float]:
-        values = {"beta": 0.5, "eps": -1e-6}
+    def constants(cls, blueprint: Blueprint) -> Mapping[str, Tensor]:
+        values = {"beta": torch.tensor(0.5), "eps": torch.tensor(-1e-6)}
         layers = range(blueprint.last.num_layers)
         return {f"layers.{layer}.mlp.act_fn.{name}": value for layer in layers for name, value in values.items()}
 
@@ -111,7 +114,7 @@ class Nemotron(Llama):
         without=("rms_norm_eps",),
     )
     rules = RULES
-    rope = Rope(fraction=0.5)
+    rope = Rope(fraction=0.5, partial=True)
 
 
 @register("family", "jais2")

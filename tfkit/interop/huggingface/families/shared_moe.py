@@ -118,10 +118,11 @@ class AriaText(Sparse):
     heads = heads_of("AriaText")
     settings = (
         *SHELL,
-        *expert_settings("moe_num_experts", "moe_topk", "intermediate_size"),
+        *amended(expert_settings("moe_num_experts", "moe_topk", "intermediate_size"), without=("hidden_act",)),
         Setting("moe_num_shared_experts", "layer.feedforward.num_shared", 2),
     )
-    fixed = (Fixed("mlp_bias", (False,)),)
+    # another activation is that of the expert for all tokens alone
+    fixed = (Fixed("mlp_bias", (False,)), Fixed("hidden_act", ("silu", "swish")))
     rules = (
         *(*ENDS, *NORMS, *ATTENTION, *shared_rules()),
         Rule(f"{THEIRS}.mlp.router.weight", f"{FEEDFORWARD}.router.projection.weight"),

@@ -48,7 +48,7 @@ class StableLM(Llama):
         ),
         *GATED,
     )
-    rope = Rope(fraction=0.25)
+    rope = Rope(fraction=0.25, partial=True)
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
