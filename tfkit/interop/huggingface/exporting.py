@@ -19,7 +19,7 @@ from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.folder import target_folder, whole_folder
 from tfkit.interop.huggingface.importing import THEIRS, own_tensors
-from tfkit.interop.huggingface.own import BESIDE, MODELING, SOURCES, head_classes, own_config, write_sources
+from tfkit.interop.huggingface.own import MODELING, SOURCES, head_classes, own_config, write_sources
 from tfkit.interop.huggingface.special import GENERATION, THEIR_IDS, TOKENIZER_CONFIG, TOKENS_MAP, read_optional
 from tfkit.interop.huggingface.theirs import Theirs, as_theirs
 from tfkit.interop.huggingface.tokenizer_files import CHAT, write_tokenizer
@@ -67,7 +67,7 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
             write_json(folder / GENERATION, read_optional(kept / GENERATION) or known)
         if has_tokenizer(run):
             write_tokenizer(run, kept, folder)
-    return Exported(goal.path, theirs, auto_class(run.blueprint, theirs is not None))
+    return Exported(goal.path, theirs, auto_class(run.blueprint))
 
 
 def _written(folder: Path) -> Iterator[Path]:
@@ -88,13 +88,10 @@ def has_tokenizer(run: Run) -> bool:
     return (run.folder / TOKENIZER).is_file()
 
 
-def auto_class(blueprint: Blueprint, is_theirs: bool) -> str:
-    """Their class that loads such a model with its head, or without one where we bring no class for it."""
+def auto_class(blueprint: Blueprint) -> str:
+    """Their class that loads such a model with its head, or without one where they have no class for it."""
     classes = head_classes(blueprint)
-    if classes is not None:
-        return classes[0]
-    name = "" if blueprint.head is None else blueprint.head.part.part_name
-    return BESIDE.get(name, "AutoModel") if is_theirs else "AutoModel"
+    return "AutoModel" if classes is None else classes[0]
 
 
 def _said(run: Run) -> tuple[str, ...]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
+from tfkit.core.errors import DataError, TfkitError, TfkitWarning
+from tfkit.core.registry import is_shipped
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.known import families
 from tfkit.recipe.model import blueprint_of
@@ -34,18 +38,83 @@ def as_theirs(blueprint: Blueprint, first: Sequence[str] = ()) -> Theirs | None:
     """What the model is with them, or None where no family says it; `first` names a family and a class to begin with.
 
     A family counts where its config, read back, gives the same architecture; dropout and initialisation may differ. One
-    whose code only its authors have does not count, as far as the transformers that is installed can tell.
+    whose code only its authors have does not count, as far as the transformers that is installed can tell. Warns where
+    the family in `first` does not say the model, and where none does and a map of the user's own has failed.
     """
     model = _bounded(spell(model_values(blueprint)))
     known = families()
     preferred = [*first, *FIRST]
     names = sorted(known, key=lambda name: (preferred.index(name) if name in preferred else len(preferred), name))
+    why: dict[str, Exception] = {}
+    found = None
     for name in names:
         for head_class in sorted(known[name].heads, key=lambda said: said not in first):
-            config = _config(known[name], head_class, model)
-            if config is not None and _is_same(known[name], config, model) and _loads(config):
-                return Theirs(known[name], head_class, config)
-    return None
+            try:
+                found = _said_by(known[name], head_class, model)
+                break
+            except Absent:
+                continue
+            except Exception as error:  # whatever a map raises for a model that has not the parts it looks for
+                why.setdefault(name, error)
+        if found is not None:
+            break
+    _warn(found, first, why, known)
+    return found
+
+
+class Unlike(DataError):
+    """A family's config does not say all of a model."""
+
+
+class Absent(DataError):
+    """The transformers that is installed has no class of a family."""
+
+
+def _said_by(family: type[Family], head_class: str, model: Mapping[str, Any]) -> Theirs:
+    """The model as a family says it; raises Unlike where it does not, Absent, and whatever the map raises."""
+    config = family.config(model, head_class)
+    recipe = family.recipe(config)
+    if model.get("head") is None and not model.get("heads"):
+        recipe.pop("heads", None)  # their class has a pooler that their files may leave out
+    read = spell(model_values(blueprint_of(recipe)))
+    wanted = family.as_read(model)
+    others = _differing(_essence(read, wanted), _essence(wanted, read))
+    if others:
+        raise Unlike(f"its config.json cannot say {', '.join(others[:6])}{', ...' if len(others) > 6 else ''}")
+    _check_loads(config)
+    return Theirs(family, head_class, config)
+
+
+def _warn(
+    found: Theirs | None, first: Sequence[str], why: Mapping[str, Exception], known: Mapping[str, type[Family]]
+) -> None:
+    """Warn of families that were expected to say the model and do not, `why` is known of each."""
+    if first and first[0] not in known:
+        told = f"this run was imported as '{first[0]}', a family that is not registered here; --import its file"
+        warnings.warn(told, TfkitWarning, stacklevel=3)
+    for name, error in why.items():
+        failed = found is None and not isinstance(error, TfkitError) and not is_shipped(known[name])
+        if failed or (name in first and (found is None or found.family.part_name != name)):
+            said = str(error) if isinstance(error, TfkitError) else f"{type(error).__name__}: {error}{_place(error)}"
+            warnings.warn(f"not written as '{name}': {' '.join(said.split())}", TfkitWarning, stacklevel=3)
+
+
+def _place(error: Exception) -> str:
+    """Where an error was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = "") -> list[str]:
+    """The dotted keys whose values differ."""
+    found = []
+    for key in {**one, **other}:
+        first, second = one.get(key), other.get(key)
+        if isinstance(first, Mapping) and isinstance(second, Mapping):
+            found += _differing(first, second, f"{place}{key}.")
+        elif first != second or (key in one) != (key in other):
+            found.append(f"{place}{key}")
+    return found
 
 
 def _bounded(model: dict[str, Any]) -> dict[str, Any]:
@@ -56,40 +125,20 @@ def _bounded(model: dict[str, Any]) -> dict[str, Any]:
     return model | stacks
 
 
-def _config(family: type[Family], head_class: str, model: Mapping[str, Any]) -> dict[str, Any] | None:
-    try:
-        return family.config(model, head_class)
-    except Exception:  # whatever it raises for a model that has not the parts it looks for
-        return None
-
-
-def _is_same(family: type[Family], config: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
-    try:
-        recipe = family.recipe(config)
-        if model.get("head") is None and not model.get("heads"):
-            recipe.pop("heads", None)  # their class has a pooler that their files may leave out
-        read = spell(model_values(blueprint_of(recipe)))
-        wanted = family.as_read(model)
-    except Exception:  # so too
-        return False
-    return _essence(read, wanted) == _essence(wanted, read)
-
-
-def _loads(config: Mapping[str, Any]) -> bool:
-    """Whether transformers has the class of a config and takes its values; taken for granted where it is missing."""
+def _check_loads(config: Mapping[str, Any]) -> None:
+    """Raise Absent or Unlike where transformers cannot make a model of a config; passes where it is not installed."""
     try:
         import transformers
     except ImportError:
-        return True
-    known = config["model_type"] in transformers.CONFIG_MAPPING
-    if not known or not set(config["architectures"]) <= set(dir(transformers)):
-        return False
+        return
+    missing = set(config["architectures"]) - set(dir(transformers))
+    if config["model_type"] not in transformers.CONFIG_MAPPING or missing:
+        raise Absent(f"this transformers has no {', '.join(missing) or config['model_type']}")
     values = {key: value for key, value in config.items() if key != "model_type"}
     try:
         transformers.CONFIG_MAPPING[config["model_type"]](**values)
-    except Exception:  # whatever their validation raises
-        return False
-    return True
+    except Exception as error:  # whatever their validation raises
+        raise Unlike(f"transformers does not take its config.json: {error}") from None
 
 
 def _essence(model: Mapping[str, Any], other: Any, width: int | None = None) -> dict[str, Any]:

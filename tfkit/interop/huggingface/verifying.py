@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import DataError, UsageError
 from tfkit.interop.huggingface.classes import OF_TEXTS
 from tfkit.interop.huggingface.files import CONFIG, folder_of, read_config
@@ -168,23 +169,47 @@ def _call(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor], 
     notes: list[str] = []
     paired = blueprint.encoder is not None and blueprint.decoder is not None
     if text is None:
-        rows = _random(blueprint.encoder.vocab_size if blueprint.encoder else blueprint.last.vocab_size, _room(run), 0)
-        said = f"{rows.shape[0]} rows of {rows.shape[1]} random tokens"
+        call = _random_input(next(blueprint.stacks()), _room(run), 0)
+        said = f"{ROWS} rows of {_room(run)} random {'tokens' if 'input_ids' in call else 'vectors'}"
     else:
         ids = run.read([text])[0]
         if not ids:
             raise UsageError("the text has no tokens, so that there is nothing to compare")
-        rows, said = torch.tensor([ids]), f"{len(ids)} tokens of the text"
+        call, said = {"input_ids": torch.tensor([ids])}, f"{len(ids)} tokens of the text"
         notes += _their_ids(folder, text, ids)
-    call = {"input_ids": rows}
+    count, length = next(iter(call.values())).shape[:2]
     if paired:
-        call["decoder_input_ids"] = _random(blueprint.last.vocab_size, _room(run), 1)[: rows.shape[0]]
-        if blueprint.head is not None and blueprint.head.part.part_name in OF_TEXTS:
-            call |= _ended(rows, call["decoder_input_ids"], dict(blueprint.special_ids).get("end"))
-    if any("global_attention_mask" in plan.needs for plan in blueprint.stacks()):
-        call["global_attention_mask"] = (torch.arange(rows.shape[1]) == 0).long().expand(rows.shape)
+        again = _random_input(blueprint.last, _room(run), 1)
+        call |= {f"decoder_{name}": values[:count] for name, values in again.items()}
+        looked_up = {"input_ids", "decoder_input_ids"} <= call.keys()
+        if looked_up and blueprint.head is not None and blueprint.head.part.part_name in OF_TEXTS:
+            call |= _ended(call["input_ids"], call["decoder_input_ids"], dict(blueprint.special_ids).get("end"))
+    marks, seen = _needed(blueprint, count, length)
+    return call | marks, said, notes + seen
+
+
+def _needed(blueprint: Blueprint, count: int, length: int) -> tuple[dict[str, Tensor], list[str]]:
+    """What masks ask of every call of `count` rows, and how it is said."""
+    needs = {name for plan in blueprint.stacks() for name in plan.needs}
+    call: dict[str, Tensor] = {}
+    notes = []
+    if "global_attention_mask" in needs:
+        call["global_attention_mask"] = (torch.arange(length) == 0).long().expand(count, length)
         notes.append("the first token sees all and is seen by all")
-    return call, said, notes
+    if "prefix_length" in needs:
+        call["prefix_length"] = torch.full((count,), max(1, length // 2))
+        notes.append(f"the first {max(1, length // 2)} tokens of a row see one another")
+    return call, notes
+
+
+def _random_input(plan: StackPlan, length: int, seed: int) -> dict[str, Tensor]:
+    """What a stack reads: tokens [rows length], or vectors where it looks none up."""
+    embedding: Any = plan.embedding
+    width = plan.d_model if embedding is None else embedding.reads(plan.shape())
+    if width is None:
+        return {"input_ids": _random(plan.vocab_size, length, seed)}
+    generator = torch.Generator().manual_seed(seed)
+    return {"inputs_embeds": torch.randn(ROWS, length, width, generator=generator)}
 
 
 def _ended(rows: Tensor, again: Tensor, end: int | None) -> dict[str, Tensor]:

@@ -126,8 +126,9 @@ class Gemma3(ByType, Gemma2):
         Gemma2.settings,
         Setting("vocab_size", "vocab_size", 262208),
         Setting("max_position_embeddings", "max_length", 131072),
-        Setting("attn_logit_softcapping", "layer.attention.softcap", None),
+        without=("attn_logit_softcapping",),
     )
+    fixed = (*Gemma2.fixed, Fixed("attn_logit_softcapping", (None,)))  # theirs takes no notice of it
     head_settings = (Setting("final_logit_softcapping", "head.softcap", None),)
     rope, local, thetas = Rope(theta=1000000.0), Rope(), {SLIDING: "rope_local_base_freq"}
 

@@ -89,9 +89,13 @@ class Apertus(Llama):
 
     @classmethod
     def constants(cls, blueprint: Blueprint) -> Mapping[str, Tensor]:
-        values = {"beta": torch.tensor(0.5), "eps": torch.tensor(-1e-6)}
+        values = {"beta": 0.5, "eps": -1e-6}
         layers = range(blueprint.last.num_layers)
-        return {f"layers.{layer}.mlp.act_fn.{name}": value for layer in layers for name, value in values.items()}
+        return {
+            f"layers.{layer}.mlp.act_fn.{name}": torch.tensor(value)
+            for layer in layers
+            for name, value in values.items()
+        }
 
 
 @register("family", "nemotron")

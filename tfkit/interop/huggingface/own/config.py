@@ -7,6 +7,8 @@ from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
+from tfkit.interop.huggingface.classes import SEVERAL, named_classes, say_classes
+from tfkit.interop.huggingface.settings import look
 from tfkit.recipe.migrate import LANGUAGE
 from tfkit.recipe.resolved import model_values
 from tfkit.run import Run
@@ -17,19 +19,22 @@ HEADS = {
     "language_model": ("AutoModelForCausalLM", "TfkitForCausalLM"),
     "masked_lm": ("AutoModelForMaskedLM", "TfkitForMaskedLM"),
     "classifier": ("AutoModelForSequenceClassification", "TfkitForSequenceClassification"),
-}
-# and of heads that we bring no class for, so that only a model of theirs is loaded with it
-BESIDE = {
-    "regression": "AutoModelForSequenceClassification",
-    "token_classifier": "AutoModelForTokenClassification",
-    "span": "AutoModelForQuestionAnswering",
+    "regression": ("AutoModelForSequenceClassification", "TfkitForSequenceClassification"),
+    "token_classifier": ("AutoModelForTokenClassification", "TfkitForTokenClassification"),
+    "span": ("AutoModelForQuestionAnswering", "TfkitForQuestionAnswering"),
 }
 PAIR = ("AutoModelForSeq2SeqLM", "TfkitForSeq2SeqLM")
 
 
 def own_config(run: Run, tied: Mapping[str, str]) -> dict[str, Any]:
-    """What names the classes, holds the recipe, and says the sizes that their tools ask a config for."""
+    """What names the classes, holds the recipe, and says the sizes that their tools ask a config for.
+
+    `tied` are the further names of tensors. Those of buffers are left out: only layers that are one share them.
+    """
     blueprint = run.blueprint
+    learned = dict(run.model.named_parameters(remove_duplicate=False))
+    tied = {f"model.{name}": f"model.{owner}" for name, owner in tied.items() if name in learned}
+    model = spell(model_values(blueprint))
     head = head_classes(blueprint)
     classes = {"AutoConfig": "TfkitConfig", "AutoModel": "TfkitModel", **({head[0]: head[1]} if head else {})}
     return {
@@ -37,9 +42,10 @@ def own_config(run: Run, tied: Mapping[str, str]) -> dict[str, Any]:
         "model_type": "tfkit",
         "auto_map": {theirs: f"{MODULE}.{ours}" for theirs, ours in classes.items()},
         **_sizes(blueprint),
+        **_outputs(run, model),
         "tie_word_embeddings": bool(tied),
-        "tied": {f"model.{name}": f"model.{owner}" for name, owner in tied.items()},
-        "recipe": {"tfkit": LANGUAGE, "model": spell(model_values(blueprint))},
+        "tied": tied,
+        "recipe": {"tfkit": LANGUAGE, "model": model},
     }
 
 
@@ -58,6 +64,14 @@ def _sizes(blueprint: Blueprint) -> dict[str, int]:
         "num_hidden_layers": plan.num_layers,
         "num_attention_heads": plan.num_heads,
         "max_position_embeddings": plan.max_length,
-        "num_labels": getattr(blueprint.head, "num_classes", None),
     }
     return {name: size for name, size in said.items() if size is not None}
+
+
+def _outputs(run: Run, model: Mapping[str, Any]) -> dict[str, Any]:
+    """What the classes of the head are called, and which problem they solve; nothing of a head without classes."""
+    said: dict[str, Any] = {}
+    say_classes(said, model)
+    if look(model, "head.independent"):
+        said["problem_type"] = SEVERAL
+    return said | (named_classes(run.labels) if said and run.labels else {})

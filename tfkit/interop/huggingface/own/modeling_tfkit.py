@@ -11,14 +11,16 @@ import einops  # noqa: F401
 import pydantic  # noqa: F401
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutput,
     CausalLMOutputWithPast,
     MaskedLMOutput,
+    QuestionAnsweringModelOutput,
     Seq2SeqLMOutput,
     SequenceClassifierOutput,
+    TokenClassifierOutput,
 )
 
 from tfkit.interop.huggingface.own.tfkit_sources import build
@@ -73,18 +75,20 @@ class TfkitPreTrainedModel(PreTrainedModel):
         return iter(())
 
     def get_input_embeddings(self) -> nn.Module:
-        """The token table of the first stack."""
+        """The token table of the first stack; what takes its place in a model that reads vectors."""
         stack = self.model.blueprint.encoder or self.model.blueprint.decoder
-        tokens: nn.Module = self.model.stack(stack.side).embedding.tokens
-        return tokens
+        embedding: nn.Module = self.model.stack(stack.side).embedding
+        return getattr(embedding, "tokens", embedding)
 
     def called(self, **call: Any) -> Any:
-        """The model's own output; arguments that are None, or that it does not have, are left out."""
+        """The model's own output; arguments that are None are left out."""
         return self.model(**{name: value for name, value in call.items() if value is not None})
 
 
-class TfkitModel(TfkitPreTrainedModel):
-    """Hidden states of the last stack."""
+class TfkitReader(TfkitPreTrainedModel):
+    """Base of the classes that read a text as a whole; they differ in what they say of it."""
+
+    with_heads = True
 
     def forward(
         self,
@@ -95,10 +99,14 @@ class TfkitModel(TfkitPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+        prefix_length: Tensor | None = None,
+        labels: Tensor | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Hidden states [batch time d_model]."""
+        """What `said` makes of the model's own output."""
         out = self.called(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -107,9 +115,90 @@ class TfkitModel(TfkitPreTrainedModel):
             inputs_embeds=inputs_embeds,
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
-            with_heads=False,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            global_attention_mask=global_attention_mask,
+            prefix_length=prefix_length,
+            with_heads=self.with_heads,
         )
-        return _given(BaseModelOutput(last_hidden_state=out.hidden), return_dict)
+        return _given(self.said(out, labels), return_dict)
+
+    def said(self, out: Any, labels: Tensor | None) -> Any:
+        """The output in transformers' words; with `labels` its loss."""
+        raise NotImplementedError
+
+
+class TfkitModel(TfkitReader):
+    """Hidden states of the last stack."""
+
+    with_heads = False
+
+    def said(self, out: Any, labels: Tensor | None) -> Any:
+        """Hidden states [batch time d_model]."""
+        return BaseModelOutput(last_hidden_state=out.hidden)
+
+
+class TfkitForMaskedLM(TfkitReader):
+    """Logits of the tokens behind masks."""
+
+    def said(self, out: Any, labels: Tensor | None) -> Any:
+        """Logits [batch time vocab]; the mean loss of `labels` (-100: none)."""
+        loss = None if labels is None else _loss(out.logits, labels)
+        return MaskedLMOutput(loss=loss, logits=out.logits)
+
+
+class TfkitForTokenClassification(TfkitReader):
+    """Logits of the classes of each token."""
+
+    def said(self, out: Any, labels: Tensor | None) -> Any:
+        """Logits [batch time classes]; the mean loss of `labels` (-100: none)."""
+        loss = None if labels is None else _loss(out.logits, labels)
+        return TokenClassifierOutput(loss=loss, logits=out.logits)
+
+
+class TfkitForSequenceClassification(TfkitReader):
+    """Logits of the classes of a text, or the one number that it stands for."""
+
+    def said(self, out: Any, labels: Tensor | None) -> Any:
+        """Logits [batch classes]; the mean loss of `labels`, whose kind is the config's problem_type."""
+        problem, logits = self.config.problem_type, out.logits
+        logits = logits if logits.dim() == 2 else logits[:, None]
+        if labels is None:
+            loss = None
+        elif problem == "regression":
+            loss = mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
+        elif problem == "multi_label_classification":
+            loss = binary_cross_entropy_with_logits(logits, labels.view_as(logits).to(logits.dtype))
+        else:
+            loss = cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+class TfkitForQuestionAnswering(TfkitReader):
+    """Where an answer begins and ends."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """What `said` makes of the model's own output; the labels are the two positions."""
+        places = (start_positions, end_positions)
+        labels = None if start_positions is None or end_positions is None else torch.stack(places, dim=-1)
+        return super().forward(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels=labels, **kwargs
+        )
+
+    def said(self, out: Any, labels: Tensor | None) -> Any:
+        """Logits [batch time] of each of the two; their mean loss."""
+        loss = None if labels is None else cross_entropy(out.logits, labels, ignore_index=-100)
+        begins, ends = out.logits.unbind(dim=-1)
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=begins, end_logits=ends)
 
 
 class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
@@ -126,6 +215,8 @@ class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
         position_ids: Tensor | None = None,
         past_key_values: Past | None = None,
         inputs_embeds: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+        prefix_length: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
@@ -142,6 +233,8 @@ class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
             attention_mask=attention_mask,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            global_attention_mask=global_attention_mask,
+            prefix_length=prefix_length,
             state=None if past is None else past.state,
         )
         loss = None if labels is None else _loss(out.logits[:, :-1], labels[:, 1:])
@@ -152,6 +245,8 @@ class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
         input_ids: Tensor,
         past_key_values: Past | None = None,
         attention_mask: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+        prefix_length: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
@@ -162,45 +257,11 @@ class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
             "input_ids": input_ids[:, seen:],
             "attention_mask": attention_mask,
             "position_ids": places,
+            "global_attention_mask": _marks(global_attention_mask, input_ids, seen),
+            "prefix_length": prefix_length,
             "past_key_values": past_key_values,
             "use_cache": use_cache,
         }
-
-
-class TfkitForMaskedLM(TfkitPreTrainedModel):
-    """Logits of the tokens behind masks."""
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Logits [batch time vocab]; with `labels` (-100: none) their mean loss."""
-        out = self.called(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=_segments(self.model, token_type_ids),
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-        )
-        loss = None if labels is None else _loss(out.logits, labels)
-        return _given(MaskedLMOutput(loss=loss, logits=out.logits), return_dict)
-
-
-class TfkitForSequenceClassification(TfkitForMaskedLM):
-    """Logits of the classes of a text."""
-
-    def forward(self, *args: Any, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: Any) -> Any:
-        """Logits [batch classes]; with `labels` [batch] their mean loss."""
-        logits = super().forward(*args, **kwargs).logits
-        loss = None if labels is None else cross_entropy(logits, labels)
-        return _given(SequenceClassifierOutput(loss=loss, logits=logits), return_dict)
 
 
 class Encoder(nn.Module):
@@ -210,12 +271,24 @@ class Encoder(nn.Module):
         super().__init__()
         object.__setattr__(self, "whole", whole)  # no submodule: it would hold itself
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> BaseModelOutput:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+        prefix_length: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
         """Hidden states [batch source d_model]."""
         whole: Any = self.whole
         first = input_ids.new_zeros(input_ids.shape[0], 1)  # the pair is called as one; this token's states are dropped
         out = whole.called(
-            input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=first, with_heads=False
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=first,
+            global_attention_mask=global_attention_mask,
+            prefix_length=prefix_length,
+            with_heads=False,
         )
         return BaseModelOutput(last_hidden_state=out.memory)
 
@@ -237,8 +310,12 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
         encoder_outputs: Any = None,
         past_key_values: Past | None = None,
+        global_attention_mask: Tensor | None = None,
+        prefix_length: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
@@ -254,9 +331,13 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
         out = self.called(
             input_ids=input_ids if memory is None else None,
             attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds if memory is None else None,
             encoder_hidden_states=None if past is not None and past.get_seq_length() else memory,
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            global_attention_mask=global_attention_mask,
+            prefix_length=prefix_length,
             state=None if past is None else past.state,
         )
         loss = None if labels is None else _loss(out.logits, labels)
@@ -269,6 +350,8 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
         past_key_values: Past | None = None,
         attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
+        global_attention_mask: Tensor | None = None,
+        prefix_length: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
@@ -278,6 +361,8 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
             "decoder_input_ids": input_ids[:, seen:],
             "attention_mask": attention_mask,
             "encoder_outputs": encoder_outputs,
+            "global_attention_mask": global_attention_mask,
+            "prefix_length": prefix_length,
             "past_key_values": past_key_values,
             "use_cache": use_cache,
         }
@@ -297,9 +382,18 @@ def _places(attention_mask: Tensor) -> Tensor:
     return (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
+def _marks(marks: Tensor | None, input_ids: Tensor, seen: int) -> Tensor | None:
+    """The marks of the tokens that are not seen yet; those that were written have none."""
+    if marks is None:
+        return None
+    written = input_ids.shape[1] - marks.shape[1]
+    return torch.cat((marks, marks.new_zeros(len(marks), written)), dim=1)[:, seen:]
+
+
 def _segments(model: Any, token_type_ids: Tensor | None) -> Tensor | None:
     """The segments, where the model has any: tokenizers of others hand them over in any case."""
-    return token_type_ids if model.blueprint.last.embedding.segments else None
+    stack = model.blueprint.encoder or model.blueprint.decoder
+    return token_type_ids if getattr(stack.embedding, "segments", 0) else None
 
 
 def _loss(logits: Tensor, labels: Tensor) -> Tensor:
