@@ -15,6 +15,7 @@ from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError, RunError, TfkitError, UsageError
 from tfkit.core.files import read_text, write_text
+from tfkit.data.tokenizer.backend import panics_told, read_backend
 from tfkit.data.tokenizer.special import ROLES, SpecialTokens, infer_roles, roles_in, with_roles
 
 
@@ -40,6 +41,7 @@ class Tokenizer:
         """The ids of `text`, no special token added; with `special` those written in the text are read as such."""
         return self.encode_batch([text], special)[0]
 
+    @panics_told()
     def encode_batch(self, texts: Sequence[str], special: bool = False, template: bool = False) -> list[list[int]]:
         """`encode` for many texts at once, in parallel; raises DataError for a text that has no ids here.
 
@@ -54,6 +56,7 @@ class Tokenizer:
             raise DataError(f"{self._first_unknown(texts)}: {error}") from error
         return [list(one.ids) for one in encoded]
 
+    @panics_told()
     def encode_with_places(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """The ids of each text, no special token among them, and which characters each stands for: begin and end.
 
@@ -94,6 +97,7 @@ class Tokenizer:
                     return f"{piece!r} is not in the vocabulary, which has no unknown token"
         return "the text cannot be encoded"
 
+    @panics_told()
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids` without special tokens; an id that no token has stands for nothing."""
         numbers = [int(id_) for id_ in ids]
@@ -149,10 +153,7 @@ class Tokenizer:
     @classmethod
     def from_json(cls, text: str, special: Mapping[str, str] | None = None) -> Tokenizer:
         """`load` from the text of a file; raises DataError."""
-        try:
-            backend = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises plain Exception
-            raise DataError(f"not a tokenizer.json of the `tokenizers` library: {error}") from error
+        backend = read_backend(text)
         if special is None:
             written = roles_in(json.loads(backend.to_str())["post_processor"])
             special = infer_roles(backend) if written is None else written

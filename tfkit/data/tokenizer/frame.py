@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from tfkit.data.tokenizer.backend import panics_told
 from tfkit.data.tokenizer.base import Tokenizer
 
 
@@ -24,6 +25,7 @@ class Frame:
         return cls(_as_tokens(start), _as_tokens(end), _as_tokens(special.get("separator", end)))
 
     @classmethod
+    @panics_told()
     def of_template(cls, tokenizer: Tokenizer) -> Frame:
         """What a tokenizer's own template adds, that of a file from elsewhere."""
         backend = tokenizer.backend

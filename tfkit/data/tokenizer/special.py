@@ -104,7 +104,7 @@ def roles_in(post_processor: Any) -> dict[str, str] | None:
     """The roles written by `with_roles`, or None when nobody wrote any."""
     for step in filter(_is_roles, _steps(post_processor)):
         marks = step["special_tokens"].items()
-        return {name.removeprefix(_PREFIX): mark["tokens"][0] for name, mark in marks if name != _ROLES}
+        return {name.removeprefix(_PREFIX): mark["tokens"][0] for name, mark in marks if mark["tokens"]}
     return None
 
 

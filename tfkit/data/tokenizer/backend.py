@@ -1,0 +1,166 @@
+"""A tokenizer.json as the `tokenizers` library takes it: checked first, since it aborts the program over some."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import tokenizers
+
+from tfkit.core.errors import DataError
+
+LARGEST_ID = 2**24
+GAP = 2**16  # how many ids beyond twice its tokens a vocabulary may leave free
+LONGEST_PATTERN = 10_000  # characters of a regular expression
+GROWTH = 1000  # how many characters may come of one
+LONGEST_PREFIX = 10_000  # characters that are set before a text
+PIECES = 1000  # tokens that a template may put around a text
+TEXTS = 2**8  # how often templates may repeat it, each taken for one text and for two
+# what holds the steps of a normalizer, ...
+SEQUENCES = ("normalizers", "pretokenizers", "decoders", "processors")
+
+
+def read_backend(text: str) -> tokenizers.Tokenizer:
+    """The library's tokenizer of a tokenizer.json; raises DataError for one that it does not take, or would die of.
+
+    Truncation and padding that are written in it are switched off.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"not a tokenizer.json: {error}") from None
+    except RecursionError:
+        raise DataError("not a tokenizer.json: nested too deeply") from None
+    if not isinstance(data, dict):
+        raise DataError("not a tokenizer.json: expected a mapping")
+    check(data)
+    if data.get("truncation") is not None or data.get("padding") is not None:
+        text = json.dumps({**data, "truncation": None, "padding": None})
+    try:
+        with panics_told():
+            return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises plain Exception
+        raise DataError(f"not a tokenizer.json of the `tokenizers` library: {error}") from None
+
+
+@contextlib.contextmanager
+def panics_told() -> Iterator[None]:
+    """Raise DataError where the library panics, as it does over a regular expression that takes too many steps."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # the class stands in no module
+            raise
+        raise DataError(f"the tokenizer gave up: {' '.join(str(error).split())}") from None
+
+
+def check(data: Mapping[str, Any]) -> None:
+    """Raise DataError for what the library takes without a word, and later runs out of memory over.
+
+    What is of another kind than the format says is left to the library, which refuses it.
+    """
+    checks: list[Callable[[], None]] = [lambda: _check_vocabulary(data)]
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        steps = list(_steps(data.get(part)))
+        checks += [partial(_check_patterns, part, steps), partial(_check_growth, part, steps)]
+    checks.append(lambda: _check_templates(list(_steps(data.get("post_processor")))))
+    for one in checks:
+        with contextlib.suppress(TypeError, AttributeError, KeyError):
+            one()
+
+
+def check_ids(ids: Iterable[tuple[str, int]], count: int) -> None:
+    """Raise DataError for ids that leave most of a vocabulary of `count` tokens empty."""
+    most = min(LARGEST_ID, 2 * count + GAP)
+    for token, id_ in ids:
+        if isinstance(id_, int) and id_ > most:
+            raise DataError(f"the token {token!r:.60} has id {id_:,}; of {count:,} tokens, ids go up to {most:,}")
+
+
+def _check_vocabulary(data: Mapping[str, Any]) -> None:
+    vocabulary = (data.get("model") or {}).get("vocab") or ()
+    added = [(token["content"], token["id"]) for token in data.get("added_tokens") or ()]
+    known = list(vocabulary.items()) if isinstance(vocabulary, Mapping) else []
+    check_ids([*known, *added], len(vocabulary) + len(added))
+
+
+def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
+    """The steps that a normalizer, a decoder, ... is made of, in order."""
+    waiting = [part]
+    while waiting:
+        step = waiting.pop()
+        below = [step[key] for key in SEQUENCES if key in step] if isinstance(step, Mapping) else []
+        if below and isinstance(below[0], list):
+            waiting += reversed(below[0])
+        elif isinstance(step, Mapping):
+            yield step
+
+
+def _check_patterns(part: str, steps: Iterable[Mapping[str, Any]]) -> None:
+    for step in steps:
+        pattern = step.get("pattern")
+        regex = pattern.get("Regex") if isinstance(pattern, Mapping) else None
+        if isinstance(regex, str) and len(regex) > LONGEST_PATTERN:
+            raise DataError(
+                f"{part}: a regular expression has {len(regex):,} characters; at most {LONGEST_PATTERN:,} are taken"
+            )
+        if "precompiled_charsmap" in step:
+            _check_charsmap(step["precompiled_charsmap"])
+
+
+def _check_charsmap(text: str) -> None:
+    """Raise DataError where the table says that it is longer than it is: so much would be allocated."""
+    try:
+        table = base64.b64decode(text)
+    except ValueError as error:
+        raise DataError(f"normalizer: precompiled_charsmap is no base64: {error}") from None
+    said = int.from_bytes(table[:4], "little")
+    if len(table) >= 4 and said > len(table) - 4:
+        raise DataError(f"normalizer: precompiled_charsmap says {said:,} bytes and has {len(table) - 4:,}")
+
+
+def _check_growth(part: str, steps: Iterable[Mapping[str, Any]]) -> None:
+    """Raise DataError for replacements that make far more of a text.
+
+    What is known of each character is how many of it may have come of one of the text.
+    """
+    grown: dict[str, float] = defaultdict(lambda: 1.0)
+    rest, before = 1.0, 0  # of the characters that no replacement has written; what is set before a text
+    for step in steps:
+        before += len(step.get("prepend") or "")
+        if "pattern" not in step or "content" not in step:
+            rest = max([rest, *grown.values()])  # it may turn any character into any other
+            grown.clear()
+            continue
+        literal, content = step["pattern"].get("String"), step["content"]
+        level = max([rest, *(grown.values() if literal is None else (grown[sign] for sign in literal))])
+        level *= max(1.0, len(content) / max(1, len(literal or "")))
+        if level > GROWTH:
+            raise DataError(f"{part}: replacements make more than {GROWTH:,} characters of one")
+        grown |= {sign: max(grown[sign], level) for sign in content}
+    if before > LONGEST_PREFIX:
+        raise DataError(
+            f"{part}: {before:,} characters are set before every text; at most {LONGEST_PREFIX:,} are taken"
+        )
+
+
+def _check_templates(steps: Iterable[Mapping[str, Any]]) -> None:
+    """Raise DataError for templates that repeat a text, or put many tokens around it."""
+    repeats = 1
+    for step in (step for step in steps if "single" in step):
+        for template in (step["single"], step["pair"]):
+            texts = sum("Sequence" in piece for piece in template)
+            marks = [piece["SpecialToken"]["id"] for piece in template if "SpecialToken" in piece]
+            around = sum(len(step["special_tokens"][mark]["ids"]) for mark in marks if mark in step["special_tokens"])
+            if around > PIECES:
+                raise DataError(
+                    f"post_processor: a template puts {around:,} tokens around a text; at most {PIECES:,} are taken"
+                )
+            repeats *= max(1, texts)
+    if repeats > TEXTS:
+        raise DataError(f"post_processor: templates repeat a text {repeats:,} times; at most {TEXTS} are taken")
