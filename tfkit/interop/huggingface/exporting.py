@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import RunError
 from tfkit.core.files import read_json, write_json
 from tfkit.core.folders import named
 from tfkit.interop.huggingface.classes import named_classes
@@ -103,7 +104,10 @@ def _said(run: Run) -> tuple[str, ...]:
 
 def _kept(run: Run) -> Path:
     """Where an import keeps their small files; a run that was trained in its place since has none."""
-    return run.folder / (THEIRS if _said(run) else "nothing")
+    kept = run.folder / THEIRS
+    if kept.is_symlink():
+        raise RunError(f"{kept}: is a link; it was a folder when the run was imported")
+    return kept if _said(run) else run.folder / "nothing"
 
 
 def _labels(run: Run, kept: Path, theirs: Theirs) -> dict[str, Any]:

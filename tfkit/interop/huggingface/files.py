@@ -14,10 +14,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tfkit.core.errors import DataError
+from tfkit.interop.huggingface.strangers import file_in, mapping_in
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
-COUNTED, MOST = ("layer", "label", "group"), 1_000_000  # what keys of a config.json count, and up to how many
+# what keys of a config.json count, and up to how many: families make something of each
+COUNTED = {"layer": 10_000, "expert": 100_000, "label": 1_000_000, "group": 1_000_000, "pattern": 10_000}
 WANTED = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a repository on the hub; nothing that is code or pickled
 
 
@@ -46,15 +48,10 @@ def _downloaded(name: str) -> Path:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """What config.json says; raises DataError naming the file."""
-    path = folder / CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{folder}: has no {CONFIG}") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{path}: expected a mapping")
+    path = file_in(folder, CONFIG)
+    if path is None:
+        raise DataError(f"{folder}: has no {CONFIG}")
+    config = mapping_in(path)
     _check_counts(path, config)
     return config
 
@@ -64,8 +61,10 @@ def _check_counts(path: Path, config: Mapping[str, Any]) -> None:
     for key, value in config.items():
         if isinstance(value, dict):
             _check_counts(path, value)
-        elif isinstance(value, int) and value > MOST and any(thing in key for thing in COUNTED):
-            raise DataError(f"{path}: {key}: {value:,} is too many; this is taken up to {MOST:,}")
+        elif isinstance(value, int):
+            most = min((most for thing, most in COUNTED.items() if thing in key.lower()), default=value)
+            if value > most:
+                raise DataError(f"{path}: {key!r}: {value:,} is too many; this is taken up to {most:,}")
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -102,28 +101,36 @@ def open_checkpoint(folder: Path, dtype: torch.dtype | None = None) -> Iterator[
 
 
 def _paths(folder: Path) -> list[Path]:
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
-    if (folder / INDEX).is_file():
-        return _sharded(folder)
+    single = file_in(folder, SINGLE)
+    if single is not None:
+        return [single]
+    index = file_in(folder, INDEX)
+    if index is not None:
+        return _sharded(folder, index)
     pickled = [name for name in PICKLED if (folder / name).is_file()]
     if pickled:
         raise DataError(_how_to_convert(folder, pickled[0]))
     raise DataError(f"{folder}: has no {SINGLE}")
 
 
-def _sharded(folder: Path) -> list[Path]:
-    try:
-        names = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise DataError(f"{folder / INDEX}: is no index of sharded tensors") from None
-    paths = [folder / name for name in names]
-    for path in paths:
-        if path.parent != folder:
-            raise DataError(f"{folder / INDEX}: names {path.name}, which is not beside it")
-        if not path.is_file():
-            raise DataError(f"{folder}: the index names {path.name}, which is missing")
+def _sharded(folder: Path, index: Path) -> list[Path]:
+    listed = mapping_in(index).get("weight_map")
+    names = set(listed.values()) if isinstance(listed, dict) and all(map(_is_text, listed.values())) else set()
+    if not names:
+        raise DataError(f"{index}: is no index of sharded tensors")
+    paths = []
+    for name in sorted(names):
+        if (folder / name).parent != folder or name in ("", ".", ".."):
+            raise DataError(f"{index}: names {name!r}, which is not beside it")
+        path = file_in(folder, name)
+        if path is None:
+            raise DataError(f"{folder}: the index names {name!r}, which is missing")
+        paths.append(path)
     return paths
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
 
 
 def _how_to_convert(folder: Path, name: str) -> str:

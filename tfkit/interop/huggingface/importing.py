@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, TfkitError
-from tfkit.core.files import write_json
+from tfkit.core.files import write_json, write_text
 from tfkit.core.folders import named
 from tfkit.core.registry import is_shipped
 from tfkit.data.tokenizer import Tokenizer
@@ -25,6 +24,7 @@ from tfkit.interop.huggingface.files import CONFIG, folder_of, open_checkpoint, 
 from tfkit.interop.huggingface.folder import target_folder, whole_folder
 from tfkit.interop.huggingface.known import family_of
 from tfkit.interop.huggingface.recipe import recipe_text, shortened
+from tfkit.interop.huggingface.settings import look
 from tfkit.interop.huggingface.special import (
     GENERATION,
     TOKENIZER_CONFIG,
@@ -34,6 +34,7 @@ from tfkit.interop.huggingface.special import (
     special_ids,
     token_ids,
 )
+from tfkit.interop.huggingface.strangers import CODE, file_in, mapping_in, text_in, without_code
 from tfkit.interop.huggingface.tensors import matches
 from tfkit.interop.huggingface.tokenizer import tokenizer_of, unreadable
 from tfkit.interop.huggingface.watched import Watched
@@ -121,6 +122,7 @@ def import_model(
     target = goal.path
     tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
     model = read.model()
+    _check_depth(read, model)
     told = _as_stored(read, model)
     absent = without_weights(read, model, _described(read, model))
     text = _text(read, model, tokenizer, target)
@@ -131,12 +133,13 @@ def import_model(
         (folder / RESOLVED).write_text(_resolved(recipe, target), encoding="utf-8", newline="\n")
         write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype))
         save_labels(RunFolder(folder), class_names(read.config, recipe.blueprint()))
-        _keep(read, folder)
+        named = _keep(read, folder)
         if tokenizer is not None:
             tokenizer.save(folder / TOKENIZER)
         record_all(folder)
     made = Imported(target, read.family.part_name, read.family.head_class(read.config), parameters, dtype, tokenizer)
     made.notes += told
+    made.notes += [f"{name} names code ({', '.join(CODE)}), which is neither run nor kept" for name in named]
     made.notes += [f"without {name}, which the files have no weights of" for name in absent]
     made.notes += _notes(read, recipe.blueprint(), tokenizer, unread)
     return made
@@ -160,6 +163,19 @@ def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
         else:
             tied[name] = owner
     return tensors, tied
+
+
+def _check_depth(read: Source, model: Mapping[str, Any]) -> None:
+    """Raise DataError for more layers than the files have tensors, unless layers are one: so many would be built."""
+    stacks = [model, *(model[side] for side in ("encoder", "decoder") if isinstance(model.get(side), Mapping))]
+    layers = sum(count for stack in stacks if isinstance(count := stack.get("num_layers"), int))
+    if any(look(stack, "layer.shared") for stack in stacks):
+        return
+    with open_checkpoint(read.folder) as checkpoint:
+        held = len(checkpoint)
+    if layers > held:
+        said = f"describes {layers:,} layers, and the files hold {held:,} tensors, which is less than one a layer"
+        raise DataError(f"{read.folder / CONFIG}: {said}")
 
 
 def _as_stored(read: Source, model: dict[str, Any]) -> list[str]:
@@ -291,12 +307,22 @@ def _environment(read: Source, recipe: Recipe, target: Path, dtype: str) -> dict
     return known | ({NEEDS: needs} if needs else {})
 
 
-def _keep(read: Source, folder: Path) -> None:
-    """Their small files as they were."""
+def _keep(read: Source, folder: Path) -> list[str]:
+    """Their small files as they were, but for what names code; gives the names of those that named some."""
     (folder / THEIRS).mkdir()
+    named = []
     for name in SMALL:
-        if (read.folder / name).is_file():
-            shutil.copyfile(read.folder / name, folder / THEIRS / name)
+        path = file_in(read.folder, name)
+        if path is None:
+            continue
+        text = text_in(path)
+        data = mapping_in(path) if path.suffix == ".json" else {}
+        if without_code(data) != data:
+            named.append(name)
+            write_json(folder / THEIRS / name, without_code(data))
+        else:
+            write_text(folder / THEIRS / name, text)
+    return named
 
 
 def _notes(read: Source, blueprint: Blueprint, tokenizer: Tokenizer | None, unread: Sequence[str]) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfkit.core.errors import DataError
+from tfkit.interop.huggingface.strangers import file_in, mapping_in, without_code
 
 GENERATION = "generation_config.json"
 TOKENIZER_CONFIG, TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
@@ -31,16 +30,9 @@ RULES: Mapping[str, tuple[Any, str, str]] = {
 
 
 def read_optional(path: Path) -> dict[str, Any]:
-    """What a JSON file holds, nothing where there is none; raises DataError where it is no mapping."""
-    if not path.is_file():
-        return {}
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(data, dict):
-        raise DataError(f"{path}: expected a mapping")
-    return data
+    """What a JSON file of theirs holds but for code, nothing where there is none; raises DataError for no mapping."""
+    found = file_in(path.parent, path.name)
+    return {} if found is None else without_code(mapping_in(found))
 
 
 MOST = 2**31 - 1  # ids are no larger in any tokenizer

@@ -12,8 +12,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from tfkit.core.errors import DataError
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.tokenizer.backend import check_ids, panics_told, read_backend
 from tfkit.data.tokenizer.special import infer_roles
 from tfkit.interop.huggingface.special import TOKENIZER_CONFIG, read_optional, role_texts
+from tfkit.interop.huggingface.strangers import file_in, text_in
 
 FILE = "tokenizer.json"
 WORDPIECE, VOCABULARY, MERGES = "vocab.txt", "vocab.json", "merges.txt"
@@ -43,29 +45,27 @@ def unreadable(folder: Path) -> list[str]:
 
 
 def _backend(folder: Path) -> tokenizers.Tokenizer | None:
-    if (folder / FILE).is_file():
-        return _whole(folder / FILE)
+    whole, words, ids, merges = (file_in(folder, name) for name in (FILE, WORDPIECE, VOCABULARY, MERGES))
+    if whole is not None:
+        return _whole(whole)
     settings = read_optional(folder / TOKENIZER_CONFIG)
-    if (folder / WORDPIECE).is_file():
-        return _wordpiece(folder / WORDPIECE, settings)
-    if (folder / VOCABULARY).is_file() and (folder / MERGES).is_file():
-        return _bytes(folder, settings)
+    if words is not None:
+        return _wordpiece(words, settings)
+    if ids is not None and merges is not None:
+        return _bytes(ids, merges, settings)
     return None
 
 
 def _whole(path: Path) -> tokenizers.Tokenizer:
     try:
-        return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises plain Exception
-        raise DataError(f"{path}: not a tokenizer.json of the `tokenizers` library: {error}") from None
+        return read_backend(text_in(path))
+    except DataError as error:
+        raise DataError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
 def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """BERT's: a token a line, in the order of the ids."""
-    try:
-        tokens = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: the vocabulary cannot be read: {error}") from None
+    tokens = text_in(path).splitlines()
     ids = {token: number for number, token in enumerate(tokens)}
     unknown = _said(settings, "unk_token", "[UNK]")
     if unknown not in ids:
@@ -92,16 +92,20 @@ def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     return backend
 
 
-def _bytes(folder: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _bytes(ids: Path, pairs: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """GPT-2's: the ids of byte pieces, and the pairs that are merged."""
     try:
-        vocabulary, merges = models.BPE.read_file(str(folder / VOCABULARY), str(folder / MERGES))
+        with panics_told():
+            vocabulary, merges = models.BPE.read_file(str(ids), str(pairs))
+            check_ids(vocabulary.items(), len(vocabulary))
+            backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
     except Exception as error:  # the library raises plain Exception
-        raise DataError(f"{folder / VOCABULARY}: the vocabulary cannot be read: {error}") from None
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
+        raise DataError(f"{ids}: the vocabulary cannot be read: {error}") from None
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(settings.get("add_prefix_space", False)))
     backend.decoder = decoders.ByteLevel()
-    names = {text for text in role_texts(folder).values() if text in vocabulary} | ({"<|endoftext|>"} & set(vocabulary))
+    names = {text for text in role_texts(ids.parent).values() if text in vocabulary} | (
+        {"<|endoftext|>"} & set(vocabulary)
+    )
     backend.add_special_tokens(sorted(names, key=vocabulary.__getitem__))
     return backend
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfkit.core.files import write_json
+from tfkit.core.files import write_json, write_text
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.special import THEIR_TOKENS, TOKENIZER_CONFIG, TOKENS_MAP, read_optional
+from tfkit.interop.huggingface.strangers import file_in, text_in
 from tfkit.interop.huggingface.tokenizer import FILE, without_roles
 from tfkit.run import Run
 
@@ -32,8 +32,9 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
         settings["padding_side"] = "left"  # so that what is written stands behind its prompt
     write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": CLASS, **settings})
     write_json(folder / TOKENS_MAP, read_optional(kept / TOKENS_MAP) or names)
-    if (kept / CHAT).is_file():
-        shutil.copyfile(kept / CHAT, folder / CHAT)
+    chat = file_in(kept, CHAT)
+    if chat is not None:
+        write_text(folder / CHAT, text_in(chat))
 
 
 def _names(tokenizer: Tokenizer, writes: bool) -> dict[str, str]:
