@@ -20,11 +20,10 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
 from tfkit.interop.huggingface.convert import Plain, names_of, to_ours
 from tfkit.interop.huggingface.family import Family
-from tfkit.interop.huggingface.files import CONFIG, folder_of, open_checkpoint, read_config
+from tfkit.interop.huggingface.files import CONFIG, COUNTED, folder_of, open_checkpoint, read_config
 from tfkit.interop.huggingface.folder import target_folder, whole_folder
 from tfkit.interop.huggingface.known import family_of
 from tfkit.interop.huggingface.recipe import recipe_text, shortened
-from tfkit.interop.huggingface.settings import look
 from tfkit.interop.huggingface.special import (
     GENERATION,
     TOKENIZER_CONFIG,
@@ -122,9 +121,10 @@ def import_model(
     target = goal.path
     tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
     model = read.model()
-    _check_depth(read, model)
     told = _as_stored(read, model)
-    absent = without_weights(read, model, _described(read, model))
+    described = _described(read, model)
+    _check_depth(read, described)
+    absent = without_weights(read, model, described)
     text = _text(read, model, tokenizer, target)
     with whole_folder(goal) as folder:
         (folder / RECIPE).write_text(text, encoding="utf-8", newline="\n")
@@ -165,16 +165,15 @@ def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, tied
 
 
-def _check_depth(read: Source, model: Mapping[str, Any]) -> None:
-    """Raise DataError for more layers than the files have tensors, unless layers are one: so many would be built."""
-    stacks = [model, *(model[side] for side in ("encoder", "decoder") if isinstance(model.get(side), Mapping))]
-    layers = sum(count for stack in stacks if isinstance(count := stack.get("num_layers"), int))
-    if any(look(stack, "layer.shared") for stack in stacks):
-        return
+def _check_depth(read: Source, blueprint: Blueprint) -> None:
+    """Raise DataError for more layers than any model has, or than the files have tensors: none is built before that."""
+    layers = sum(plan.num_layers for plan in blueprint.stacks())
+    entries = [entry for plan in blueprint.stacks() for entry in plan.entries]
+    apart = entries.count(-1) + len({entry for entry in entries if entry >= 0})  # those of one entry are one
     with open_checkpoint(read.folder) as checkpoint:
         held = len(checkpoint)
-    if layers > held:
-        said = f"describes {layers:,} layers, and the files hold {held:,} tensors, which is less than one a layer"
+    if layers > COUNTED["layer"] or apart > held:
+        said = f"describes {layers:,} layers; {COUNTED['layer']:,} are taken, and the files hold {held:,} tensors"
         raise DataError(f"{read.folder / CONFIG}: {said}")
 
 
