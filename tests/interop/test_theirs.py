@@ -20,6 +20,8 @@ from tfkit.interop.huggingface.theirs import as_theirs
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.resolved import model_values
 
+from .rows import ROWS
+
 transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
 TINY = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
@@ -125,6 +127,25 @@ def test_a_factor_that_a_recipe_leaves_to_the_width_is_written(name: str, key: s
     found = as_theirs(blueprint_of(model), (name,))
     assert found is not None and found.family is family
     assert found.config[key] == pytest.approx(value)
+
+
+CONFIGS = {row.family: row.config for row in ROWS}
+READ_ALL_THE_SAME = {"head_dim", "initializer_range"}  # keys that a class has not, and their code asks for
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if number % 12 == 0 else pytest.param(name, marks=pytest.mark.slow)
+        for number, name in enumerate(sorted(CONFIGS))
+    ],
+)
+def test_a_family_says_no_key_that_theirs_takes_no_notice_of(name: str) -> None:
+    """Such as attention_bias of Mixtral, which would be written and make no bias."""
+    family, config = families()[name], getattr(transformers, CONFIGS[name])()
+    rows = (*family.settings, *getattr(family, "head_settings", ()))
+    said = {row.theirs.partition(".")[0] for row in rows} - READ_ALL_THE_SAME
+    assert said <= {*config.to_dict(), *config.attribute_map}
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "fnet"])

@@ -11,7 +11,7 @@ from tfkit.interop.huggingface.families.llama import ENDS, GATED, LAYER, THEIRS,
 from tfkit.interop.huggingface.family import Tree, laid, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Setting, amended, put
+from tfkit.interop.huggingface.settings import Factor, Setting, amended, put
 from tfkit.interop.huggingface.tensors import Rule
 
 
@@ -39,7 +39,7 @@ class Cohere(Llama):
         Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
         without=("head_dim", "mlp_bias", "rms_norm_eps"),
     )
-    head_settings = (Setting("logit_scale", "head.scale", 0.0625),)
+    head_settings = (Factor("logit_scale", "head.scale", 0.0625),)
     rules = (
         *ENDS,
         Rule(f"{THEIRS}.input_layernorm.weight", f"{LAYER}.norm.weight"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import LAYER, THEIRS, Llama, heads_of
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.settings import Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -31,3 +34,8 @@ class DiffLlama(Llama):
         *Llama.rules,
         *(Rule(f"{THEIRS}.self_attn.lambda_{theirs}", f"{LAYER}.attention.{ours}") for theirs, ours in VECTORS.items()),
     )
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["attention_dropout"] = 0.0  # theirs refuses any other

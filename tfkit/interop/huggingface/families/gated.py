@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
     ENDS,
@@ -67,6 +68,12 @@ class Helium(Llama):
         Setting("rms_norm_eps", "layer.norm.eps", 1e-8),
     )
     rope = Rope(theta=100000.0, layout="interleaved")
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
+            raise DataError("heads that together are not as wide as the model have no word there")
 
 
 @register("family", "seed_oss")

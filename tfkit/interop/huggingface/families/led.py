@@ -36,7 +36,7 @@ class LED(Bart):
         Setting("max_encoder_position_embeddings", "encoder.max_length", 16384),
         Setting("max_decoder_position_embeddings", "decoder.max_length", 1024),
         Setting("attention_dropout", ("layer.attention.dropout", "encoder.layer.attention.dropout"), 0.0),
-        without=("max_position_embeddings",),
+        without=("max_position_embeddings", "scale_embedding"),
     )
     rules: ClassVar[tuple[Rule, ...]] = (*ENCODER, *ONE_TABLE, *ENDS, *LAYERS)
     prefix = "led."
