@@ -5,21 +5,28 @@ When a model of many fails, its parts are tried one by one, so that the message 
 
 from __future__ import annotations
 
+import functools
+import warnings
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from tfkit.components.feedforward.mlp import MLP
 from tfkit.contracts.calls import model, randomise, run, special, tokens
 from tfkit.contracts.cases import Case, load, loads
 from tfkit.contracts.check import CHECKS, expect_equal
-from tfkit.contracts.compile import compiles
+from tfkit.contracts.compile import compiles, one_graph, quiet
 from tfkit.contracts.options import D_MODEL
+from tfkit.core.context import Context
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 from tfkit.models.base import Model, ModelOutput
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
+
+from .broken import Register
 
 # what masks and positions ask of an attention; one that does not declare it stands in a layer by itself
 ASKED = {"masks", "rotation", "bias", "temperature"}
@@ -105,13 +112,11 @@ def test_layers_positions_and_heads_compile_into_one_graph(topology: str) -> Non
     cases, made = bundle([case for case in bundled(topology, "compile") if (case.slot, case.name) not in done])
     arguments = arguments_of(made, 2, 6)
     want = made(**arguments)
-    torch._dynamo.reset()
     try:
-        out = torch.compile(made, fullgraph=True, backend="eager")(**arguments)
+        with one_graph(made) as compiled:
+            out = compiled(**arguments)
     except torch._dynamo.exc.TorchDynamoException as error:
         blame(cases, "compile", error)
-    finally:
-        torch._dynamo.reset()
     compare(out, want, "compiled")
 
 
@@ -123,10 +128,29 @@ def test_activations_compile_into_one_graph() -> None:
     def every(x: torch.Tensor) -> list[torch.Tensor]:
         return [activation(x) for activation in made]
 
-    torch._dynamo.reset()
-    for case, out, want in zip(cases, torch.compile(every, fullgraph=True, backend="eager")(x), every(x), strict=True):
-        expect_equal(out, want, f"{case} compiled, and not")
-    torch._dynamo.reset()
+    with one_graph(every) as compiled:
+        for case, out, want in zip(cases, compiled(x), every(x), strict=True):
+            expect_equal(out, want, f"{case} compiled, and not")
+
+
+@functools.lru_cache
+def factor(number: int) -> int:
+    return number * 2
+
+
+class Remembers(MLP):
+    """Calls a function with a cache, of which torch warns while it traces."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return super().forward(x, context) * factor(3)
+
+
+def test_what_torch_warns_of_is_no_break(register: Register) -> None:
+    case = Case("feedforward", register("feedforward", Remembers).part_name, "decoder")
+    made = model(case, torch.float32, num_layers=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiles(case, made, masked=False)
 
 
 def test_an_encoder_decoder_compiles_into_one_graph() -> None:
@@ -147,7 +171,8 @@ def test_layers_positions_and_heads_export_with_any_sizes() -> None:
     anything = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     sizes = {name: anything if value.dim() > 1 else {0: anything[0]} for name, value in arguments.items()}
     try:
-        program = torch.export.export(made, (), arguments, dynamic_shapes=sizes).module()
+        with quiet():
+            program = torch.export.export(made, (), arguments, dynamic_shapes=sizes).module()
     except Exception as error:
         blame(cases, "export", error)
     for batch, time in ((3, 9), (5, 4)):
@@ -162,9 +187,7 @@ def test_decoding_from_a_state_compiles_without_a_break() -> None:
     made = model(case, torch.float32, num_layers=1)
     ids = tokens(2, 6)
     want = run(case, ids, on=made)["logits"]
-    torch._dynamo.reset()
-    compiled = torch.compile(made, fullgraph=True, backend="eager")
     state = made.new_state()
-    found = [compiled(input_ids=ids[:, start:end], state=state).logits for start, end in ((0, 5), (5, 6))]
-    torch._dynamo.reset()
+    with one_graph(made) as compiled:
+        found = [compiled(input_ids=ids[:, start:end], state=state).logits for start, end in ((0, 5), (5, 6))]
     expect_equal(torch.cat(found, dim=1), want, "logits decoded by a compiled model, and at once")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tfkit.contracts.compile import one_graph
 from tfkit.core.context import Inputs, Span, Visibility
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
@@ -139,11 +140,12 @@ def test_layers_share_the_tiles_of_a_mask() -> None:
 
 @pytest.mark.slow
 def test_it_compiles_for_several_lengths() -> None:
-    compiled = torch.compile(attend, fullgraph=True, backend="eager")
-    for time in (30, 61, 100):
-        query, key = states(HEADS, time, 1), states(KV_HEADS, time, 2)
-        masks = [mask_of(rules(CAUSAL, *MASKS["causal window"][1]), time) for _ in range(2)]
-        out, want = (
-            kernel(query, key, key, mask, Scores(0.3)) for kernel, mask in zip((compiled, attend), masks, strict=True)
-        )
-        assert torch.allclose(out, want, atol=1e-6)
+    with one_graph(attend) as compiled:
+        for time in (30, 61, 100):
+            query, key = states(HEADS, time, 1), states(KV_HEADS, time, 2)
+            masks = [mask_of(rules(CAUSAL, *MASKS["causal window"][1]), time) for _ in range(2)]
+            out, want = (
+                kernel(query, key, key, mask, Scores(0.3))
+                for kernel, mask in zip((compiled, attend), masks, strict=True)
+            )
+            assert torch.allclose(out, want, atol=1e-6)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
 import tempfile
 from importlib import import_module
 from pathlib import Path
 
 from tfkit.contracts.calls import model
 from tfkit.contracts.cases import Case, load
-from tfkit.contracts.check import MODEL, Broken, contract, expect
+from tfkit.contracts.check import MODEL, Broken, contract, expect, twins
 from tfkit.core.component import Component, Slot
 from tfkit.core.registry import CATALOGUES, base_of
 from tfkit.recipe.load import load_recipe
@@ -48,8 +46,7 @@ def check_config(case: Case) -> None:
     again = slot.validate(json.loads(json.dumps(spelled)))
     expect(again == config, f"{spelled} is read as {again.spelled()}")
     expect(again.spelled() == spelled, f"{spelled} is spelled {again.spelled()} when read again")
-    # nothing is loaded here but what was pickled a moment ago
-    for how, other in (("pickled", pickle.loads(pickle.dumps(config))), ("copied", copy.deepcopy(config))):
+    for how, other in twins(config, "options", case.part):
         expect(other == config, f"the {how} options are {other.spelled()}")
     if case.slot in MODEL:
         expect(hash(again) == hash(config), "equal options have different hashes")

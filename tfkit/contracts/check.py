@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +22,7 @@ from tfkit.core.errors import TfkitError
 if TYPE_CHECKING:
     from tfkit.contracts.cases import Case
 
+T = TypeVar("T")
 SAME = 1e-6  # of outputs that come from the same numbers
 EQUAL = 1e-5  # of outputs computed in another order; some parts work in float32
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')  # of a traceback within a message
@@ -160,6 +163,26 @@ def where(error: BaseException, part: type[Component]) -> str:
         if Path(file).resolve() == own:
             return f" ({own.name}:{line}, in {name.rstrip(',')})"
     return ""
+
+
+# --- copying
+
+
+def twins(thing: T, what: str, part: type[Component]) -> Iterator[tuple[str, T]]:
+    """Yield the thing pickled, then copied, each after the word for it; nothing else is ever unpickled.
+
+    Raises Broken where that fails: Python's own message differs between its versions and need not name pickle.
+    """
+    makers: tuple[tuple[str, Callable[[T], T]], ...] = (
+        ("pickled", lambda one: pickle.loads(pickle.dumps(one))),
+        ("copied", copy.deepcopy),
+    )
+    for how, make in makers:
+        try:
+            twin = make(thing)
+        except Exception as error:
+            raise Broken(f"{what} cannot be {how}: {shortened(error)}{where(error, part)}") from error
+        yield how, twin
 
 
 # --- comparing

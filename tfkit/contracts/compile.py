@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +15,28 @@ from tfkit.contracts.cases import Case
 from tfkit.contracts.check import Broken, contract, expect_equal, where
 from tfkit.core.blame import shortened
 from tfkit.models.base import Model
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Ignore warnings: those of a tracer are about Python or torch, and raised as errors they would read as a break."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def one_graph(function: Callable[P, T]) -> Iterator[Callable[P, T]]:
+    """Compile the function into one graph, whatever was traced before; torch forgets the graph at the end."""
+    torch._dynamo.reset()
+    try:
+        with quiet():
+            yield torch.compile(function, fullgraph=True, backend="eager")
+    finally:
+        torch._dynamo.reset()
 
 
 def call_of(case: Case, batch: int, time: int, masked: bool) -> dict[str, Tensor]:
@@ -33,14 +58,12 @@ def compiles(case: Case, made: Model, masked: bool) -> None:
     arguments = call_of(case, 2, 6, masked)
     want = outputs(case, made(**arguments))
     how = " with an attention_mask" * masked
-    torch._dynamo.reset()
     try:
-        out = torch.compile(made, fullgraph=True, backend="eager")(**arguments)
+        with one_graph(made) as compiled:
+            out = compiled(**arguments)
     except torch._dynamo.exc.TorchDynamoException as error:
         why = f"{shortened(error)}{where(error, case.part)}"
         raise Broken(f"declares 'compile', but the graph breaks{how}: {why}") from None
-    finally:
-        torch._dynamo.reset()
     for name, value in outputs(case, out).items():
         expect_equal(value, want[name], f"{name} compiled{how}, and not")
 
@@ -63,7 +86,8 @@ def exports(case: Case, made: Model) -> None:
         if value.dim() > 1:
             any_size[name][1] = torch.export.Dim.DYNAMIC
     try:
-        program = torch.export.export(made, (), arguments, dynamic_shapes=any_size).module()
+        with quiet():
+            program = torch.export.export(made, (), arguments, dynamic_shapes=any_size).module()
     except Exception as error:
         why = f"{shortened(error)}{where(error, case.part)}"
         raise Broken(f"declares 'export', but it cannot be exported with any batch and length: {why}") from None

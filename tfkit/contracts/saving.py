@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import tempfile
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from tfkit.contracts.calls import arguments_of, model, outputs, run, tokens
 from tfkit.contracts.cases import Case, blueprint
-from tfkit.contracts.check import contract, expect, expect_finite
+from tfkit.contracts.check import contract, expect, expect_finite, twins
 from tfkit.models.build import build_model
 
 
@@ -46,11 +44,11 @@ def check_initial(case: Case) -> None:
 @contract("a model is pickled and copied whole", "determinism", once=True)
 @torch.no_grad()
 def check_copies(case: Case) -> None:
-    """Copies give the very same numbers; nothing is loaded here but what was pickled a moment ago."""
+    """Copies give the very same numbers."""
     made, ids = model(case), tokens(2, 5)
     want = run(case, ids)
-    for how, make in (("pickled", lambda: pickle.loads(pickle.dumps(made))), ("copied", lambda: copy.deepcopy(made))):
-        for name, value in run(case, ids, on=make()).items():
+    for how, twin in twins(made, "a model", case.part):
+        for name, value in run(case, ids, on=twin).items():
             expect(torch.equal(value, want[name]), f"{name} of the {how} model differs")
 
 
