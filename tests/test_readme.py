@@ -37,6 +37,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def printed(text: str) -> list[str]:
+    """The lines; how far off a broken part is depends on the numbers that torch draws."""
+    return [re.sub(r"off by \d\.\de-\d\d", "off by ...", line.rstrip()) for line in text.splitlines()]
+
+
 @pytest.mark.parametrize("block", blocks("recipe"), ids=lambda block: block["value"])
 def test_a_recipe_shown_is_the_shipped_one(block):
     (shipped,) = (ROOT / "recipes").glob(f"*/{block['value']}.yaml")
@@ -48,7 +53,7 @@ def test_a_command_prints_what_is_shown(block, folder):
     command, _, shown = block["text"].partition("\n")
     result = CliRunner().invoke(main, shlex.split(command.removeprefix("$ tfkit ")))
     assert result.exit_code == int(block["value"] or 0), result.output
-    assert [line.rstrip() for line in result.output.splitlines()] == [line.rstrip() for line in shown.splitlines()]
+    assert printed(result.output) == printed(shown)
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=["python"])

@@ -25,8 +25,11 @@ from tfkit.core.errors import UsageError
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    recipe = {**RECIPE, "generate": {"max_new_tokens": 9}}
-    return tfkit.train(recipe, out=tmp_path_factory.mktemp("runs") / "x", progress=False).folder
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "text").write_text("The quick brown fox jumps over the lazy dog\n" * 3)  # it writes no end of a line
+    data = {**RECIPE["data"], "train": {"type": "text", "files": str(folder / "text")}}
+    recipe = {**RECIPE, "data": data, "generate": {"max_new_tokens": 9}}
+    return tfkit.train(recipe, out=folder / "x", progress=False).folder
 
 
 def generate(*arguments: str | Path, stdin: str | bytes | None = None) -> Result:
@@ -107,11 +110,11 @@ def test_short_options_stand_for_what_a_recipe_says(run: Path, typed: str, said:
 
 
 def test_a_short_option_changes_what_the_recipe_says_and_keeps_the_rest(run: Path) -> None:
-    rules = "generate.logits=[{type: temperature, temperature: 9.0}, {type: top_k, k: 3}]"
+    rules = "generate.logits=[{type: temperature, temperature: 1000.0}, {type: top_k, k: 3}]"
     settled = ["--set", "generate.strategy={type: sample, n_best: 2}", "--set", rules, "--seed", "4"]
-    changed = ["--set", rules.replace("9.0", "0.5"), *settled[:2], "--seed", "4"]
-    assert generate(run, "a", *settled, "--temperature", "0.5").stdout == generate(run, "a", *changed).stdout
-    assert generate(run, "a", *settled, "--temperature", "0.5").stdout != generate(run, "a", *settled).stdout
+    changed = ["--set", rules.replace("1000.0", "0.001"), *settled[:2], "--seed", "4"]
+    assert generate(run, "a", *settled, "--temperature", "0.001").stdout == generate(run, "a", *changed).stdout
+    assert generate(run, "a", *settled, "--temperature", "0.001").stdout != generate(run, "a", *settled).stdout
     assert len(generate(run, "a", *settled, "--n-best", "3").stdout.splitlines()) == 3
     beams = ["--set", "generate.strategy={type: beam, num_beams: 2, length_penalty: -3.0}"]
     longer = generate(run, "a", *beams, "--num-beams", "4", "--jsonl").stdout

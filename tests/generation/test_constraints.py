@@ -189,7 +189,7 @@ def test_exactly_the_tokens_that_lead_on_are_allowed(kind: str) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @pytest.mark.parametrize(("kind", "pair"), [("character", False), ("byte_level", True), ("bpe", True)])
 def test_every_strategy_writes_matches(strategy: Any, kind: str, pair: bool) -> None:
-    pattern = r" ?\d{1,3}(, \d)*;" if kind == "character" else r" ?[Tt]he (small )?(cat|dog)é?"
+    pattern = r" ?\d{1,3}(, \d){0,9};" if kind == "character" else r" ?[Tt]he (small )?(cat|dog)é?"
     tokenizer = made(kind) if kind != "character" else Slot("tokenizer").validate(kind).build().fit(["0123456789,; a"])
     rules = bound(tokenizer, {"type": "regex", "pattern": pattern}, {"type": "no_repeat_ngram", "size": 30})
     texts = written(tokenizer, rules, strategy, pair=pair)

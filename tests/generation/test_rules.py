@@ -276,16 +276,13 @@ def test_a_rule_that_cannot_go_with_the_tokenizer_stops_before_training(tmp_path
 
 
 def test_a_run_takes_names_mappings_and_configs(run: Run) -> None:
-    plain = run.generate(["The ", "a"], 8)
-    first = plain[0][0]
-    banned = {"type": "banned", "tokens": first}
-    by_mapping = run.generate(["The ", "a"], 8, logits=[banned])
-    assert first not in by_mapping[0] and len(by_mapping[0]) == 8
-    assert run.generate(["The ", "a"], 8, logits=Slot("logits").validate(banned)) == by_mapping
-    assert run.generate(["The ", "a"], 8, logits=[], stop="end_token") == plain
-    assert run.generate("The ", 8, stop=[{"type": "length", "tokens": 3}]) == [plain[0][:3]]
-    cut = run.generate("The ", 8, stop={"type": "strings", "strings": plain[0][2]})[0]
-    assert cut == plain[0][: plain[0].index(plain[0][2])]
+    prompts, forced = ["The ", "a"], {"type": "forced", "tokens": list("abcdefgh")}
+    assert run.generate(prompts, 8, logits=[forced]) == ["abcdefgh"] * 2  # whatever the model would write
+    assert run.generate(prompts, 8, logits=forced) == ["abcdefgh"] * 2
+    assert run.generate(prompts, 8, logits=Slot("logits").validate(forced)) == ["abcdefgh"] * 2
+    assert run.generate(prompts, 8, logits=[], stop="end_token") == run.generate(prompts, 8)
+    assert run.generate("a", 8, logits=forced, stop=[{"type": "length", "tokens": 3}]) == ["abc"]
+    assert run.generate("a", 8, logits=forced, stop={"type": "strings", "strings": "c"}) == ["ab"]
 
 
 @pytest.mark.parametrize(
@@ -305,8 +302,7 @@ def test_a_run_refuses_wrong_rules(run: Run, rules: dict[str, Any], error: type[
 
 
 def test_a_loaded_run_can_be_told_how_to_write(run: Run) -> None:
-    text = run.generate("The ", 8)[0]
-    short = tfkit.load_run(run.folder, sets=["generate.stop={type: length, tokens: 2}", "generate.max_new_tokens=8"])
-    assert short.generate("The ") == [text[:2]]
+    said = ["generate.stop={type: length, tokens: 2}", "generate.logits={type: forced, tokens: [a, b, c]}"]
+    assert tfkit.load_run(run.folder, sets=said).generate("The ", 3) == ["ab"]
     with pytest.raises(UsageError, match=r"--set model.d_model=3: this run is made already"):
         tfkit.load_run(run.folder, sets=["model.d_model=3"])

@@ -56,18 +56,24 @@ def test_a_text_is_the_same_whatever_stands_beside_it(kind: str) -> None:
     read = PROMPTS if kind == "decoder" else SOURCES
     prompts = read if kind == "decoder" else [[1]] * len(read)
 
-    def drawn(rows: list[int], **how: Any) -> list[list[int]]:
-        sources = None if kind == "decoder" else [read[row] for row in rows]
-        here = [prompts[row] for row in rows]
-        return best(net, here, 12, ending(0), "sample", sources=sources, seed=3, **how)
+    rooms = [12, 4, 9, 12]  # so that rows leave at unlike steps
 
-    together = drawn([0, 1, 2, 3])
-    assert len({len(text) for text in together}) > 1  # finished rows leave
-    assert [drawn([row])[0] for row in range(4)] == together
-    assert drawn([3, 1, 0, 2]) == [together[row] for row in (3, 1, 0, 2)]
-    assert drawn([0, 1, 2, 3], batch_size=3) == together
-    assert drawn([0, 1, 2, 3], use_cache=False) == together
-    assert best(net, prompts, 12, ending(0), "sample", sources=None if kind == "decoder" else read, seed=4) != together
+    def drawn(rows: list[int], rules: Rules | None, seed: int = 3, **how: Any) -> list[list[int]]:
+        sources = None if kind == "decoder" else [read[row] for row in rows]
+        here, most = [prompts[row] for row in rows], [rooms[row] for row in rows]
+        return best(net, here, most, rules, "sample", sources=sources, seed=seed, **how)
+
+    whole = drawn([0, 1, 2, 3], None)
+    assert [len(text) for text in whole] == rooms
+    end = whole[0][5]
+    cut = [text[: text.index(end)] if end in text else text for text in whole]
+    for rules, together in ((None, whole), (ending(end), cut)):
+        assert drawn([0, 1, 2, 3], rules) == together
+        assert [drawn([row], rules)[0] for row in range(4)] == together
+        assert drawn([3, 1, 0, 2], rules) == [together[row] for row in (3, 1, 0, 2)]
+        assert drawn([0, 1, 2, 3], rules, batch_size=3) == together
+        assert drawn([0, 1, 2, 3], rules, use_cache=False) == together
+    assert drawn([0, 1, 2, 3], None, seed=4) != whole
 
 
 def test_equal_prompts_are_continued_in_different_ways() -> None:

@@ -124,12 +124,12 @@ def test_a_wrong_wish_is_refused(run: Run, wishes: dict[str, Any], message: str)
 
 
 def test_what_the_recipe_says_holds_until_a_call_says_otherwise(run: Run) -> None:
-    sets = ["generate.strategy={type: sample, n_best: 2}", "generate.seed=3", "generate.max_new_tokens=5"]
-    drawing = tfkit.load_run(run.folder, sets=sets)
+    sets = ["strategy={type: sample, n_best: 2}", "seed=3", "max_new_tokens=5", "stop=none"]
+    drawing = tfkit.load_run(run.folder, sets=[f"generate.{text}" for text in sets])
     drawn = drawing.candidates("The ")[0]
     assert [len(one.ids) for one in drawn] == [5, 5] and drawn == drawing.candidates("The ")[0]
-    assert drawn == run.candidates("The ", 5, strategy={"type": "sample", "n_best": 2}, seed=3)[0]
-    assert drawing.generate("The ", strategy="greedy") == run.generate("The ", 5)
+    assert drawn == run.candidates("The ", 5, strategy={"type": "sample", "n_best": 2}, seed=3, stop=[])[0]
+    assert drawing.generate("The ", strategy="greedy") == run.generate("The ", 5, stop=[])
 
 
 def test_candidates_say_what_the_model_thinks(run: Run) -> None:
@@ -166,7 +166,8 @@ def test_the_pieces_of_a_stream_are_the_text(run: Run, wishes: dict[str, Any]) -
         pieces = list(run.stream(prompt, 20, **wishes))
         assert "".join(pieces) == run.generate(prompt, 20, **wishes)[0]
         assert all(pieces)
-    assert len(list(run.stream("The ", 20))) > 15  # and they are pieces
+    forced = {"type": "forced", "tokens": list("to do")}
+    assert list(run.stream("The ", 5, logits=forced, **wishes)) == list("to do")
 
 
 @pytest.mark.parametrize(
@@ -212,8 +213,9 @@ def test_masks_are_filled_the_likeliest_first(filler: Run) -> None:
     chances = [[fill["probability"] for fill in fills] for fills in prediction["fills"]]
     every = sorted((one * other for one in chances[0] for other in chances[1]), reverse=True)
     assert np.exp(totals) == pytest.approx(every[:5], rel=1e-5)
-    words = [filler.tokenizer.decode([id_]).strip() for id_ in found[0][0].ids]
-    assert found[0][0].text == f"The {words[0]} is {words[1]}"
+    first, second = (fills[0] for fills in prediction["fills"])
+    assert found[0][0].ids == (first["id"], second["id"])
+    assert found[0][0].text == f"The {first['token']} is {second['token']}"
 
 
 @pytest.mark.parametrize(
