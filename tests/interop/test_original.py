@@ -27,7 +27,10 @@ TARGET = torch.tensor([[1, 7, 9, 11], [1, 13, 6, 17]])
 
 
 def embedded(weights: Weights, ids: list[int]) -> Tensor:
-    """Section 3.4 and 3.5: the rows of the one table times the root of the width, and sines and cosines added."""
+    """Section 3.4 and 3.5: the rows of the one table times the root of the width, and sines and cosines added.
+
+    They are those of float32, which a model of any precision adds.
+    """
     table = weights["encoder.embedding.tokens.weight"]
     width = table.shape[1]
     rows = []
@@ -35,8 +38,9 @@ def embedded(weights: Weights, ids: list[int]) -> Tensor:
         row = [float(value) * math.sqrt(width) for value in table[id_]]
         for pair in range(width // 2):
             angle = position / 10000 ** (2 * pair / width)
-            row[2 * pair] += math.sin(angle)
-            row[2 * pair + 1] += math.cos(angle)
+            sine, cosine = torch.tensor([math.sin(angle), math.cos(angle)], dtype=torch.float32).tolist()
+            row[2 * pair] += sine
+            row[2 * pair + 1] += cosine
         rows.append(row)
     return torch.tensor(rows, dtype=torch.float64)
 
