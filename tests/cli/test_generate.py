@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import fcntl
 import json
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -247,6 +250,11 @@ def test_a_terminal_is_answered_in_pieces_where_that_is_possible(
         assert result.stderr == "tfkit: prompt 1 has 60 tokens; this model reads at most 40; shorten it\n"
 
 
+def unread(pipe: IO[bytes]) -> int:
+    """How many bytes of what was written nobody has read yet."""
+    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"    "))[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--stream"]])
 def test_ctrl_c_ends_with_130(run: Path, options: list[str]) -> None:
@@ -255,7 +263,8 @@ def test_ctrl_c_ends_with_130(run: Path, options: list[str]) -> None:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(b"The \n")
         process.stdin.flush()
-        time.sleep(8)  # it waits for more lines, or writes
+        while unread(process.stdin) and process.poll() is None:
+            time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
         assert process.stderr.read() == b"tfkit: interrupted\n"
