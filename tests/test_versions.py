@@ -1,0 +1,82 @@
+"""The Pythons and the torch that are promised: said alike everywhere, and tested where they are at hand."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from . import versions
+from .versions import BEYOND, OLDEST, OWN, PROJECT, PYTHONS, ROOT, WITH_TORCH, WITHOUT_TORCH, Missing
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def fake(file: Path, prints: str) -> Path:
+    """A program that is called like a Python and prints that, or fails."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{f'echo {prints}' if prints else 'exit 127'}\n")
+    file.chmod(0o755)
+    return file
+
+
+@pytest.fixture
+def pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder on PATH, and pyenv's folder beside it."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    return tmp_path
+
+
+def test_all_that_names_versions_names_the_same() -> None:
+    minors = [int(version.removeprefix("3.")) for version in PYTHONS]
+    assert minors == list(range(minors[0], minors[-1] + 1))
+    assert PROJECT["requires-python"] == f">=3.{minors[0]},<3.{minors[-1] + 1}"
+    assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py3{minors[0]}"
+    assert f"Python {PYTHONS[0]} to {PYTHONS[-1]}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"torch>={OLDEST},<{BEYOND}" in PROJECT["dependencies"]
+
+
+@pytest.mark.parametrize("name", sorted({*WITH_TORCH, *WITHOUT_TORCH}))
+def test_what_runs_on_other_versions_is_there(name: str) -> None:
+    assert (ROOT / name.partition("::")[0]).exists()
+
+
+def test_a_python_is_found_on_path_or_among_those_of_pyenv(pythons: Path) -> None:
+    with pytest.raises(Missing, match=r"there is no python3\.98 on PATH or among pyenv's"):
+        versions.interpreter("3.98")
+    fake(pythons / "pyenv/versions/3.98.0/bin/python", "3.97")
+    kept = fake(pythons / "pyenv/versions/3.98.1/bin/python", "3.98")
+    fake(pythons / "path/python3.98", "")  # pyenv's stand-in for a version that is not chosen
+    assert versions.interpreter("3.98") == str(kept)
+    chosen = fake(pythons / "path/python3.98", "3.98")
+    assert versions.interpreter("3.98") == str(chosen)
+
+
+def test_what_is_not_at_hand_is_told_and_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tested(version: str, folder: Path) -> tuple[str, bool]:
+        if version in ("3.1", OWN):
+            raise Missing("there is none")
+        return {"3.2": "2.80.0+cpu", "3.3": ""}[version], True
+
+    monkeypatch.setattr(versions, "tested", tested)
+    monkeypatch.setattr(versions, "PYTHONS", ["3.1", "3.2", "3.3", OWN])
+    assert versions.main() == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == "not run: Python 3.1: there is none"
+    assert second.startswith("not run: Python 3.3 with torch: there is no wheel of torch>=")
+    assert third == f"not run: torch {OLDEST} on Python {OWN}: there is none"
+    monkeypatch.setattr(versions, "tested", lambda version, folder: (f"{OLDEST}.0", version != "3.2"))
+    assert versions.main() == 1
+    assert capsys.readouterr().out.splitlines() == ["failed: Python 3.2"]
+
+
+def test_what_fails_says_its_last_words() -> None:
+    with pytest.raises(Missing, match=r"^no such luck: the last$"):
+        versions.attempt([sys.executable, "-c", "print('first'); print('the last'); exit(3)"], "no such luck")
+    with pytest.raises(Missing, match=r"no such luck: .*nowhere"):
+        versions.attempt(["/nowhere/python"], "no such luck")
