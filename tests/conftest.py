@@ -1,4 +1,4 @@
-"""What every test may rely on: few threads, no network, and a registry that is as it was."""
+"""What every test may rely on: few threads, no network, no terminal, and a registry that is as it was."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tfkit.core.registry import REGISTRY
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each of the processes that share the tests
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)  # of the terminal, or of a CI that wants colours: they change what is printed
 gc.set_threshold(200_000, 20, 100)  # looking for cycles among all that was imported takes a tenth of the time
 
 
