@@ -71,5 +71,5 @@ def test_a_catalogue_imports_every_file_beside_it(folder: str) -> None:
     listed = {target[-1] for target in imports(ROOT / folder / "__init__.py")}
     listed |= {target[len(Path(folder).parts)] for target in imports(ROOT / folder / "__init__.py") if len(target) > 2}
     missing = {file.stem for file in (ROOT / folder).glob("*.py")} - listed - {"__init__"}
-    helpers = {name for name in missing if "@register(" not in (ROOT / folder / f"{name}.py").read_text()}
+    helpers = {name for name in missing if "@register(" not in (ROOT / folder / f"{name}.py").read_text("utf-8")}
     assert not missing - helpers, f"{folder}/__init__.py does not import {', '.join(sorted(missing - helpers))}"

@@ -128,7 +128,7 @@ def test_the_folder_holds_what_it_should(trained: Run) -> None:
     environment = json.loads((trained.folder / "environment.json").read_text())
     assert environment["torch"] == importlib.metadata.version("torch") and environment["seed"] == 0
     assert {"tfkit", "python", "platform", "device", "threads", "started", "baseline"} <= environment.keys()
-    log = (trained.folder / "train.log").read_text()
+    log = (trained.folder / "train.log").read_text("utf-8")
     for said in ("parameters", "60 examples", "tokens", "5-gram", "valid loss", "tfkit generate", "reference:"):
         assert said in log
     loaded = load_recipe(trained.folder / "resolved.yaml")
@@ -363,7 +363,7 @@ def test_metrics_of_the_recipe_are_measured_at_the_end(tmp_path: Path) -> None:
         "loss",
         "exact_match",
     }
-    assert "test: loss" in (run.folder / "train.log").read_text()
+    assert "test: loss" in (run.folder / "train.log").read_text("utf-8")
 
 
 def test_sources_too_long_to_be_read_count_as_failures(tmp_path: Path) -> None:

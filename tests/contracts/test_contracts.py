@@ -70,5 +70,6 @@ def test_a_check_needs_what_is_asked_of_the_same_parts() -> None:
 
 def test_every_file_of_checks_is_listed() -> None:
     folder = Path(tfkit.contracts.__file__).parent
-    files = {file.stem for file in folder.glob("*.py") if re.search(r"^@contract\(", file.read_text(), re.MULTILINE)}
+    texts = {file.stem: file.read_text("utf-8") for file in folder.glob("*.py")}
+    files = {name for name, text in texts.items() if re.search(r"^@contract\(", text, re.MULTILINE)}
     assert files == set(tfkit.contracts.FILES)

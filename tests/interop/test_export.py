@@ -147,7 +147,7 @@ def test_the_tokenizer_and_its_settings_stay(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     import_model(str(folder), tmp_path / "run")
     export_model(tfkit.load_run(tmp_path / "run"), tmp_path / "back")
-    before, after = (json.loads((place / "tokenizer.json").read_text()) for place in (folder, tmp_path / "back"))
+    before, after = (json.loads((place / "tokenizer.json").read_text("utf-8")) for place in (folder, tmp_path / "back"))
     assert before == after
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
     assert tokenizer("w1 w2")["input_ids"] == [2, 6, 7]
@@ -172,7 +172,7 @@ def test_a_run_that_was_trained_here(tmp_path: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert (tokenizer.pad_token, tokenizer.padding_side) == ("<pad>", "left")
     assert tokenizer("return it")["input_ids"] == run.read(["return it"])[0]
-    assert "tfkit" not in (tmp_path / "out" / "tokenizer.json").read_text()
+    assert "tfkit" not in (tmp_path / "out" / "tokenizer.json").read_text("utf-8")
     pipe = transformers.pipeline("text-generation", str(tmp_path / "out"))
     reply = pipe("return", max_new_tokens=5, do_sample=False, return_full_text=False)[0]["generated_text"]
     assert reply == run.generate("return", max_new_tokens=5)[0]
@@ -433,13 +433,13 @@ def test_parts_of_ones_own_come_along(tmp_path: Path) -> None:
     result = command("export", tmp_path / "run", tmp_path / "out", "--import", file)
     assert result.exit_code == 0, result.output
     file.unlink()
-    assert "class Halving" in (tmp_path / "out" / "tfkit_sources.py").read_text()
+    assert "class Halving" in (tmp_path / "out" / "tfkit_sources.py").read_text("utf-8")
     same_logits(run, tmp_path / "out", trust_remote_code=True)
 
 
 def test_what_is_bundled_is_what_is_used(own: Run, tmp_path: Path) -> None:
     export_model(own, tmp_path / "out")
-    sources = (tmp_path / "out" / "tfkit_sources.py").read_text()
+    sources = (tmp_path / "out" / "tfkit_sources.py").read_text("utf-8")
     assert "tfkit/components/residual/sandwich.py" in sources
     for unused in ("residual/deep_norm.py", "position/rotary.py", "tfkit/training", "tfkit/data", "tfkit/cli"):
         assert unused not in sources

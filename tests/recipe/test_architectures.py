@@ -104,7 +104,7 @@ def test_parameters_are_those_published(name):
 def test_resolved_text_loads_to_an_equal_blueprint(name, tmp_path):
     recipe = load_recipe(FOLDER / f"{name}.yaml")
     path = tmp_path / "resolved.yaml"
-    path.write_text(recipe.resolved())
+    path.write_text(recipe.resolved(), encoding="utf-8")
     again = load_recipe(path)
     assert again.blueprint() == recipe.blueprint()
     assert spelled(again.resolved()) == spelled(recipe.resolved())
