@@ -52,7 +52,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("facts", "message"), WRONG, ids=lambda value: str(value))
+@pytest.mark.parametrize(("facts", "message"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, dict) else value)
 def test_a_wrong_declaration_is_refused(facts: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=rf"^Mine \(.*\): .*{message}"):
         declaring(**facts)()
@@ -68,7 +68,7 @@ def test_a_wrong_declaration_is_refused(facts: dict[str, Any], message: str) -> 
         {"residual_output": 1, "residual_outputs": ("output",)},  # who sets both means both
         {"example": {}, "shortcut": lambda self: 1},
     ],
-    ids=str,
+    ids=" ".join,
 )
 def test_a_right_declaration_is_taken(facts: dict[str, Any]) -> None:
     assert declaring(**facts)().__name__ == "Mine"
