@@ -52,7 +52,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("facts", "message"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, dict) else value)
+@pytest.mark.parametrize(
+    ("facts", "message"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, dict) else value
+)
 def test_a_wrong_declaration_is_refused(facts: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=rf"^Mine \(.*\): .*{message}"):
         declaring(**facts)()
