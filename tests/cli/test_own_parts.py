@@ -97,7 +97,7 @@ data:
   train: my_texts
   valid: my_texts
 objective: my_lm
-train: {device: cpu, steps: 1, samples: 0}
+train: {device: cpu, steps: 1, samples: 0, schedule: {type: constant, lr: 0.01}}
 generate: {max_new_tokens: 3}
 """
 

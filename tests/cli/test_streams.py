@@ -45,7 +45,14 @@ RECIPE: dict[str, Any] = {
         "batch": {"size": 4},
     },
     "objective": "seq2seq",
-    "train": {"device": "cpu", "steps": 4, "evaluate_every": 2, "checkpoint_every": 100_000_000, "samples": 2},
+    "train": {
+        "device": "cpu",
+        "steps": 4,
+        "evaluate_every": 2,
+        "checkpoint_every": 100_000_000,
+        "samples": 2,
+        "schedule": {"type": "constant", "lr": 0.01},
+    },
     "generate": {"max_new_tokens": 4},
 }
 ENDLESS = "train.steps=100_000_000"

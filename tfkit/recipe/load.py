@@ -59,9 +59,9 @@ class Recipe:
     )
 
     def tell_warnings(self) -> None:
-        """Warn (RecipeWarning) of what is accepted but is seldom meant, in the name of the caller's caller."""
+        """Warn (RecipeWarning) of what is accepted but is seldom meant, in the name of who called `train`."""
         for fault in self.warnings:
-            warnings.warn(RecipeWarning(fault), stacklevel=3)
+            warnings.warn(RecipeWarning(fault), stacklevel=4)  # beside this and `train`, there is its decorator
 
     def blueprint(self, vocab_size: int | None = None) -> Blueprint:
         """The architecture, fully spelled out. `vocab_size` is what `vocab_size: tokenizer` stands for.
