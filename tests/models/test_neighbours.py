@@ -11,7 +11,8 @@ from torch import Tensor
 from tfkit.core.context import Inputs
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.models import Model, build_model
-from tfkit.models.stack import Call, text_lengths
+from tfkit.models.call import Call
+from tfkit.models.stack import text_lengths
 from tfkit.recipe.load import load_recipe
 
 ATTENTION: dict[str, Any] = {"type": "multi_head", "num_heads": 2}
@@ -147,7 +148,7 @@ def test_each_position_of_a_list_counts_as_it_does_by_itself(real: list[list[int
     out: list[Tensor] = []
     stack.embedding.register_forward_hook(lambda *called: out.append(called[2]))  # type: ignore[union-attr]
     ids, places = torch.tensor([[3, 4, 5, 6, 7]]), torch.arange(5)[None]
-    stack(Call(Inputs(ids), real=mask.bool()))
+    stack(Call(Inputs(ids, real=mask.bool())))
     counted = mask.cumsum(dim=1) * mask - 1
     placed = [sinusoidal.embed(places), learned.embed(counted), skipping.embed(counted)]  # type: ignore[operator]
     agree(out[0], stack.embedding.tokens(ids) + sum(placed))  # type: ignore[union-attr,operator]

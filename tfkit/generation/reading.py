@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tfkit.core.context import Inputs
 from tfkit.models import DecodeState, Model
-from tfkit.models.stack import Call, Stack
+from tfkit.models.call import Call
+from tfkit.models.stack import Stack
 
 PIECE = 4096  # tokens that are read at once, all rows together, so that memory is bounded however long a prompt is
 WORTHWHILE = 64  # tokens that a common beginning must save, so that reading it by itself pays
@@ -66,7 +67,7 @@ def encoded(model: Model, source: Tensor, real: Tensor | None) -> tuple[Tensor, 
     ids, mask = (
         (source, real) if len(firsts) == len(which) else (source[firsts], None if real is None else real[firsts])
     )
-    memory: Tensor = model.stack("encoder")(Call(Inputs(ids, real=mask), real=mask))
+    memory: Tensor = model.stack("encoder")(Call(Inputs(ids, real=mask)))
     return (memory if len(firsts) == len(which) else memory[which]), which
 
 
@@ -152,7 +153,7 @@ def _call(text: Text, ids: Tensor, real: Tensor | None, positions: Tensor, state
     if state is not None and state.memory is None:
         state.memory, state.memory_real = text.memory, text.memory_real
     source = text if state is None else state
-    return Call(Inputs(ids, real=real), None, real, positions, None, source.memory, source.memory_real, state)
+    return Call(Inputs(ids, real=real), None, positions, None, source.memory, source.memory_real, state)
 
 
 def last(model: Model) -> Stack:

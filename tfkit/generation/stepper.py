@@ -15,7 +15,7 @@ from tfkit.generation.logits.base import PADDING
 from tfkit.generation.prompts import Ids, PromptError
 from tfkit.generation.reading import Text, encoded, hidden_of, last, read_begun, read_on
 from tfkit.models import DecodeState, Model
-from tfkit.models.base import check_needed
+from tfkit.models.call import check_needed
 
 SPECIAL = ("global_attention_mask", "prefix_length")  # what a call can hand to a model, and no prompt does
 
@@ -169,8 +169,7 @@ def most_positions(model: Model, side: str) -> int | None:
 def check_ids(model: Model, prompts: Sequence[Ids], sources: Sequence[Ids] | None) -> None:
     """Raise UsageError for what the model cannot read, before anything is computed."""
     side = model.blueprint.last.side
-    needed = {name for plan in model.blueprint.stacks() for name in model.stack(plan.side).needs}
-    check_needed(needed, dict.fromkeys(SPECIAL))
+    check_needed(model.special_inputs, dict.fromkeys(SPECIAL))
     _check(prompts, "prompt", most_positions(model, side), model.blueprint.last.vocab_size)
     if (sources is None) != (model.blueprint.encoder is None or model.blueprint.decoder is None):
         raise UsageError("an encoder-decoder needs sources, and nothing else does")

@@ -13,7 +13,7 @@ from tfkit.components.head.pool import pool
 from tfkit.core.context import Inputs
 from tfkit.data.by_length import by_length
 from tfkit.models import Model
-from tfkit.models.stack import Call
+from tfkit.models.call import Call
 
 Pooling = Literal["mean", "first", "last"]
 
@@ -32,7 +32,7 @@ def text_vectors(
         for rows in by_length([len(text) for text in texts], device.type, batch_size):
             ids, real = _padded([texts[row] for row in rows])
             ids, real = ids.to(device), None if real is None else real.to(device)
-            hidden = stack(Call(inputs=Inputs(ids), real=real))
+            hidden = stack(Call(Inputs(ids, real=real)))
             vectors[rows] = pool(hidden.float(), real, pooling).cpu()
     return F.normalize(vectors, dim=-1) if normalize else vectors
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component, Config
-from tfkit.core.context import Collector
+from tfkit.core.context import Inputs
 from tfkit.core.errors import UsageError
 from tfkit.core.shape import Side
+from tfkit.models.call import Call, check_needed
 from tfkit.models.stack import Stack
 from tfkit.models.state import DecodeState
 
@@ -45,6 +46,7 @@ class Model(Component, nn.Module):
         self.blueprint = blueprint
         for plan in blueprint.stacks():
             self.add_module(plan.side, Stack(plan))
+        self.special_inputs = frozenset(name for plan in blueprint.stacks() for name in self.stack(plan.side).needs)
         if blueprint.shared_embedding:
             self.stack("decoder").embedding.tokens = self.stack("encoder").embedding.tokens  # type: ignore[union-attr]
         self.head = None if blueprint.head is None else self._build_head(blueprint.head)
@@ -58,6 +60,11 @@ class Model(Component, nn.Module):
         if not isinstance(stack, Stack):
             raise UsageError(f"this model has no {side}")
         return stack
+
+    def check(self, inputs: Inputs) -> None:
+        """Raise UsageError for an input that some part needs and that was not given, or that no part reads."""
+        special = {"global_attention_mask": inputs.global_attention_mask, "prefix_length": inputs.prefix_length}
+        check_needed(self.special_inputs, special)
 
     def _build_head(self, config: Config) -> nn.Module:
         plan = self.blueprint.read_by(config)
@@ -86,8 +93,8 @@ class Model(Component, nn.Module):
     def finish(self, body: Body, with_heads: bool) -> ModelOutput:
         """The output of a call: its hidden states and, if asked for, every head computed from those it reads."""
         out = ModelOutput(hidden=body.hidden, memory=body.memory)
-        if body.collector.losses:
-            out.auxiliary_loss = torch.stack(body.collector.losses).sum()
+        if body.call.collector.losses:
+            out.auxiliary_loss = torch.stack(body.call.collector.losses).sum()
         if not with_heads:
             return out
         if self.head is not None:
@@ -109,35 +116,26 @@ class Reading:
         return cls(getattr(head, "reads", None) == "encoder", getattr(head, "until", None))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Body:
-    """Hidden states before any head: of the last stack, and of the encoder where there are two."""
+    """The hidden states of the last stack before any head, with its call, and the encoder's in an encoder-decoder."""
 
     hidden: Tensor
-    real: Tensor | None
-    memory: Tensor | None = None
-    memory_real: Tensor | None = None
-    collector: Collector = field(default_factory=Collector)
-    ids: Tensor | None = None  # [batch time] of the last stack
-    memory_ids: Tensor | None = None  # of the encoder
+    call: Call
+    source: Call | None = None
+
+    @property
+    def memory(self) -> Tensor | None:
+        """The encoder's hidden states, in an encoder-decoder."""
+        return None if self.source is None else self.call.memory
 
     def read(self, reading: Reading) -> tuple[Tensor, Tensor | None]:
-        """Hidden states and which of them are real, those of the text that a head asks for."""
-        if reading.of_encoder and self.memory is not None:
-            return self.memory, as_text(self.memory_real, self.memory_ids, reading.until)
+        """The hidden states that a head reads, and which of them are real tokens of its text."""
+        if reading.of_encoder and self.source is not None and self.call.memory is not None:
+            return self.call.memory, as_text(self.call.memory_real, self.source.inputs.input_ids, reading.until)
         # with a decode state the mask may be that of everything so far
-        real = None if self.real is None else self.real[:, -self.hidden.shape[1] :]
-        return self.hidden, as_text(real, self.ids, reading.until)
-
-
-def as_real(mask: Tensor | None, tokens: Tensor | None, name: str) -> Tensor | None:
-    """An attention mask (1 = a real token) as booleans; raises UsageError when its shape cannot fit `tokens`."""
-    if mask is None:
-        return None
-    if mask.dim() != 2 or (tokens is not None and mask.shape[0] != tokens.shape[0]):
-        want = "[batch time]" if tokens is None else f"[{tokens.shape[0]} time]"
-        raise UsageError(f"{name} is {want} with 1 for a real token, got shape {list(mask.shape)}")
-    return mask.bool()
+        real = None if self.call.real is None else self.call.real[:, -self.hidden.shape[1] :]
+        return self.hidden, as_text(real, self.call.inputs.input_ids, reading.until)
 
 
 def as_text(real: Tensor | None, ids: Tensor | None, end: int | None) -> Tensor | None:
@@ -149,20 +147,3 @@ def as_text(real: Tensor | None, ids: Tensor | None, end: int | None) -> Tensor 
     found = ids == end if real is None else (ids == end) & real  # padding may be of that id too
     before = found.cumsum(dim=1) == found  # the first one itself is not behind it
     return before if real is None else before & real
-
-
-def check_ids(ids: Tensor | None, name: str) -> None:
-    """Raise UsageError unless `ids` are whole numbers of shape [batch time]."""
-    if ids is None:
-        return
-    if ids.dim() != 2 or ids.is_floating_point():
-        raise UsageError(f"{name} is [batch time] of whole numbers, got shape {list(ids.shape)} of {ids.dtype}")
-
-
-def check_needed(needed: Collection[str], given: Mapping[str, Tensor | None]) -> None:
-    """Raise UsageError where a part needs an input the call lacks, or the call gives one that no part reads."""
-    for name, value in given.items():
-        if name in needed and value is None:
-            raise UsageError(f"this model needs {name} with every call")
-        if name not in needed and value is not None:
-            raise UsageError(f"{name} was given, but no part of this model reads it")

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tfkit.core.context import Collector, Inputs
+from tfkit.core.context import Collector
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import register
-from tfkit.models.base import Body, Model, ModelOutput, as_real, check_ids, check_needed
-from tfkit.models.stack import Call
+from tfkit.models.base import Body, Model, ModelOutput
+from tfkit.models.call import Call, make_inputs
 from tfkit.models.state import DecodeState
 
 
@@ -42,46 +42,22 @@ class EncoderDecoder(Model):
 
         `attention_mask` [batch source] and `decoder_attention_mask` [batch target]: 1 = a real token. With `state`, the
         encoder runs in the first call only, and the decoder ids follow those of earlier calls. `with_heads=False`
-        leaves the heads to whoever asks them at a few positions only. Raises UsageError for
-        inputs of the wrong shape or kind.
+        leaves the heads to the caller, who may compute them at a few positions only. Raises UsageError for inputs of
+        the wrong shape or kind.
         """
-        check_ids(input_ids, "input_ids")
-        check_ids(decoder_input_ids, "decoder_input_ids")
+        special = global_attention_mask, prefix_length
+        inputs = make_inputs(input_ids, attention_mask, token_type_ids, *special)
+        target_inputs = make_inputs(decoder_input_ids, decoder_attention_mask, None, *special, prefix="decoder_")
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise UsageError("give decoder_input_ids: the tokens so far, the start token first")
-        special = {"global_attention_mask": global_attention_mask, "prefix_length": prefix_length}
-        check_needed(self.stack("encoder").needs | self.stack("decoder").needs, special)
-        real = as_real(attention_mask, input_ids, "attention_mask")
-        source = Call(
-            inputs=Inputs(input_ids, token_type_ids, global_attention_mask, prefix_length, real),
-            vectors=inputs_embeds,
-            real=real,
-            positions=position_ids,
-            memory=encoder_hidden_states,
-            collector=collector or Collector(),
-        )
-        memory, memory_real = self._encoded(source, state)
-        real = as_real(decoder_attention_mask, decoder_input_ids, "decoder_attention_mask")
+        self.check(inputs)
+        collector = collector or Collector()
+        source = Call(inputs, inputs_embeds, position_ids, memory=encoder_hidden_states, collector=collector)
+        memory = self._encoded(source, state)
         target = Call(
-            inputs=Inputs(decoder_input_ids, None, global_attention_mask, prefix_length, real),
-            vectors=decoder_inputs_embeds,
-            real=real,
-            positions=decoder_position_ids,
-            memory=memory,
-            memory_real=memory_real,
-            state=state,
-            collector=source.collector,
+            target_inputs, decoder_inputs_embeds, decoder_position_ids, None, *memory, state=state, collector=collector
         )
-        body = Body(
-            self.stack("decoder")(target),
-            target.real,
-            memory,
-            memory_real,
-            source.collector,
-            decoder_input_ids,
-            input_ids,
-        )
-        return self.finish(body, with_heads)
+        return self.finish(Body(self.stack("decoder")(target), target, source), with_heads)
 
     def _encoded(self, source: Call, state: DecodeState | None) -> tuple[Tensor, Tensor | None]:
         """The encoder's output and what of it is real: computed, given by the caller, or kept from an earlier call."""

@@ -6,12 +6,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tfkit.core.context import Collector, Inputs
-from tfkit.core.errors import UsageError
+from tfkit.core.context import Collector
 from tfkit.core.registry import register
 from tfkit.core.shape import Side
-from tfkit.models.base import Body, Model, ModelOutput, as_real, check_ids, check_needed
-from tfkit.models.stack import Call
+from tfkit.models.base import Body, Model, ModelOutput
+from tfkit.models.call import Call, as_real, make_inputs
 from tfkit.models.state import DecodeState
 
 
@@ -40,30 +39,15 @@ class SingleStack(Model):
 
         `attention_mask` [batch time]: 1 = a real token. `segment_ids` [batch time]: tokens of one number see one
         another (packing). `prefix_length` [batch] and `global_attention_mask` [batch time] serve those rules.
-        With `state`, the ids follow those of earlier calls. `with_heads=False` leaves the heads to whoever asks them at
-        a few positions only. Raises UsageError for inputs of the wrong shape or kind.
+        With `state`, the ids follow those of earlier calls. `with_heads=False` leaves the heads to the caller,
+        who may compute them at a few positions only. Raises UsageError for inputs of the wrong shape or kind.
         """
-        check_ids(input_ids, "input_ids")
-        stack = self.stack(self.side)
-        check_needed(stack.needs, {"global_attention_mask": global_attention_mask, "prefix_length": prefix_length})
-        if prefix_length is not None and segment_ids is not None:
-            raise UsageError(
-                "prefix_length counts from the start of a row, which packed texts share; give one or the other"
-            )
-        real = as_real(attention_mask, input_ids, "attention_mask")
-        call = Call(
-            inputs=Inputs(input_ids, token_type_ids, global_attention_mask, prefix_length, real),
-            vectors=inputs_embeds,
-            real=real,
-            positions=position_ids,
-            segments=segment_ids,
-            memory=encoder_hidden_states,
-            memory_real=as_real(encoder_attention_mask, input_ids, "encoder_attention_mask"),
-            state=state,
-            collector=collector or Collector(),
-        )
-        body = Body(stack(call), call.real, collector=call.collector, ids=input_ids)
-        return self.finish(body, with_heads)
+        inputs = make_inputs(input_ids, attention_mask, token_type_ids, global_attention_mask, prefix_length)
+        self.check(inputs)
+        memory_real = as_real(encoder_attention_mask, input_ids, "encoder_attention_mask")
+        memory = encoder_hidden_states, memory_real
+        call = Call(inputs, inputs_embeds, position_ids, segment_ids, *memory, state, collector or Collector())
+        return self.finish(Body(self.stack(self.side)(call), call), with_heads)
 
 
 @register("model", "encoder")

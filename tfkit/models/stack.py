@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -11,34 +11,12 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import StackPlan
 from tfkit.core.component import Config
-from tfkit.core.context import Collector, Context, Inputs, Placement, Positioned, Rule, Span, Visibility, looks_back
+from tfkit.core.context import Context, Inputs, Placement, Positioned, Rule, Span, Visibility, looks_back
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
+from tfkit.models.call import Call
 from tfkit.models.layer import Layer
 from tfkit.models.state import DecodeState
-
-
-@dataclass(frozen=True)
-class Call:
-    """What a call hands to one stack. Ids or vectors are given; the rest may be absent."""
-
-    inputs: Inputs = field(default_factory=Inputs)
-    vectors: Tensor | None = None  # [batch time width] instead of ids
-    real: Tensor | None = None  # [batch time], True = a real token
-    positions: Tensor | None = None  # [batch time]
-    segments: Tensor | None = None  # [batch time], equal numbers see one another
-    memory: Tensor | None = None  # [batch source memory_width]
-    memory_real: Tensor | None = None  # [batch source]
-    state: DecodeState | None = None
-    collector: Collector = field(default_factory=Collector)
-
-    @property
-    def tokens(self) -> Tensor:
-        """Ids or vectors, whichever was given."""
-        given = self.inputs.input_ids if self.vectors is None else self.vectors
-        if given is None:
-            raise UsageError("give input_ids, or vectors as inputs_embeds")
-        return given
 
 
 @dataclass(frozen=True)
@@ -122,12 +100,16 @@ class Stack(nn.Module):
         return out
 
     def _check_padding(self, call: Call) -> None:
-        """Raise UsageError for padding or packed texts where some part would look at them as if they were real."""
+        """Raise UsageError for padding or packed texts that some part would look at as if they were one real text."""
         if (call.real is not None or call.memory_real is not None) and self._without["padding"]:
             lacking = self._without["padding"][0]
             raise UsageError(f"{lacking} cannot leave padding out; give texts of one length, and no attention_mask")
         if call.segments is not None and self._without["packing"]:
             raise UsageError(f"{self._without['packing'][0]} cannot keep packed texts apart; give no segment_ids")
+        if call.segments is not None and call.inputs.prefix_length is not None:
+            raise UsageError(
+                "prefix_length counts from the start of a row, which packed texts share; give one or the other"
+            )
 
     def _embed(self, call: Call, context: Context) -> Tensor:
         placement = context.position.of(self._stack_parts)
