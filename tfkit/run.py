@@ -21,10 +21,10 @@ from tfkit.core.files import read_json
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
+from tfkit.generation.decoder import Quantize, decoder_of
 from tfkit.generation.prompts import Ids, Prompts, prompt_ids
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.vectors import Pooling, text_vectors
-from tfkit.generation.weights import Quantize, decoder_of
 from tfkit.generation.writer import Wishes, Writer, Written, check_wishes, make_writer, warn_of_cut
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe, load_recipe

@@ -15,8 +15,8 @@ from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternative
 from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError
 from tfkit.core.registry import REGISTRY
+from tfkit.generation.decoder import decoder_of
 from tfkit.generation.stepper import Stepper, evaluating
-from tfkit.generation.weights import decoder_of
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfkit.core.errors import UsageError
+from tfkit.generation.decoder import Quantize
 from tfkit.generation.prompts import Ids, PromptError
 from tfkit.generation.rules import Rules
 from tfkit.generation.stepper import Stepper, check_ids, most_positions
-from tfkit.generation.weights import Quantize
 from tfkit.models import Model
 
 IMPOSSIBLE = -math.inf  # the log-probability of what cannot come

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
+from tfkit.generation.decoder import decoder_of
 from tfkit.generation.room import check_room
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import evaluating
 from tfkit.generation.strategy import Strategy
-from tfkit.generation.weights import decoder_of
 
 
 def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[Candidate]]:

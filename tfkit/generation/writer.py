@@ -12,6 +12,7 @@ from tfkit.core.component import Config
 from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.registry import nearest
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.decoder import Quantize, check_quantize
 from tfkit.generation.lengths import warn_of_prompts, warn_of_texts
 from tfkit.generation.prompts import Ids
 from tfkit.generation.room import check_room
@@ -20,7 +21,6 @@ from tfkit.generation.search import Candidate, Search, prepare
 from tfkit.generation.strategy import Strategy
 from tfkit.generation.streaming import check_stream, told
 from tfkit.generation.texts import find
-from tfkit.generation.weights import Quantize, check_quantize
 from tfkit.models import Model
 from tfkit.recipe.parts import Parts, parts_of
 from tfkit.recipe.sections import Generate

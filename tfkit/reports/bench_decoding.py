@@ -15,9 +15,9 @@ from rich.table import Table
 from tfkit.core.component import Slot
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import nearest
+from tfkit.generation.decoder import Quantize
 from tfkit.generation.search import prepare
 from tfkit.generation.texts import find
-from tfkit.generation.weights import Quantize
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe

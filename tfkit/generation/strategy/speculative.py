@@ -15,13 +15,13 @@ from tfkit.core.options import RunPath
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.largest import argmax
+from tfkit.generation.decoder import decoder_of
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import Stepper, check_ids, evaluating
 from tfkit.generation.strategy.base import Load, Strategy
 from tfkit.generation.strategy.drafts import Drafter, LookupDrafter, ModelDrafter
 from tfkit.generation.strategy.rows import Texts, gains_of
 from tfkit.generation.strategy.sample import draw
-from tfkit.generation.weights import decoder_of
 from tfkit.models import Model
 
 MOST = 32  # tokens of a draft: a state of a window can take so many back

@@ -20,12 +20,12 @@ from tfkit.components.attention import MultiHead
 from tfkit.components.norm import Norm
 from tfkit.core.errors import UsageError
 from tfkit.functional.loss import cross_entropy
-from tfkit.generation import weights
+from tfkit.generation import decoder as weights
+from tfkit.generation.decoder import copied_bytes, decoder_of, forget_copies
 from tfkit.generation.search import prepare
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.generation.strategy import Greedy
 from tfkit.generation.streaming import told
-from tfkit.generation.weights import copied_bytes, decoder_of, forget_copies
 from tfkit.models import Model
 from tfkit.models.layer import Layer
 from tfkit.recipe.load import load_recipe
