@@ -1,5 +1,6 @@
 """A run's folder: what is in it, when it is refused, resumed or replaced; generating and evaluating from it."""
 
+import copy
 import importlib.metadata
 import io
 import json
@@ -333,6 +334,16 @@ def test_a_language_model_continues(writer: Run) -> None:
     with pytest.raises(UsageError, match="no split 'test'; it has train, valid"):
         writer.evaluate("test")
     assert writer.evaluate().keys() == {"loss", "perplexity"}  # valid, where there is no test
+
+
+def test_a_run_keeps_a_decoder_for_each_way_to_quantize(writer: Run) -> None:
+    plain, small = writer.decoder(), writer.decoder("int8")
+    assert writer.decoder() is plain and writer.decoder("int8") is small is not plain
+    measured = writer.evaluate(limit=2, quantize="int8")
+    assert writer.decoder() is plain and plain.model is writer.model
+    assert writer.evaluate(limit=2, quantize="int8") == measured
+    writer.model = copy.deepcopy(writer.model)
+    assert writer.decoder() is not plain and writer.decoder().model is writer.model
 
 
 def test_ids_without_a_token_are_told_and_never_written(tmp_path: Path) -> None:

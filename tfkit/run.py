@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -21,7 +21,7 @@ from tfkit.core.files import read_json
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
-from tfkit.generation.decoder import Quantize, decoder_of
+from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.prompts import Ids, Prompts, prompt_ids
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.vectors import Pooling, text_vectors
@@ -61,6 +61,7 @@ class Run:
         self.recipe = recipe
         self.as_saved = as_saved  # whether the recipe is the folder's own
         self.device = choose_device(device)
+        self._decoders: dict[Quantize | None, StepDecoder] = {}
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -161,15 +162,25 @@ class Run:
         if not self.writes:
             raise UsageError(f"{self.folder} holds an encoder, which reads texts but writes none")
         start = self._start if self.blueprint.encoder is not None else None
-        writer = make_writer(self.model, self.tokenizer, self.recipe.generate, start, max_new_tokens, wishes)
-        writer.strategy.bind(self.tokenizer, self._other)
+        check_wishes(wishes, max_new_tokens)
+        quantize = wishes.get("quantize")
+        decoder = self.decoder(quantize)
+        writer = make_writer(decoder, self.tokenizer, self.recipe.generate, start, max_new_tokens, wishes)
+        writer.strategy.bind(self.tokenizer, partial(self._other, quantize=quantize))
         return writer
 
-    def _other(self, path: str) -> tuple[Model, Tokenizer]:
-        """What a strategy asks for of another run, which is read once."""
+    def decoder(self, quantize: Quantize | None = None) -> StepDecoder:
+        """What generation computes by, made once for each way to quantize; raises UsageError for one there is not."""
+        found = self._decoders.get(quantize)
+        if found is None or found.model is not self.model:
+            found = self._decoders[quantize] = StepDecoder(self.model, quantize)
+        return found
+
+    def _other(self, path: str, quantize: Quantize | None) -> tuple[StepDecoder, Tokenizer]:
+        """The decoder and the tokenizer of another run, which is loaded once."""
         if path not in self._others:
             self._others[path] = load_run(path, device=str(self.device))
-        return self._others[path].model, self._others[path].tokenizer
+        return self._others[path].decoder(quantize), self._others[path].tokenizer
 
     @cached_property
     def _others(self) -> dict[str, Run]:
@@ -293,7 +304,8 @@ class Run:
     def _quantized(self, quantize: Quantize) -> Run:
         """The same run with a model that computes by quantized weights; this one's stays as it is."""
         other = copy.copy(self)
-        other.model = decoder_of(self.model, quantize)
+        other.model = self.decoder(quantize).current()
+        other._decoders = {}
         return other
 
     def _keep(self, split: str, scores: Mapping[str, Any]) -> None:

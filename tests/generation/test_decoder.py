@@ -20,8 +20,9 @@ from tfkit.components.attention import MultiHead
 from tfkit.components.norm import Norm
 from tfkit.core.errors import UsageError
 from tfkit.functional.loss import cross_entropy
-from tfkit.generation import decoder as weights
-from tfkit.generation.decoder import copied_bytes, decoder_of, forget_copies
+from tfkit.generation import decoder as decoders
+from tfkit.generation.decoder import Copies, StepDecoder
+from tfkit.generation.products import Int8
 from tfkit.generation.search import prepare
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.generation.strategy import Greedy
@@ -99,12 +100,16 @@ def ids(rows: int, length: int = 5) -> Tensor:
     return torch.randint(0, 50, (rows, length), generator=torch.Generator().manual_seed(rows))
 
 
-def steps(model: Model, rows: int, quantize: Any = None, copied: bool = True, count: int = 4) -> Tensor:
+def steps(
+    model: Model, rows: int, quantize: Any = None, copied: bool = True, kept: StepDecoder | None = None
+) -> Tensor:
     """Logits of some steps of decoding, [rows steps vocab], the tokens always the same."""
-    tokens, found = ids(rows, 5 + count), []
+    count, found = 4, []
+    tokens = ids(rows, 5 + count)
     with evaluating(model):
         sources = None if model.blueprint.encoder is None else ids(rows, 7).tolist()
-        stepper = Stepper(decoder_of(model, quantize) if copied else model, tokens[:, :5].tolist(), sources)
+        net = (kept or StepDecoder(model, quantize)).current() if copied else model
+        stepper = Stepper(net, tokens[:, :5].tolist(), sources)
         for step in range(count):
             found.append(stepper.logits())
             stepper.append(tokens[:, 5 + step])
@@ -123,14 +128,14 @@ def test_copies_give_what_the_weights_give(name: str, rows: int) -> None:
 
 
 def test_copies_are_used() -> None:
-    if not weights.can_pack():
+    if not decoders.can_pack():
         pytest.skip("this build of torch has no packed products")
     model = decoder()
-    steps(model, 2)
+    kept = StepDecoder(model)
+    assert kept.bytes == 0
+    steps(model, 2, kept=kept)
     attention, down = 2 * 4 * 32 * 32, 2 * 2 * 32 * 64
-    assert copied_bytes(model) >= 4 * (attention + down + 50 * 32)
-    forget_copies(model)
-    assert copied_bytes(model) == 0
+    assert kept.bytes >= 4 * (attention + down + 50 * 32)
 
 
 def test_a_model_is_never_written_to() -> None:
@@ -138,7 +143,7 @@ def test_a_model_is_never_written_to() -> None:
     before = {name: dict(vars(module)) for name, module in model.named_modules()}
     saved, plain = copy.deepcopy(model.state_dict()), model(input_ids=ids(2)).logits
     with evaluating(model):
-        small = decoder_of(model, "int8")
+        small = StepDecoder(model, "int8").current()
         small(input_ids=ids(2))
         assert torch.equal(model(input_ids=ids(2)).logits, plain)
     for one in (model, small):
@@ -152,7 +157,7 @@ def test_decoders_of_one_model_live_side_by_side() -> None:
     expected = {quantize: steps(model, 2, quantize) for quantize in (None, "int8")}
     with evaluating(model):
         steppers = {
-            quantize: Stepper(decoder_of(model, quantize), ids(2, 9)[:, :5].tolist())  # type: ignore[arg-type]
+            quantize: Stepper(StepDecoder(model, quantize).current(), ids(2, 9)[:, :5].tolist())  # type: ignore[arg-type]
             for quantize in expected
         }
         for step in range(4):
@@ -164,7 +169,7 @@ def test_decoders_of_one_model_live_side_by_side() -> None:
 def test_a_plain_call_between_two_pieces_of_a_stream_in_int8() -> None:
     model = decoder()
     plain = model(input_ids=ids(2)).logits
-    tokens = told(Greedy(Greedy.Config()), prepare(model, [[1, 2, 3]], 6, quantize="int8"))
+    tokens = told(Greedy(Greedy.Config()), prepare(model, [[1, 2, 3]], 6, decoder=StepDecoder(model, "int8")))
     for _ in tokens:
         assert torch.equal(model(input_ids=ids(2)).logits, plain)
 
@@ -174,13 +179,14 @@ def test_threads_that_decode_give_what_each_gives_alone(name: str) -> None:
     model = decoder(name)
     ways = (None, "int8")
     alone = {quantize: steps(model, 3, quantize) for quantize in ways}
+    kept = {quantize: StepDecoder(model, quantize) for quantize in ways}  # type: ignore[arg-type]
     plain = model(input_ids=ids(3)).logits
 
     def call(number: int) -> bool:
         if number % 3 == 2:
             return torch.equal(model(input_ids=ids(3)).logits, plain)
         quantize = ways[number % 3]
-        return torch.equal(steps(model, 3, quantize), alone[quantize])
+        return torch.equal(steps(model, 3, kept=kept[quantize]), alone[quantize])
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(call, range(24)))
@@ -221,36 +227,46 @@ def _set_otherwise(model: Model) -> None:
 @pytest.mark.parametrize("quantize", [None, "int8"])
 def test_changed_weights_are_copied_anew(change: Any, quantize: Any) -> None:
     model = decoder()
-    first = steps(model, 2, quantize)
+    kept = StepDecoder(model, quantize)
+    first = steps(model, 2, kept=kept)
     change(model)
     plain = steps(model, 2, copied=False)
     assert distance(first, plain) > 0.1
-    found = steps(model, 2, quantize)
-    forget_copies(model)
+    found = steps(model, 2, kept=kept)
     assert distance(found, plain if quantize is None else steps(model, 2, quantize)) < 1e-6
 
 
-def test_the_same_weights_are_copied_once() -> None:
+def test_the_same_weights_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Copies] = []
+
+    class Counted(Copies):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(decoders, "Copies", Counted)
     model = decoder()
-    steps(model, 2)
-    made = weights._MADE[model][None]
-    steps(model, 2)
-    assert weights._MADE[model][None] is made
+    kept = StepDecoder(model)
+    steps(model, 2, kept=kept)
+    steps(model, 2, kept=kept)
+    assert len(made) == decoders.can_pack()
 
 
 def test_without_the_kernel_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "can_pack", lambda: False)
+    monkeypatch.setattr(decoders, "can_pack", lambda: False)
     model = decoder()
-    assert torch.equal(steps(model, 2), steps(model, 2, copied=False))
-    assert copied_bytes(model) == 0
+    kept = StepDecoder(model)
+    assert torch.equal(steps(model, 2, kept=kept), steps(model, 2, copied=False))
+    assert kept.bytes == 0 and kept.current() is model
 
 
 def test_copies_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "MOST_BYTES", 4 * 50 * 32 - 1)  # a byte less than the table of the head
+    monkeypatch.setattr(decoders, "MOST_BYTES", 4 * 50 * 32 - 1)  # a byte less than the table of the head
     model = decoder()
-    assert distance(steps(model, 2), steps(model, 2, copied=False)) < 1e-6
-    head: Any = model.head
-    assert weights._MADE[model][None].single[head.output].product(2) is None
+    kept = StepDecoder(model)
+    assert distance(steps(model, 2, kept=kept), steps(model, 2, copied=False)) < 1e-6
+    head: Any = kept.current().head
+    assert head.output.layers.product(2) is None
 
 
 def test_a_layer_that_somebody_watches_is_called() -> None:
@@ -284,7 +300,7 @@ def test_int8_is_close(name: str, rows: int) -> None:
 
 def test_int8_of_a_row_hardly_depends_on_the_others() -> None:
     linear = nn.Linear(64, 32, bias=False)
-    product = weights.Int8(linear.weight.detach(), None)
+    product = Int8(linear.weight.detach(), None)
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1.0], [1000.0], [0.001]])
     together, alone = product(x, 3), torch.cat([product(row[None], 1) for row in x])
     for number, exact in enumerate(linear(x).detach()):
@@ -301,11 +317,8 @@ def test_int8_of_half_precision() -> None:
 
 def test_a_decoder_is_its_own_decoder() -> None:
     model = decoder()
-    small = decoder_of(model, "int8")
-    assert decoder_of(small) is small and decoder_of(small, "int8") is small
-    if weights.can_pack():
-        with pytest.raises(UsageError, match="a copy for decoding already, and not one in int8"):
-            decoder_of(decoder_of(model), "int8")
+    small = StepDecoder(model, "int8").current()
+    assert torch.equal(steps(small, 2), steps(model, 2, "int8"))
 
 
 def test_a_part_that_computes_by_other_weights_for_a_call_is_not_given_copies() -> None:
@@ -326,20 +339,21 @@ def test_a_part_that_computes_by_other_weights_for_a_call_is_not_given_copies() 
 
 def test_a_search_in_int8() -> None:
     model = decoder()
-    plain, small = (best(model, [[1, 2, 3]], 4, quantize=quantize) for quantize in (None, "int8"))
+    kept = StepDecoder(model, "int8")
+    plain, small = (best(model, [[1, 2, 3]], 4, decoder=decoder) for decoder in (None, kept))
     assert len(plain[0]) == len(small[0]) == 4
-    assert copied_bytes(model) > 0
+    assert kept.bytes > 0
 
 
 def test_what_cannot_be_is_said() -> None:
     model = decoder()
     with pytest.raises(UsageError, match="quantize is int8, got 'int4'"):
-        decoder_of(model, "int4")  # type: ignore[arg-type]
+        StepDecoder(model, "int4")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="this one is being trained"):
-        decoder_of(model.train())
+        StepDecoder(model.train()).current()
     meta = decoder().to("meta")
     with pytest.raises(UsageError, match="int8 computes on a CPU, and this model is on meta"):
-        decoder_of(meta, "int8")
+        StepDecoder(meta, "int8").current()
 
 
 @pytest.mark.slow
@@ -356,6 +370,6 @@ def test_int8_keeps_the_perplexity(tmp_path: Path) -> None:
 def test_the_loss_is_that_of_the_copies() -> None:
     model, hidden, targets = decoder(), torch.randn(6, 32), ids(1, 6)[0]
     with evaluating(model):
-        head: Any = decoder_of(model, "int8").head
+        head: Any = StepDecoder(model, "int8").current().head
         assert torch.equal(head.loss(hidden, targets), cross_entropy(head(hidden), targets))
         assert not torch.equal(head(hidden), F.linear(hidden, head.output._parameters["weight"]))

@@ -15,7 +15,7 @@ from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternative
 from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError
 from tfkit.core.registry import REGISTRY
-from tfkit.generation.decoder import decoder_of
+from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
@@ -103,7 +103,7 @@ def check(net: Model) -> None:
     assert best(net, PROMPTS, NEW) == expected
     assert best(net, PROMPTS, NEW, use_cache=False) == expected
     net, ids = net.float(), [[1, 2, 3, 4, 5, 6], [7, 8, 9, 1, 2, 3]]
-    ways = {quantize: decoder_of(net, quantize) for quantize in (None, "int8")}  # type: ignore[arg-type]
+    ways = {quantize: StepDecoder(net, quantize).current() for quantize in (None, "int8")}  # type: ignore[arg-type]
     alone = {quantize: followed(way, ids) for quantize, way in ways.items()}
     assert all(bool(logits.isfinite().all()) for logits in alone.values())
     with ThreadPoolExecutor(2) as pool:

@@ -13,6 +13,7 @@ from tfkit.core.component import Slot
 from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation import room
+from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.lengths import LengthWarning
 from tfkit.generation.stepper import Stepper
 from tfkit.generation.writer import Writer, make_writer
@@ -44,7 +45,8 @@ def tokenizer() -> Tokenizer:
 
 def writer(position: str | None, count: int | None = None, pair: bool = False, **wishes: Any) -> Writer:
     start = 1 if pair else None
-    return make_writer(model(position, pair), tokenizer(), Generate(stop=()), start, count, wishes)  # type: ignore[arg-type]
+    decoder = StepDecoder(model(position, pair), wishes.get("quantize"))
+    return make_writer(decoder, tokenizer(), Generate(stop=()), start, count, wishes)  # type: ignore[arg-type]
 
 
 def ids(length: int) -> list[int]:

@@ -16,6 +16,7 @@ from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.options import PositiveInt
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.logits import LogitsRule
 from tfkit.generation.prompts import PromptError
 from tfkit.generation.rules import Rules, bound_rules
@@ -136,10 +137,10 @@ def test_ids_that_no_token_has_are_never_written(tokenizer: Tokenizer, strategy:
     with torch.no_grad():
         net.head.output.bias[[gap, *range(size, size + 20)]] = 50.0  # type: ignore[union-attr,index]
     made: Any = Slot("strategy").validate(strategy).build()
-    made.bind(tokenizer, lambda path: (net, tokenizer))
+    made.bind(tokenizer, lambda path: (StepDecoder(net, quantize), tokenizer))
     rules = searched(tokenizer, [{"type": "repetition_penalty", "penalty": 1.3}], [])
     prompts = [[5, size + 3, 6], [size + 3]]
-    for found in find(made, prepare(net, prompts, 6, rules, seed=1, quantize=quantize)):
+    for found in find(made, prepare(net, prompts, 6, rules, seed=1, decoder=StepDecoder(net, quantize))):
         for candidate in found:
             assert len(candidate.ids) == 6
             assert all(id_ < size and id_ != gap for id_ in candidate.ids)
@@ -152,7 +153,7 @@ def test_logits_that_are_not_finite_are_told_and_write_nothing(
 ) -> None:
     net = build_model(tfkit.load_recipe({"tfkit": 1, "model": {**RECIPE["model"], "vocab_size": 12}}).blueprint())
     made: Any = Slot("strategy").validate(strategy).build()
-    made.bind(tokenizer, lambda path: (net, tokenizer))
+    made.bind(tokenizer, lambda path: (StepDecoder(net), tokenizer))
     with torch.no_grad():
         net.stack("decoder").embedding.tokens.weight[8] = damage  # type: ignore[union-attr,index]
     for scored in (True, False):

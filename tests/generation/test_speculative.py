@@ -12,6 +12,7 @@ import torch
 from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.rules import Rules
 from tfkit.generation.search import prepare
 from tfkit.generation.stepper import Stepper
@@ -35,7 +36,7 @@ def strategy(draft: Model | None, letters: Tokenizer, **options: Any) -> Specula
     """With a draft model, or none."""
     said = {"type": "speculative", **options} | ({} if draft is None else {"draft": "small"})
     made: Speculative = Slot("strategy").validate(said).build()
-    made.bind(letters, lambda path: (draft, letters))  # type: ignore[arg-type, return-value]
+    made.bind(letters, lambda path: (StepDecoder(draft), letters))  # type: ignore[arg-type, return-value]
     return made
 
 
@@ -182,7 +183,7 @@ def test_what_is_no_draft_is_refused_by_name(letters: Tokenizer) -> None:
     other = Slot("tokenizer").validate("character").build().fit(["abcdefghijklmnopqrt"])
     made = Slot("strategy").validate({"type": "speculative", "draft": "small"}).build()
     with pytest.raises(UsageError, match=r"small has another vocabulary: its id \d+ is 't', not 's'"):
-        made.bind(letters, lambda path: (net, other))
+        made.bind(letters, lambda path: (StepDecoder(net), other))
     with pytest.raises(UsageError, match="small was not loaded"):
         written(made, net, [[1]], 3)
     with pytest.raises(RecipeError, match="tokens: must be at most 32"):

@@ -1,16 +1,17 @@
-"""Copies of weights made for decoding: packed for the kernel, joined, or in int8. Derived, and never saved.
+"""A decoder: a view of a model that shares its weights, and copies of some, packed for the kernel, joined or in int8.
 
 A step of decoding multiplies a few rows by every weight. A linear layer packs its weight at each such call, which takes
-longer than the product: here it is packed once. Layers that read the same input are one product.
+longer than the product: here it is packed once. Layers that read the same input are one product. Copies are derived,
+and never saved; the model is never written to.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, get_args
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +88,7 @@ class Copies:
             self.bytes += made.bytes
         return made
 
-    def decoder(self, model: Model) -> Any:
+    def view_of(self, model: Model) -> Any:
         """A view of the model as it is now that computes by the copies; the model itself is never written to."""
         made: dict[nn.Module, nn.Module] = {}
         roots = _roots(model)
@@ -106,7 +107,8 @@ class Copies:
         children = {name: None if child is None else self._view(child, made) for name, child in module._modules.items()}
         found = made[module] = view(module, children)
         if _is_plain(module):
-            found.__class__ = _called_directly(type(module))
+            kind: Any = type(module)
+            found.__class__ = _called_directly(kind)
         if isinstance(module, Sublayer) and module.together:
             together = tuple([getattr(module, name) for name in module.together])
             if all(linear in self.single for linear in together):
@@ -120,57 +122,47 @@ class Copies:
         return self.together[linears]
 
 
-# the copies of each model, by what they are; and what each view of one computes by
-_MADE: WeakKeyDictionary[Model, dict[Quantize | None, Copies]] = WeakKeyDictionary()
-_VIEWS: WeakKeyDictionary[Model, Quantize | None] = WeakKeyDictionary()
-_LOCK = threading.RLock()
+class StepDecoder:
+    """What computes as a model does, a few rows at a time by copies of its decoder's and its head's weights.
 
-
-def decoder_of(model: Model, quantize: Quantize | None = None) -> Model:
-    """What computes as the model does, a few rows at a time by copies of its decoder's and its head's weights.
-
-    Where no copy would be quicker it is the model itself. The copies stay with the model until its weights change; a
-    state_dict never has them. `quantize="int8"` computes every number of rows by weights in int8; of a model that does
-    so already, it is that model. Raises UsageError where it is not possible.
+    `quantize="int8"` computes any number of rows by weights in int8. Threads may share a decoder, and decoders of one
+    model work side by side. Copies are made when they are needed, and anew when the weights change.
     """
-    check_quantize(quantize)
-    if model in _VIEWS:
-        if quantize not in (None, _VIEWS[model]):
-            raise UsageError(f"quantize: this model is a copy for decoding already, and not one in {quantize}")
-        return model
-    copies = _copies(model, quantize)
-    if copies is None:
-        return model
-    found: Model = copies.decoder(model)
-    _VIEWS[found] = quantize
-    return found
 
+    def __init__(self, model: Model, quantize: Quantize | None = None) -> None:
+        check_quantize(quantize)
+        self.model = model
+        self.quantize = quantize
+        self._copies: Copies | None = None
+        self._lock = threading.Lock()
 
-def copied_bytes(model: Model) -> int:
-    """Bytes of the copies that are kept with a model."""
-    return sum(copies.bytes for copies in _MADE.get(model, {}).values())
+    @property
+    def bytes(self) -> int:
+        """The memory that the copies take."""
+        return 0 if self._copies is None else self._copies.bytes
 
+    def current(self) -> Model:
+        """A view of the model as it is now; the model itself where no copy would be quicker.
 
-def forget_copies(model: Model) -> None:
-    """Give back the memory of the copies; they are made again when they are needed."""
-    with _LOCK:
-        _MADE.pop(model, None)
+        Raises UsageError for a model that is being trained, and for one that cannot be quantized.
+        """
+        if self.model.training:
+            raise UsageError("a decoder is of a model in evaluation, and this one is being trained; call model.eval()")
+        if not self._gains():
+            return self.model
+        with self._lock:
+            if self._copies is None or not self._copies.are_of(self.model):
+                self._copies = Copies(self.model, self.quantize)
+            copies = self._copies
+        found: Model = copies.view_of(self.model)
+        return found
 
-
-def _copies(model: Model, quantize: Quantize | None) -> Copies | None:
-    """What is kept of the model's weights as they are now; None where nothing can be gained."""
-    weight = next(model.parameters())
-    if model.training:
-        raise UsageError("weights are copied for a model that decodes, and this one is being trained; say model.eval()")
-    if quantize is None and (weight.device.type != "cpu" or torch.is_autocast_enabled("cpu") or not can_pack()):
-        return None
-    if quantize is not None:
-        check_int8(weight)
-    with _LOCK:
-        made = _MADE.setdefault(model, {})
-        if quantize not in made or not made[quantize].are_of(model):
-            made[quantize] = Copies(model, quantize)
-        return made[quantize]
+    def _gains(self) -> bool:
+        weight = next(self.model.parameters())
+        if self.quantize is not None:
+            check_int8(weight)
+            return True
+        return weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and can_pack()
 
 
 def _roots(model: Model) -> list[nn.Module]:
@@ -205,14 +197,10 @@ def _is_plain(module: nn.Module) -> bool:
     return isinstance(module, OWN) and not _is_watched(module) and "forward" not in vars(module)
 
 
-_DIRECT: dict[type[nn.Module], type[nn.Module]] = {}
-
-
-def _called_directly(kind: type[nn.Module]) -> type[nn.Module]:
+@functools.cache
+def _called_directly(kind: type[Any]) -> type[nn.Module]:
     """The same class, of which a call is its forward, without what torch does around it for those who watch."""
-    if kind not in _DIRECT:
-        _DIRECT[kind] = type(kind.__name__, (kind,), {"__call__": kind.forward, "__doc__": kind.__doc__})
-    return _DIRECT[kind]
+    return type(kind.__name__, (kind,), {"__call__": kind.forward, "__doc__": kind.__doc__})
 
 
 def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, float]]:

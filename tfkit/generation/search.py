@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfkit.core.errors import UsageError
-from tfkit.generation.decoder import Quantize
+from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.prompts import Ids, PromptError
 from tfkit.generation.rules import Rules
 from tfkit.generation.stepper import Stepper, check_ids, most_positions
@@ -50,7 +50,7 @@ class Search:
     numbers: Sequence[int] = ()  # of the prompts within the call, from 1
     use_cache: bool = True
     scored: bool = False
-    quantize: Quantize | None = None  # the model's weights, for this search
+    decoder: StepDecoder | None = None  # what computes as the model does; None: one is made for this search
     on_token: Callable[[int, int], None] | None = None
     began: float = field(default_factory=lambda: time.monotonic())
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from tfkit.generation.decoder import decoder_of
+from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.room import check_room
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import evaluating
@@ -24,7 +24,8 @@ def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[
     check_room(strategy, search.model, min(batch_size, len(search.prompts)))
     found: list[list[Candidate]] = [[] for _ in search.prompts]
     with evaluating(search.model):
-        search = replace(search, model=decoder_of(search.model, search.quantize))
+        decoder = search.decoder or StepDecoder(search.model)
+        search = replace(search, model=decoder.current())
         for rows in _batches(search, batch_size):
             for row, candidates in zip(rows, strategy.search(_begun(search.of(rows))), strict=True):
                 found[row] = candidates

@@ -12,7 +12,7 @@ from tfkit.core.component import Config
 from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.registry import nearest
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.decoder import Quantize, check_quantize
+from tfkit.generation.decoder import Quantize, StepDecoder, check_quantize
 from tfkit.generation.lengths import warn_of_prompts, warn_of_texts
 from tfkit.generation.prompts import Ids
 from tfkit.generation.room import check_room
@@ -71,9 +71,9 @@ def warn_of_cut(written: Sequence[Written]) -> None:
 
 @dataclass(frozen=True)
 class Writer:
-    """A model, its tokenizer, and how it writes. `start` is what the decoder of an encoder-decoder begins with."""
+    """A decoder, its tokenizer, and how it writes. `start` is the first token of a target of an encoder-decoder."""
 
-    model: Model
+    decoder: StepDecoder
     tokenizer: Tokenizer
     settings: Generate
     start: int | None
@@ -82,7 +82,11 @@ class Writer:
     seed: int | None
     max_new_tokens: int | None
     batch_size: int
-    quantize: Quantize | None = None
+
+    @property
+    def model(self) -> Model:
+        """The model that the decoder is a view of."""
+        return self.decoder.model
 
     def write(self, read: Sequence[Ids], scored: bool = True) -> list[list[Written]]:
         """The candidates for each prompt (or source) of ids, the best first; raises UsageError."""
@@ -144,7 +148,7 @@ class Writer:
             sources=read if pair else None,
             seed=self.seed,
             scored=scored,
-            quantize=self.quantize,
+            decoder=self.decoder,
         )
         warn_of_prompts(search)
         return search
@@ -170,13 +174,12 @@ class Writer:
 
 
 def make_writer(
-    model: Model, tokenizer: Tokenizer, settings: Generate, start: int | None, most: int | None, wishes: Wishes
+    decoder: StepDecoder, tokenizer: Tokenizer, settings: Generate, start: int | None, most: int | None, wishes: Wishes
 ) -> Writer:
-    """A Writer as the settings say, unless the wishes say otherwise.
+    """A Writer as the settings say, unless the wishes, which were checked, say otherwise.
 
     Raises RecipeError for a part that is wrong, UsageError for one that cannot go with the tokenizer.
     """
-    check_wishes(wishes, most)
     seed = wishes.get("seed")
     strategies = _chosen("strategy", wishes.get("strategy"), [settings.strategy])
     if len(strategies) != 1:
@@ -184,7 +187,7 @@ def make_writer(
     logits = _chosen("logits", wishes.get("logits"), settings.logits)
     rules = bound_rules(logits, _chosen("stop", wishes.get("stop"), settings.stop), tokenizer)
     return Writer(
-        model,
+        decoder,
         tokenizer,
         settings,
         start,
@@ -193,7 +196,6 @@ def make_writer(
         settings.seed if seed is None else seed,
         most,
         wishes.get("batch_size") or 64,
-        wishes.get("quantize"),
     )
 
 

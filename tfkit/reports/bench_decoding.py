@@ -15,7 +15,7 @@ from rich.table import Table
 from tfkit.core.component import Slot
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import nearest
-from tfkit.generation.decoder import Quantize
+from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.search import prepare
 from tfkit.generation.texts import find
 from tfkit.models import Model
@@ -139,10 +139,11 @@ def _own(model: Model, work: Work, quantize: Quantize | None) -> Call:
     strategy: Any = Slot("strategy").validate(part).build()
     read = work.prompts().tolist()
     prompts = [[1]] * work.batch if work.size.pair else read
+    decoder = StepDecoder(model, quantize)
 
     def call() -> None:
         sources = read if work.size.pair else None
-        find(strategy, prepare(model, prompts, work.new, sources=sources, quantize=quantize), work.batch)
+        find(strategy, prepare(model, prompts, work.new, sources=sources, decoder=decoder), work.batch)
 
     return call
 

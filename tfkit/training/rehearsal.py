@@ -10,10 +10,11 @@ from pathlib import Path
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RecipeError, RunError, UsageError
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.logits.guided import Guided
 from tfkit.generation.rules import bound_rules
 from tfkit.generation.search import Search
-from tfkit.models import Model, build_model
+from tfkit.models import build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.section_rules import writes
 from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder
@@ -78,7 +79,7 @@ def _at(recipe: Recipe, path: str, learned: str) -> Iterator[None]:
         raise RecipeError([recipe.fault(path, f"{text} ({learned})")]) from None
 
 
-def _unread(path: str) -> tuple[Model, Tokenizer]:
+def _unread(path: str) -> tuple[StepDecoder, Tokenizer]:
     """The model of a run without its weights, and its tokenizer."""
     folder = RunFolder(Path(path))
     for name in (RESOLVED, WEIGHTS, TOKENIZER):
@@ -86,4 +87,5 @@ def _unread(path: str) -> tuple[Model, Tokenizer]:
             raise RunError(f"{folder / name}: is missing")
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     recipe = saved_recipe(folder)
-    return build_model(recipe.blueprint(tokenizer.vocab_size if recipe.unknown_vocab else None), "meta"), tokenizer
+    blueprint = recipe.blueprint(tokenizer.vocab_size if recipe.unknown_vocab else None)
+    return StepDecoder(build_model(blueprint, "meta")), tokenizer

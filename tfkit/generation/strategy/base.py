@@ -9,11 +9,11 @@ from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.search import Candidate, Search
-from tfkit.models import Model
 
-# the model of another run, and its tokenizer, by the run's path; raises RunError
-Load = Callable[[str], tuple[Model, Tokenizer]]
+# the decoder of another run, and its tokenizer, by the run's path; raises RunError
+Load = Callable[[str], tuple[StepDecoder, Tokenizer]]
 
 
 class Strategy(Component):

@@ -15,7 +15,7 @@ from tfkit.core.options import RunPath
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.largest import argmax
-from tfkit.generation.decoder import decoder_of
+from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import Stepper, check_ids, evaluating
 from tfkit.generation.strategy.base import Load, Strategy
@@ -51,7 +51,7 @@ class Speculative(Strategy):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.draws = config.sampled
-        self.draft: Model | None = None
+        self.draft: StepDecoder | None = None
 
     def bind(self, tokenizer: Tokenizer, load: Load) -> None:
         if self.config.draft is not None:
@@ -63,20 +63,21 @@ class Speculative(Strategy):
 
     def check(self, search: Search) -> None:
         super().check(search)
-        for model in (search.model, self.draft):
-            if model is not None and model.caches:
+        models = [search.model] if self.draft is None else [search.model, self.draft.model]
+        for model in models:
+            if model.caches:
                 try:
                     model.new_state().check_rewind(0)
                 except UsageError as error:
                     raise UsageError(f"generate.strategy: a draft must be taken back, and {error}") from None
         if self.draft is None:
             return
-        own, other = (_writes(model) for model in (search.model, self.draft))
+        own, other = (_writes(model) for model in models)
         if own != other:
             raise UsageError(f"generate.strategy.draft: {self.config.draft} is {other}, and this model {own}")
         if search.prompts:
             try:
-                check_ids(self.draft, search.prompts, search.sources)
+                check_ids(self.draft.model, search.prompts, search.sources)
             except UsageError as error:
                 raise UsageError(f"generate.strategy.draft: {self.config.draft}: {error}") from None
 
@@ -86,8 +87,8 @@ class Speculative(Strategy):
             return [[self._written(row, LookupDrafter(row))] for row in rows]
         if self.draft is None:
             raise UsageError(f"generate.strategy.draft: the run {self.config.draft} was not loaded; see Strategy.bind")
-        with evaluating(self.draft):
-            draft = decoder_of(self.draft, search.quantize)
+        with evaluating(self.draft.model):
+            draft = self.draft.current()
             return [[self._written(row, self._drafter(row, draft))] for row in rows]
 
     def _drafter(self, search: Search, draft: Model) -> ModelDrafter:
