@@ -17,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.components.activation import Activation
+from tfkit.components.attention import MultiHead
 from tfkit.components.norm import Norm
 from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
 from tfkit.functional.view import view
+from tfkit.generation.heads import join_heads, split_heads
 from tfkit.generation.layers import Kind, Layers, copied, joined
 from tfkit.generation.products import Int8, Joined, Packed, Product, can_pack, check_int8
 from tfkit.models import Model
@@ -50,11 +52,12 @@ def check_quantize(value: object) -> None:
 class Copies:
     """Those of one model's decoder and head, made as they are needed."""
 
-    def __init__(self, model: Model, quantize: Quantize | None) -> None:
+    def __init__(self, model: Model, quantize: Quantize | None, types: Collection[torch.dtype]) -> None:
         self.quantize = quantize
+        self.types = types  # of the weights that are copied
         self.bytes = 0
         self.lock = threading.Lock()
-        linears = _linears(model, (torch.float32,) if quantize is None else FLOATS)
+        linears = _linears(model, types)
         self.facts = _facts(linears)
         self.single = {linear: Layers([linear], self.kinds([linear]), self.make) for linear in linears}
         self.together: dict[tuple[nn.Linear, ...], Layers] = {}
@@ -142,27 +145,28 @@ class StepDecoder:
         return 0 if self._copies is None else self._copies.bytes
 
     def current(self) -> Model:
-        """A view of the model as it is now; the model itself where no copy would be quicker.
+        """A view of the model as it is now.
 
         Raises UsageError for a model that is being trained, and for one that cannot be quantized.
         """
         if self.model.training:
             raise UsageError("a decoder is of a model in evaluation, and this one is being trained; call model.eval()")
-        if not self._gains():
-            return self.model
+        types = self._types()
         with self._lock:
-            if self._copies is None or not self._copies.are_of(self.model):
-                self._copies = Copies(self.model, self.quantize)
+            if self._copies is None or self._copies.types != types or not self._copies.are_of(self.model):
+                self._copies = Copies(self.model, self.quantize, types)
             copies = self._copies
         found: Model = copies.view_of(self.model)
         return found
 
-    def _gains(self) -> bool:
+    def _types(self) -> tuple[torch.dtype, ...]:
+        """The types of weights of which a copy is quicker."""
         weight = next(self.model.parameters())
         if self.quantize is not None:
             check_int8(weight)
-            return True
-        return weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and can_pack()
+            return FLOATS
+        packs = weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and can_pack()
+        return (torch.float32,) if packs else ()
 
 
 def _roots(model: Model) -> list[nn.Module]:
@@ -200,7 +204,10 @@ def _is_plain(module: nn.Module) -> bool:
 @functools.cache
 def _called_directly(kind: type[Any]) -> type[nn.Module]:
     """The same class, of which a call is its forward, without what torch does around it for those who watch."""
-    return type(kind.__name__, (kind,), {"__call__": kind.forward, "__doc__": kind.__doc__})
+    own: dict[str, Any] = {"__call__": kind.forward, "__doc__": kind.__doc__}
+    if issubclass(kind, MultiHead) and kind.split_heads is MultiHead.split_heads:
+        own |= {"split_heads": staticmethod(split_heads), "join_heads": staticmethod(join_heads)}
+    return type(kind.__name__, (kind,), own)
 
 
 def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, float]]:

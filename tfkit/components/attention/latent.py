@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from einops import einsum, rearrange
+from einops import einsum, rearrange, repeat
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -146,7 +146,8 @@ class Latent(Attention):
         """Attention with the keys and values of every head: [batch head query value_dim]."""
         both = rearrange(self.key_value_up(latent[:, 0]), SPLIT, head=self.config.num_heads)
         key, value = both.split((self.config.head_dim, self.value_dim), dim=-1)
-        key = torch.cat((key, rotary_key.expand(-1, self.config.num_heads, -1, -1)), dim=-1)
+        of_all = repeat(rotary_key, "batch 1 time dim -> batch head time dim", head=self.config.num_heads)
+        key = torch.cat((key, of_all), dim=-1)
         bias, scores = context.position.bias(self.config.num_heads), self._scores()
         query = torch.cat((query, turned), dim=-1)
         if context.collector.watches("attention"):

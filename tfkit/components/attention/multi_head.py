@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import torch
+from einops import rearrange
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -31,7 +32,6 @@ from tfkit.core.options import (
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.attend import Scores, attend, reference
-from tfkit.functional.heads import join_heads, split_heads
 
 Rotate = Callable[[Tensor], Tensor]
 PROJECTIONS = ("query", "key", "value", "output")
@@ -142,9 +142,17 @@ class MultiHead(Attention):
         key, value = self._keys_values(new, context, rotate)
         out = self._attended((query, key, value), context, self.config.dropout if self.training else 0.0)
         out = out if self.gate is None else self.gate(out, x)
-        out = join_heads(out)
+        out = self.join_heads(out)
         merged: Tensor = self.output(out if self.output_norm is None else self.output_norm(out))
         return merged
+
+    def split_heads(self, x: Tensor, dim: int) -> Tensor:
+        """Heads of `dim` channels, apart."""
+        return rearrange(x, "batch time (head dim) -> batch head time dim", dim=dim)
+
+    def join_heads(self, x: Tensor) -> Tensor:
+        """Heads, side by side again."""
+        return rearrange(x, "batch head time dim -> batch time (head dim)")
 
     def _attended(self, triple: tuple[Tensor, Tensor, Tensor], context: Context, dropout: float) -> Tensor:
         """What each head gives, [batch head query value_dim], of queries, keys and values."""
@@ -171,7 +179,7 @@ class MultiHead(Attention):
         if stored is not None:
             return stored
         key = self._split(new[0], self.key_norm)
-        value = split_heads(new[1], self.value_dim)
+        value = self.split_heads(new[1], self.value_dim)
         value = value if self.value_norm is None else self.value_norm(value)
         if state is not None and context.position.moves:
             key, value = state.append(key, value)  # the past will turn otherwise when the text is longer
@@ -181,7 +189,7 @@ class MultiHead(Attention):
 
     def _split(self, x: Tensor, norm: nn.Module) -> Tensor:
         """Queries or keys [batch time (heads dim)] as heads, normed where `qk_norm_at` says so."""
-        x = split_heads(norm(x) if self.norm_at == "width" else x, self.head_dim)
+        x = self.split_heads(norm(x) if self.norm_at == "width" else x, self.head_dim)
         return norm(x) if self.norm_at == "heads" else x
 
     def _turned(self, x: Tensor, norm: nn.Module, rotate: Rotate | None) -> Tensor:

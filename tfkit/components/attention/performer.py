@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from einops import rearrange
 from pydantic import Field
 from torch import Tensor
 
@@ -67,5 +68,5 @@ def random_directions(
     squares = torch.randn(groups, dim, dim, generator=generator, device=device)
     turned, upper = torch.linalg.qr(squares)
     turned = turned * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # else no direction has a positive first channel
-    axes: Tensor = turned.transpose(-1, -2).flatten(0, 1)[:features]
+    axes: Tensor = rearrange(turned, "group dim row -> (group row) dim")[:features]
     return axes * normal.square().sum(dim=-1, keepdim=True).sqrt()

@@ -114,10 +114,12 @@ class Experts(FeedForward):
         self.shared_gate = nn.Linear(shape.d_model, 1, bias=False) if config.shared_gate else None
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        rows = x.flatten(0, 1)
+        rows = rearrange(x, "batch time width -> (batch time) width")
         choice = self.router(rows, _real(x, context), context.collector)
         mix = self._every if torch.compiler.is_compiling() else self._chosen
-        out = mix(rows, choice, context).view_as(x)
+        batch, time, _ = x.shape
+        mixed = mix(rows, choice, context)
+        out = rearrange(mixed, "(batch time) width -> batch time width", batch=batch, time=time)
         if self.shared_expert is None:
             return out
         common: Tensor = self.shared_expert(x, context)
@@ -130,11 +132,12 @@ class Experts(FeedForward):
 
     def _chosen(self, rows: Tensor, choice: Choice, context: Context) -> Tensor:
         """Each expert for the rows [row width] that chose it."""
-        experts, active = choice.experts.flatten(), self.config.num_active
+        experts, active = rearrange(choice.experts, "row active -> (row active)"), self.config.num_active
         order = experts.argsort(stable=True)
         given = rows[order // active]
         if self.config.weigh == "input":
-            given = given * choice.weights.flatten()[order, None]
+            weights = rearrange(choice.weights, "row active -> (row active) 1")
+            given = given * weights[order]
         each = self._each(context)
         parts = torch.split(given, self._sizes(experts))
         made = [one(part) for one, part in zip(each, parts, strict=True) if len(part)]
@@ -203,4 +206,7 @@ def _stacked(part: nn.Module, count: int) -> nn.Module:
 def _real(x: Tensor, context: Context) -> Tensor | None:
     """Which rows are no padding, [batch * time]."""
     real = context.mask.real
-    return None if real is None else real[:, -x.shape[1] :].expand(x.shape[0], -1).flatten()
+    if real is None:
+        return None
+    batch, time, _ = x.shape
+    return rearrange(real[:, -time:].expand(batch, -1), "batch time -> (batch time)")

@@ -160,7 +160,8 @@ class Routing(nn.Module):
         counted = logits.new_ones(len(logits)) if real is None else real.to(logits.dtype)
         tokens = counted.sum().clamp(min=1)
         choices = repeat(counted, "token -> (token active)", active=self.num_active)
-        load = logits.new_zeros(self.num_experts).index_add(0, experts.flatten(), choices)
+        chosen = rearrange(experts, "token active -> (token active)")
+        load = logits.new_zeros(self.num_experts).index_add(0, chosen, choices)
         if config.balance_loss:
             shares = logits.softmax(dim=-1) if config.type == "softmax" else F.normalize(scores, p=1, dim=-1)
             mean = (shares * counted[:, None]).sum(dim=0) / tokens

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import torch
+from einops import rearrange
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -57,7 +58,12 @@ def grouped(x: Tensor, size: int) -> Tensor:
     """[... width] as groups of `size` channels, [... group size]; raises UsageError where they do not divide it."""
     if x.shape[-1] % size:
         raise UsageError(f"a norm in groups of {size} channels cannot work on a width of {x.shape[-1]}")
-    return x.reshape(*x.shape[:-1], -1, size)
+    return rearrange(x, "... (group channel) -> ... group channel", channel=size)
+
+
+def ungrouped(x: Tensor) -> Tensor:
+    """[... group size] -> [... width]."""
+    return rearrange(x, "... group channel -> ... (group channel)")
 
 
 def wide(x: Tensor) -> Tensor:

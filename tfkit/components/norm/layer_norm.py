@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.components.norm.base import GroupedConfig, Norm, grouped, wide
+from tfkit.components.norm.base import GroupedConfig, Norm, grouped, ungrouped, wide
 from tfkit.core.options import Number, PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
@@ -41,6 +41,6 @@ class LayerNorm(Norm):
         bias = None if self.bias is None else wide(self.bias)
         if size is None:
             return F.layer_norm(wide(x), x.shape[-1:], weight, bias, self.config.eps).to(x.dtype)
-        y = F.layer_norm(grouped(wide(x), size), (size,), eps=self.config.eps).flatten(-2)
+        y = ungrouped(F.layer_norm(grouped(wide(x), size), (size,), eps=self.config.eps))
         y = y if weight is None else y * weight
         return (y if bias is None else y + bias).to(x.dtype)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.components.norm.base import GroupedConfig, Norm, grouped, wide
+from tfkit.components.norm.base import GroupedConfig, Norm, grouped, ungrouped, wide
 from tfkit.core.options import Number, PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
@@ -43,6 +43,6 @@ class RMSNorm(Norm):
         if size is None:
             y = F.rms_norm(wide(x), x.shape[-1:], weight, self.config.eps)
         else:
-            y = F.rms_norm(grouped(wide(x), size), (size,), eps=self.config.eps).flatten(-2)
+            y = ungrouped(F.rms_norm(grouped(wide(x), size), (size,), eps=self.config.eps))
             y = y if weight is None else y * weight
         return (y if self.bias is None else y + wide(self.bias)).to(x.dtype)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from pydantic import Field
 from torch import Tensor
 
@@ -65,5 +65,6 @@ class ALiBi(Position):
         query, key = query_positions[:, None, :, None], key_positions[:, None, None, :]
         if self.config.bfloat16:
             # softmax takes no notice of what all keys of a query have in common
-            return ((slope.bfloat16() * key).float() * self.config.scale).expand(-1, -1, query.shape[2], -1)
+            of_keys = (slope.bfloat16() * key).float() * self.config.scale
+            return repeat(of_keys, "batch head 1 key -> batch head query key", query=query.shape[2])
         return -self.config.scale * slope * (query - key).abs()

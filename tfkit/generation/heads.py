@@ -1,4 +1,4 @@
-"""Heads side by side in one axis, and apart: plain views, since a step of decoding feels how long a pattern takes."""
+"""Heads split and joined by plain views, for decoding: a step of one token notices the time that a pattern takes."""
 
 from __future__ import annotations
 
