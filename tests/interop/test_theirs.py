@@ -159,3 +159,23 @@ def test_no_token_types_become_one_that_adds_nothing(name: str) -> None:
     ((place, zeros),) = family.constants(blueprint).items()
     assert place == "embeddings.token_type_embeddings.weight"
     assert zeros.shape == (1, 16 if name in ("bert", "roberta", "fnet") else 8) and not zeros.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "ids", "why"),
+    [
+        ("roberta", {"pad_token_id": 5}, "cannot say pad_token_id 5, where positions begin after 1"),
+        ("xlm", {"pad_token_id": None}, "looks for pad_token_id, which this model has not"),
+        ("modernbert_decoder", {"pad_token_id": None}, "transformers does not take its config.json"),
+    ],
+)
+def test_special_tokens_are_said_as_they_are_or_not_at_all(name: str, ids: dict[str, int | None], why: str) -> None:
+    family = families()[name]
+    row = next(row for row in ROWS if row.family == name)
+    config = getattr(transformers, row.config)(**{"vocab_size": 61, **row.settings}).to_dict()
+    blueprint = blueprint_of(family.recipe({**config, "architectures": [row.model]}))
+    with pytest.warns(TfkitWarning, match=why):
+        found = as_theirs(blueprint, (name,), ids)
+    assert found is None or found.family is not family
+    found = as_theirs(blueprint, (name,), {"pad_token_id": 1, "eos_token_id": None})
+    assert found is not None and found.config["pad_token_id"] == 1 and found.config["eos_token_id"] is None

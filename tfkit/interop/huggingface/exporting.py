@@ -50,7 +50,8 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
     goal, kept = target_folder(target, "model", (CONFIG, SINGLE), _written, force), _kept(run)
     check_listed(RunFolder(run.folder), THEIRS)
     tensors, tied = own_tensors(run.model)
-    theirs = as_theirs(run.blueprint, _said(run))
+    ids = _ids(run)
+    theirs = as_theirs(run.blueprint, _said(run), ids)
     with whole_folder(goal) as folder:
         if theirs is not None:
             save_tensors(folder / SINGLE, _their_tensors(run.blueprint, theirs.family, tensors), {"format": "pt"})
@@ -59,11 +60,10 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
             save_tensors(
                 folder / SINGLE, {f"model.{name}": tensor for name, tensor in tensors.items()}, {"format": "pt"}
             )
-            config = own_config(run, tied)
+            config = own_config(run, tied) | ids
             write_sources(run, folder)
-        ids = _ids(run)
         known = {key: id_ for key, id_ in ids.items() if id_ is not None}
-        write_json(folder / CONFIG, config | _facts(run.blueprint, tensors) | ids)
+        write_json(folder / CONFIG, config | _facts(run.blueprint, tensors))
         if run.blueprint.decoder is not None:
             write_json(folder / GENERATION, read_optional(kept / GENERATION) or known)
         if has_tokenizer(run):
@@ -132,10 +132,7 @@ def _dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
 
 
 def _ids(run: Run) -> dict[str, int | None]:
-    """The special tokens by their keys: those that the recipe says, else those of the tokenizer.
-
-    A token that there is not is said to be none, since a family of theirs may have one by default.
-    """
+    """The special tokens by their keys: those that the recipe says, else those of the tokenizer; None for no token."""
     said = dict(run.blueprint.special_ids)
     if run.recipe.objective is not None or not said:
         said = {**said, **(run.tokenizer.special_ids if has_tokenizer(run) else {})}

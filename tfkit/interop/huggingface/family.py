@@ -40,6 +40,7 @@ class Family(Component):
     sizes: ClassVar[Sizes] = {}  # axes of the layouts that are the same in all its models
     dropped: ClassVar[tuple[str, ...]] = ()  # templates of tensors that no output of this model reads
     derived: ClassVar[tuple[str, ...]] = ()  # keys of config.json that only say again what others do
+    reads_ids: ClassVar[tuple[str, ...]] = ()  # keys of config.json for special tokens that their forward looks for
     ahead: ClassVar[bool] = False  # files may have layers beyond the last, for later tokens, that no output reads
 
     @classmethod

@@ -34,8 +34,12 @@ class Theirs:
     config: dict[str, Any]
 
 
-def as_theirs(blueprint: Blueprint, first: Sequence[str] = ()) -> Theirs | None:
+def as_theirs(
+    blueprint: Blueprint, first: Sequence[str] = (), ids: Mapping[str, int | None] | None = None
+) -> Theirs | None:
     """What the model is with them, or None where no family says it; `first` names a family and a class to begin with.
+
+    `ids` are the model's special tokens by their keys of config.json, None where it has none; they become part of it.
 
     A family counts where its config, read back, gives the same architecture; dropout and initialisation may differ. One
     whose code only its authors have does not count, as far as the transformers that is installed can tell. Warns where
@@ -50,7 +54,7 @@ def as_theirs(blueprint: Blueprint, first: Sequence[str] = ()) -> Theirs | None:
     for name in names:
         for head_class in sorted(known[name].heads, key=lambda said: said not in first):
             try:
-                found = _said_by(known[name], head_class, model)
+                found = _said_by(known[name], head_class, model, ids)
                 break
             except Absent:
                 continue
@@ -70,7 +74,9 @@ class Absent(DataError):
     """The transformers that is installed has no class of a family."""
 
 
-def _said_by(family: type[Family], head_class: str, model: Mapping[str, Any]) -> Theirs:
+def _said_by(
+    family: type[Family], head_class: str, model: Mapping[str, Any], ids: Mapping[str, int | None] | None
+) -> Theirs:
     """The model as a family says it; raises Unlike where it does not, Absent, and whatever the map raises."""
     config = family.config(model, head_class)
     recipe = family.recipe(config)
@@ -81,8 +87,25 @@ def _said_by(family: type[Family], head_class: str, model: Mapping[str, Any]) ->
     others = _differing(_essence(read, wanted), _essence(wanted, read))
     if others:
         raise Unlike(f"its config.json cannot say {', '.join(others[:6])}{', ...' if len(others) > 6 else ''}")
+    config = config if ids is None else _with_ids(family, config, ids)
     _check_loads(config)
     return Theirs(family, head_class, config)
+
+
+def _with_ids(family: type[Family], config: Mapping[str, Any], ids: Mapping[str, int | None]) -> dict[str, Any]:
+    """A config with the special tokens of the model; raises Unlike where their code would look for others.
+
+    A token that there is not is said to be none, since a family of theirs may have one by default.
+    """
+    fixed = {key: config[key] for key in ids if config.get(key) is not None}
+    other = [key for key, id_ in fixed.items() if ids[key] not in (None, id_)]
+    if other:
+        what = f"{other[0]} {ids[other[0]]}, where positions begin after {fixed[other[0]]}"
+        raise Unlike(f"its config.json cannot say {what}")
+    missing = [key for key in family.reads_ids if {**ids, **fixed}.get(key) is None]
+    if missing:
+        raise Unlike(f"its code looks for {' and '.join(missing)}, which this model has not")
+    return {**config, **ids, **fixed}
 
 
 def _warn(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import NORMS, Llama, head_width, heads_of, norm_rules
 from tfkit.interop.huggingface.family import Tree, spelled
@@ -18,7 +19,12 @@ MULTIPLIERS = (
 
 
 def say_scale(config: Tree, model: Mapping[str, Any]) -> None:
-    """Say the factor on the scores, which a recipe may leave to the width of the heads."""
+    """Say the factor on the scores, which a recipe may leave to the width of the heads.
+
+    Raises DataError for a head without a factor: theirs always divides by one.
+    """
+    if config.get("logits_scaling", 1) is None:
+        raise DataError("logits_scaling has no word for None")
     if config["attention_multiplier"] is None:
         config["attention_multiplier"] = head_width(model) ** -0.5
 
@@ -45,7 +51,7 @@ class HyperClovaX(Granite):
     model_types = ("hyperclovax",)
     heads = heads_of("HyperCLOVAX")
     settings = amended(Llama.settings, *MULTIPLIERS, Setting("attention_multiplier", "layer.attention.scale", None))
-    head_settings = (Setting("logits_scaling", "head.scale", 1.0),)
+    head_settings = (Factor("logits_scaling", "head.scale", 1.0),)
     rules = (
         *(rule for rule in Llama.rules if rule not in NORMS),
         *norm_rules(

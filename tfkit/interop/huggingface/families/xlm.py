@@ -30,6 +30,7 @@ class XLM(Encoder):
     """XLM of one language: a BERT without token types, its head the tied table and a bias."""
 
     model_types: ClassVar[tuple[str, ...]] = ("xlm",)
+    reads_ids: ClassVar[tuple[str, ...]] = ("pad_token_id",)  # to know how long a text is
     heads: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "XLMWithLMHeadModel": {"head": {"type": "language_model", "tied": True, "bias": True}},
         "XLMModel": {"head": "none"},
