@@ -179,3 +179,12 @@ def test_special_tokens_are_said_as_they_are_or_not_at_all(name: str, ids: dict[
     assert found is None or found.family is not family
     found = as_theirs(blueprint, (name,), {"pad_token_id": 1, "eos_token_id": None})
     assert found is not None and found.config["pad_token_id"] == 1 and found.config["eos_token_id"] is None
+
+
+def test_windows_that_do_not_divide_the_largest_are_not_written_as_longformer() -> None:
+    family = families()["longformer"]
+    model = spell(model_values(blueprint_of(family.recipe({**TINY, "attention_window": [4, 12], "pad_token_id": 1}))))
+    assert family.config(model, "LongformerModel")["attention_window"] == [4, 12]
+    model = spell(model_values(blueprint_of(family.recipe({**TINY, "attention_window": [8, 12], "pad_token_id": 1}))))
+    with pytest.raises(DataError, match="no word for 8 beside 12"):
+        family.config(model, "LongformerModel")

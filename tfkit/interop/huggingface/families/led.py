@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.bart import ENDS, LAYERS, ONE_TABLE, PLAIN, Bart, heads_of
 from tfkit.interop.huggingface.families.bert import renamed
-from tfkit.interop.huggingface.families.longformer import windows_of
+from tfkit.interop.huggingface.families.longformer import window_sizes, windows_of
 from tfkit.interop.huggingface.family import Tree, laid, spelled
 from tfkit.interop.huggingface.layer_types import spelled_layers
 from tfkit.interop.huggingface.settings import Setting, amended
@@ -51,4 +51,4 @@ class LED(Bart):
         super().to_config(config, model)
         encoder = model["encoder"]
         masks = [layer["mask"] or spelled(encoder, "mask") for layer in spelled_layers(encoder)]
-        config["attention_window"] = [mask[0]["size"] for mask in masks]
+        config["attention_window"] = window_sizes(masks)

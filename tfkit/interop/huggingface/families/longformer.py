@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tfkit.core.errors import DataError
@@ -37,7 +37,18 @@ class Longformer(Roberta):
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
         super().to_config(config, model)
         masks = [layer["mask"] or model["mask"] for layer in spelled_layers(model)]
-        config["attention_window"] = [mask[0]["size"] for mask in masks]
+        config["attention_window"] = window_sizes(masks)
+
+
+def window_sizes(masks: Sequence[Sequence[Mapping[str, Any]]]) -> list[int]:
+    """The windows of the layers; raises DataError unless each divides the largest, to which texts are padded."""
+    sizes: list[int] = [mask[0]["size"] for mask in masks]
+    odd = [size for size in sizes if max(sizes) % size]
+    if odd:
+        raise DataError(
+            f"attention_window has no word for {odd[0]} beside {max(sizes)}: texts are padded to the latter"
+        )
+    return sizes
 
 
 def windows_of(config: Mapping[str, Any], count: int) -> list[Tree]:
