@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -42,6 +43,14 @@ def test_all_that_names_versions_names_the_same() -> None:
 @pytest.mark.parametrize("name", sorted({*WITH_TORCH, *WITHOUT_TORCH}))
 def test_what_runs_on_other_versions_is_there(name: str) -> None:
     assert (ROOT / name.partition("::")[0]).exists()
+
+
+def test_the_tests_that_need_no_torch_import_none() -> None:
+    blocked = "import sys, pytest; sys.modules['torch'] = None; sys.exit(pytest.main(sys.argv[1:]))"
+    quiet = ("--collect-only", "-q", "-p", "no:cacheprovider", "-n", "0")
+    command = [sys.executable, "-c", blocked, *quiet, *WITHOUT_TORCH]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_python_is_found_on_path_or_among_those_of_pyenv(pythons: Path) -> None:

@@ -4,15 +4,10 @@ import sys
 
 import numpy as np
 import pytest
-import yaml
-from jsonschema import Draft7Validator
 from pydantic import ValidationError
 
-from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
-from tfkit.recipe.load import load_recipe
-from tfkit.recipe.rules import refusal
-from tfkit.recipe.schema import language_schema
 from tfkit.training.metric import LossMetric, TextMetric
 from tfkit.training.metric.entity_f1 import entities
 
@@ -133,36 +128,12 @@ def test_rouge():
     assert make("rouge").score(["sat cat the"], ["the cat sat"]) == pytest.approx(100 / 3)
 
 
-@pytest.mark.parametrize(("written", "order"), [("1", 1), ("2", 2), ('"2"', 2), ("L", "L")])
-def test_the_order_of_rouge_needs_no_quotes(written, order, tmp_path):
-    recipe = load_recipe("translate-numbers", sets=[f"train.metrics=[{{type: rouge, of: {written}}}]"])
-    assert recipe.train.metrics[0].of == order
-    (tmp_path / "resolved.yaml").write_text(recipe.resolved())
-    again = load_recipe(tmp_path / "resolved.yaml")
-    assert again.train.metrics == recipe.train.metrics
-    schema = language_schema()["definitions"]["metric.rouge"]
-    assert Draft7Validator(schema).is_valid({"type": "rouge", "of": yaml.safe_load(written)})
-
-
-@pytest.mark.parametrize("written", ["3", "true", "1.0", "l", "none"])
-def test_an_order_that_rouge_has_not_is_refused(written):
-    with pytest.raises(RecipeError, match=r"train\.metrics.*of: expected 1, 2 or 'L', got"):
-        load_recipe("translate-numbers", sets=[f"train.metrics=[{{type: rouge, of: {written}}}]"])
-
-
 @pytest.mark.parametrize(
     ("name", "options"), [("bleu", {"tokenize": "13b"}), ("bleu", {"lower": True}), ("chrf", {"char_order": 0})]
 )
 def test_wrong_options(name, options):
     with pytest.raises(ValidationError):
         make(name, **options)
-
-
-@pytest.mark.parametrize("name", REGISTRY.names("objective"))
-def test_the_metrics_of_an_objective_go_with_it(name):
-    objective = REGISTRY.get("objective", name)
-    for metric in objective.metrics:
-        assert refusal(REGISTRY.get("metric", metric), objective) is None
 
 
 def test_a_reference_that_cannot_be_compared_is_told_before():

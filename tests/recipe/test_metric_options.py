@@ -1,0 +1,35 @@
+"""The metrics that a recipe lists: their options as written, and the objectives they go with."""
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+from tfkit.core.errors import RecipeError
+from tfkit.core.registry import REGISTRY
+from tfkit.recipe.load import load_recipe
+from tfkit.recipe.rules import refusal
+from tfkit.recipe.schema import language_schema
+
+
+@pytest.mark.parametrize(("written", "order"), [("1", 1), ("2", 2), ('"2"', 2), ("L", "L")])
+def test_the_order_of_rouge_needs_no_quotes(written, order, tmp_path):
+    recipe = load_recipe("translate-numbers", sets=[f"train.metrics=[{{type: rouge, of: {written}}}]"])
+    assert recipe.train.metrics[0].of == order
+    (tmp_path / "resolved.yaml").write_text(recipe.resolved())
+    again = load_recipe(tmp_path / "resolved.yaml")
+    assert again.train.metrics == recipe.train.metrics
+    schema = language_schema()["definitions"]["metric.rouge"]
+    assert Draft7Validator(schema).is_valid({"type": "rouge", "of": yaml.safe_load(written)})
+
+
+@pytest.mark.parametrize("written", ["3", "true", "1.0", "l", "none"])
+def test_an_order_that_rouge_has_not_is_refused(written):
+    with pytest.raises(RecipeError, match=r"train\.metrics.*of: expected 1, 2 or 'L', got"):
+        load_recipe("translate-numbers", sets=[f"train.metrics=[{{type: rouge, of: {written}}}]"])
+
+
+@pytest.mark.parametrize("name", REGISTRY.names("objective"))
+def test_the_metrics_of_an_objective_go_with_it(name):
+    objective = REGISTRY.get("objective", name)
+    for metric in objective.metrics:
+        assert refusal(REGISTRY.get("metric", metric), objective) is None
