@@ -337,7 +337,7 @@ def test_a_model_with_faults_is_not_held_against_the_other_sections() -> None:
 
 
 def test_a_deep_stack_is_not_built_for_the_names_in_it() -> None:
-    loaded(DECODER, "model.num_layers=100000", "train.freeze=[nobody]")
+    loaded(DECODER, "model.num_layers=10000", "train.freeze=[nobody]")
 
 
 # --- pairs of parts

@@ -125,13 +125,13 @@ def test_r1_patterns(pattern, num_layers, expected):
         ("a", 4, "model.pattern: a pattern is a list of kinds, such as [local*5, global]"),
         (["a", "d"], 4, "model.pattern[1]: unknown kind 'd'; `layers:` names a, b, c"),
         (["a+d"], 4, "model.pattern[0]: unknown kind 'd'; `layers:` names a, b, c"),
-        (["a*0"], 4, "model.pattern[0]: a kind is repeated 1 to 1,000,000 times, got 0"),
+        (["a*0"], 4, "model.pattern[0]: a kind is repeated 1 to 10,000 times, got 0"),
         (["a-b"], 4, "model.pattern[0]: an entry of a pattern is a kind, such as local, local*3 or global+first"),
         ([3], 4, "model.pattern[0]: an entry of a pattern is a kind, such as local, local*3 or global+first"),
         (
-            ["a*600000", "b*600000"],
+            ["a*6000", "b*6000"],
             GONE,
-            "model.pattern: the pattern taken once has 1,200,000 layers; a stack has at most 1,000,000",
+            "model.pattern: the pattern taken once has 12,000 layers; a stack has at most 10,000",
         ),
     ],
 )

@@ -33,8 +33,8 @@ SIDE: dict[str, Any] = {
 WHOLE = "expected a whole number from 1 to 268,435,456, got "
 # in `model:`, as a dotted key; its value; what is said of it
 WRONG: list[tuple[str, Any, str]] = [
-    ("num_layers", "hello", "expected a whole number from 1 to 1,000,000, got 'hello'"),
-    ("num_layers", 0, "expected a whole number from 1 to 1,000,000, got 0"),
+    ("num_layers", "hello", "expected a whole number from 1 to 10,000, got 'hello'"),
+    ("num_layers", 0, "expected a whole number from 1 to 10,000, got 0"),
     ("d_model", 1.5, f"{WHOLE}1.5"),
     ("vocab_size", True, f"{WHOLE}true"),
     ("max_length", -1, f"{WHOLE}-1"),
@@ -81,7 +81,7 @@ def test_both_sides_say_something_else(path, value, message):
 def test_the_command_line_is_named():
     model = {"type": "encoder_decoder", "encoder": SIDE, "decoder": SIDE}
     assert faults(model, ("model.num_layers=hello",)) == [
-        "--set model.num_layers=hello: model.num_layers: expected a whole number from 1 to 1,000,000, got 'hello'"
+        "--set model.num_layers=hello: model.num_layers: expected a whole number from 1 to 10,000, got 'hello'"
     ]
 
 
@@ -100,7 +100,7 @@ def test_options_that_the_sides_complete_may_stand():
 def test_what_one_side_uses_is_told_once(side):
     model = {"type": "encoder_decoder", "num_layers": "x"} | {"encoder": SIDE, "decoder": SIDE}
     model[side] = {key: value for key, value in SIDE.items() if key != "num_layers"}
-    assert faults(model) == ["<mapping>: model.num_layers: expected a whole number from 1 to 1,000,000, got 'x'"]
+    assert faults(model) == ["<mapping>: model.num_layers: expected a whole number from 1 to 10,000, got 'x'"]
 
 
 SINGLE = SIDE | {"type": "decoder"}

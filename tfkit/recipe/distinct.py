@@ -35,11 +35,9 @@ class DistinctLayers:
         texts = {kinds: self.layers.merged(kinds) for kinds in different}
         if any(varies(node) for node in texts.values()):
             return self._one_by_one(entries, texts)
-        # the usual case, and the one that must stay quick for a million layers
         numbers = {kinds: self._number(node) for kinds, node in texts.items()}
-        few = dict.fromkeys(entries)  # looked up by identity
-        self.texts = list(map({entry: texts[entry.kinds] for entry in few}.__getitem__, entries))
-        return _complete(list(map({entry: numbers[entry.kinds] for entry in few}.__getitem__, entries)))
+        self.texts = [texts[entry.kinds] for entry in entries]
+        return _complete([numbers[entry.kinds] for entry in entries])
 
     def _number(self, node: Node) -> int | None:
         """The number of the layer that `node` describes; None where it has a fault."""

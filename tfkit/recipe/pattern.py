@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from tfkit.core.registry import nearest
 from tfkit.recipe.faults import Faults
 from tfkit.recipe.node import Node, shorten
 
-MAX_LAYERS = 1_000_000
+MAX_LAYERS = 10_000  # of a stack
 ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
 
 
-@dataclass(frozen=True, eq=False)  # a million of them are told apart by identity, which is quick
+@dataclass(frozen=True)
 class Entry:
     """One entry of a pattern: the kinds laid over `layer`, how often in a row, and its number in the text."""
 
@@ -24,8 +25,8 @@ class Entry:
 
 
 def combinations(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
-    """The different combinations of kinds in the order they first appear; repeated entries are one object each."""
-    return list(dict.fromkeys(entry.kinds for entry in dict.fromkeys(entries)))
+    """The different combinations of kinds in the order they first appear."""
+    return list(dict.fromkeys(entry.kinds for entry in entries))
 
 
 def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], faults: Faults) -> list[Entry]:
@@ -39,7 +40,7 @@ def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], f
     if len(inner) > 1:
         faults.add(pattern.value[inner[1]], "a pattern has at most one inner list, the part that repeats")
         return []
-    numbers = iter(range(10**6))
+    numbers = count()
     parsed = [
         [
             _entry(item, next(numbers), kinds, faults)
@@ -91,17 +92,17 @@ def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> Ent
     if match is None:
         faults.add(node, "an entry of a pattern is a kind, such as local, local*3 or global+first")
         return None
-    names, count = tuple(match["kinds"].split("+")), int(match["count"] or 1)
+    names, times = tuple(match["kinds"].split("+")), int(match["count"] or 1)
     for name in names:
         if name not in kinds:
             faults.add(
                 node, f"unknown kind '{shorten(name)}'; `layers:` names {_listed(kinds)}", nearest(name, list(kinds))
             )
             return None
-    if not 1 <= count <= MAX_LAYERS:
-        faults.add(node, f"a kind is repeated 1 to {MAX_LAYERS:,} times, got {count}")
+    if not 1 <= times <= MAX_LAYERS:
+        faults.add(node, f"a kind is repeated 1 to {MAX_LAYERS:,} times, got {times}")
         return None
-    return Entry(names, count, number)
+    return Entry(names, times, number)
 
 
 def _listed(kinds: Sequence[str]) -> str:
@@ -111,5 +112,4 @@ def _listed(kinds: Sequence[str]) -> str:
 
 
 def _flat(groups: list[list[Entry]]) -> list[Entry]:
-    runs = [[replace(entry, count=1)] * entry.count for group in groups for entry in group]
-    return [entry for run in runs for entry in run]
+    return [replace(entry, count=1) for group in groups for entry in group for _ in range(entry.count)]

@@ -116,9 +116,7 @@ class ModelResolver:
             # the mask of a stack may be dropped by every layer
             yield from (node for key, node in keys.items() if layers is None or key not in ("layer", "layers", "mask"))
             if layers is not None:
-                yield from dict(
-                    zip(map(id, layers.texts), layers.texts, strict=True)
-                ).values()  # once each, of millions
+                yield from {id(text): text for text in layers.texts}.values()  # each once
                 yield from (layers.layers.merged((kind,)) for kind in layers.layers.kinds)
 
     # one stack

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config, spell
 from tfkit.recipe.node import quoted, shorten
 from tfkit.recipe.origin import Notes, Value, one_line, origin
-from tfkit.recipe.repeats import folded, runs
 
 Label = tuple[int, int]  # of a layer: the number of its plan, or -1 and that of its pattern entry
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*([+*][A-Za-z0-9_]+)*")
@@ -141,12 +141,12 @@ def _pattern(plan: StackPlan) -> list[Any]:
     labels, names = _labels(plan), {label: _name(label, found) for label, found in _kinds(plan).items()}
 
     def spelled(part: Sequence[Label]) -> list[str]:
-        return [f"{names[label]}*{count}" for label, count in runs(part)]
+        return [f"{names[label]}*{len(list(group))}" for label, group in groupby(part)]
 
-    before, cycle, after = _folded(labels) if max(plan.entries) >= 0 else folded(labels)
-    if not (before or after):
-        return spelled(cycle)
-    return [*spelled(before), *([spelled(cycle)] if cycle else []), *spelled(after)]
+    before, cycle, after = _folded(labels)
+    if not cycle:
+        return spelled(before)
+    return [*spelled(before), spelled(cycle), *spelled(after)]
 
 
 def _folded(labels: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:

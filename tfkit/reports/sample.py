@@ -1,7 +1,7 @@
 """A sample of a model: every distinct layer stands in it twice, as one module, however many layers equal it.
 
 The second time gives what one more such layer costs; what the first costs besides is made once a forward (a mask, a
-bias that all layers share). So a million layers are counted in the time of one.
+bias that all layers share). So a deep model is counted in the time of a few layers.
 """
 
 from __future__ import annotations
