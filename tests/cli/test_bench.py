@@ -122,8 +122,8 @@ def test_growth_is_the_cost_of_doubling_between_any_lengths() -> None:
     assert growth(found[:1], lambda one: one.seconds) is None
 
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-DOCUMENTED = re.findall(r"(?m)^\$ tfkit (bench decoding .*)$", README)
+DOCUMENT = Path(__file__).parents[2] / "tfkit" / "generation" / "README.md"
+DOCUMENTED = re.findall(r"(?m)^\$ tfkit (bench decoding .*)$", DOCUMENT.read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What each shipped model is held to, and README's table of it: `python -m tests.interop.proofs` writes it anew."""
+"""What each shipped model is held to; `python -m tests.interop.proofs` writes the table of it in recipes/README.md."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tfkit.interop.huggingface.known import families
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.reports.families import Proof, families_table
 
+from ..documents import rewrite
 from .counts import COUNTS
 from .rows import ROWS
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-BEGIN, END = "<!-- families -->\n", "\n<!-- end of families -->"
-TOLERANCE = 1e-5  # what README says of all that say no other
+README = ROOT / "recipes" / "README.md"
+TOLERANCE = 1e-5  # what the document says of all that say no other
 FORMULAS = "the paper's formulas in float64"
 # models that transformers has not, or that have no weights there: the test that has another reference for each
 REFERENCES = {
@@ -50,19 +50,11 @@ def family_proof(name: str) -> Proof:
 
 
 def text() -> str:
-    """What stands in README between the two marks."""
+    """The table."""
     models = {name: path for name, path in shipped_recipes().items() if path.parent.name == "models"}
     summary = f"<summary>the {len(models)} models, the size of each, what is new in it and its proof</summary>"
     return f"<details>\n{summary}\n\n{families_table(models, proofs())}\n\n</details>"
 
 
-def between(readme: str) -> tuple[str, str, str]:
-    """README before the table, the table, and what is behind it."""
-    before, begin, rest = readme.partition(BEGIN)
-    table, end, behind = rest.partition(END)
-    return before + begin, table, end + behind
-
-
 if __name__ == "__main__":
-    parts = between(README.read_text(encoding="utf-8"))
-    README.write_text(f"{parts[0]}{text()}{parts[2]}", encoding="utf-8")
+    rewrite(README, "families", text())

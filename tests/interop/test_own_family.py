@@ -1,4 +1,4 @@
-"""The map that README shows, for files that nobody else has: import, the numbers, and the way back."""
+"""The map that tfkit/README.md shows, for files that nobody else has: import, the numbers, and the way back."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import tfkit
 from tfkit.core.registry import REGISTRY
 from tfkit.interop.huggingface.convert import to_theirs
 
-from ..test_readme import blocks
+from ..documents import blocks
 from .made import command
 
-MAP = next(block["text"] for block in blocks("file") if block["value"] == "tiny_reader.py")
+MAP = next(block.text for block in blocks("file") if block.value == "tiny_reader.py")
 WIDTH, INNER, HEADS, DEPTH, VOCABULARY = 16, 24, 4, 2, 40
 CONFIG = {"model_type": "tiny_reader", "architectures": ["TinyReaderForCausalLM"], "vocab": VOCABULARY}
 CONFIG |= {"width": WIDTH, "depth": DEPTH, "heads": HEADS, "inner": INNER}

@@ -145,7 +145,7 @@ class TestSeq2Seq:
         assert len(items) == 2
         assert "seq2seq: 1 of 4 examples left out: longer than 6 tokens" in caplog.text
         assert "1 of 4 examples left out: source or target is empty" in caplog.text
-        with pytest.raises(DataError, match="not one of 1 examples can be used: 0 are empty, 1 longer than 3 tokens"):
+        with pytest.raises(DataError, match="not one of 1 example can be used: 0 are empty, 1 longer than 3 tokens"):
             objective.prepare(PAIRS[:1], tokenizer(), 3)
 
     def test_the_limit_is_exact(self):

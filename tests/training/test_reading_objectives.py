@@ -133,7 +133,7 @@ class TestClassification:
         assert "2 of 4 texts are cut to 6 tokens" in caplog.text
         assert len(objective.prepare([LABELLED[0], {"text": "a", "label": "new"}], letters(), None)) == 1
         assert "1 of 2 examples left out: the training corpus has no 'new'" in caplog.text
-        with pytest.raises(DataError, match="not one of 1 examples can be used: the training corpus has no 'new'"):
+        with pytest.raises(DataError, match="not one of 1 example can be used: the training corpus has no 'new'"):
             objective.prepare([{"text": "a", "label": "new"}], letters(), None)
         with pytest.raises(DataError, match="example 1: classification reads text and label; it has text"):
             part("classification").prepare([{"text": "a"}], letters(), None)
@@ -252,7 +252,7 @@ class TestSpan:
         items = objective.prepare(examples, letters(), 18)
         assert items and all(len(item["text"]) <= 18 for item in items)
         assert all(item["answer"].sum() == 3 for item in items)
-        with pytest.raises(DataError, match=r"not one of 1 examples .* does not stand in the context"):
+        with pytest.raises(DataError, match=r"not one of 1 example .* does not stand in the context"):
             objective.prepare([{**examples[0], "answer": "no"}], letters(), 18)
         with pytest.raises(DataError, match="a question of 20 tokens leaves no room"):
             objective.prepare([{**examples[0], "question": "q" * 20}], letters(), 18)

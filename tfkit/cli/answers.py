@@ -77,7 +77,7 @@ class Answers:
             "prompt": prompt,
             "text": candidate.text,
             "ids": list(candidate.ids),
-            "tokens": [self.run.tokenizer.backend.id_to_token(id_) for id_ in candidate.ids],
+            "tokens": [self.run.tokenizer.readable_token(id_) for id_ in candidate.ids],
             **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
             **({"cut": True} if candidate.cut else {}),
         }

@@ -22,7 +22,7 @@ def command(recipe: str, key: str, as_json: bool, reading: Reading) -> None:
     or section, such as model.layer; or one layer by its number, such as decoder.layers.3.attention.num_heads.
     """
     from tfkit.recipe.resolved import notes
-    from tfkit.reports.explain import as_data, explain, lines
+    from tfkit.reports.explain import as_data, explain, render
 
     folder = Path(recipe)
     file = folder / "resolved.yaml"
@@ -32,8 +32,5 @@ def command(recipe: str, key: str, as_json: bool, reading: Reading) -> None:
         echo_json(as_data(explanation))
         return
     from tfkit.core.console import Console
-    from tfkit.reports.wrapped import say
 
-    console = Console()
-    for indent, line in lines(explanation):
-        say(console, line, indent)
+    render(explanation, Console())

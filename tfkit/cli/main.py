@@ -23,13 +23,14 @@ from typing import Any, TextIO
 import click
 
 from tfkit import __version__
-from tfkit.cli.terminal import Told, open_streams, settle, warn
+from tfkit.cli.terminal import Told, open_streams, settle, warn, warn_wrapped
 from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning
 from tfkit.core.output import OutputLost, lost
 from tfkit.core.registry import nearest
 
 # command -> what `tfkit --help` says of it; its module is tfkit.cli.<command> (of a word of Python's, <command>_)
 COMMANDS = {
+    "recipes": "List the recipes that come with tfkit.",
     "check": "Say whether recipes are right, or everything that is wrong in them.",
     "show": "Show an architecture: its parts, their weights and what they cost.",
     "explain": "Say who set a value of a recipe, and what it replaced.",
@@ -167,7 +168,7 @@ def _show_warning(
         text = f"tfkit: {message}"
     else:
         text = warnings.formatwarning(message, category, filename, lineno).rstrip("\n")
-    warn(text)
+    warn_wrapped(text)
 
 
 def _for_want_of_memory(error: Exception) -> bool:
@@ -182,7 +183,7 @@ def complain(error: Exception) -> bool:
     The faults of a recipe say their own places. Returns False, with nothing printed, for a mistake of tfkit's.
     """
     if isinstance(error, TfkitError):
-        warn(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}")
+        warn_wrapped(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}")
         return True
     if isinstance(error, (click.ClickException, click.exceptions.Exit, click.Abort, OutputLost)):
         return False

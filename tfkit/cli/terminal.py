@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import IO, Any, BinaryIO
 
 from tfkit.core.errors import UsageError
 from tfkit.core.output import OutputLost, emit, json_line, printable
+
+LEAST = 40  # columns that a message is wrapped at, in a narrower terminal too
 
 
 def echo(text: str = "", end: str = "\n") -> None:
@@ -33,6 +37,21 @@ def warn(text: str) -> None:
     """Print a message on standard error; where nobody can read it, nothing happens."""
     with contextlib.suppress(OutputLost):
         emit(printable(text) + "\n", sys.stderr)
+
+
+def warn_wrapped(text: str) -> None:
+    """`warn` with lines as wide as the terminal, or as COLUMNS says; in a pipe each fault stays on one line."""
+    if is_terminal(sys.stderr) or os.environ.get("COLUMNS", "").isdecimal():
+        width = max(shutil.get_terminal_size().columns, LEAST)
+        text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
+    warn(text)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """A line in several, cut between words; those after the first are indented."""
+    if len(line) <= width:
+        return line
+    return textwrap.fill(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 @contextlib.contextmanager

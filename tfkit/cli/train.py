@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import click
 
 from tfkit.cli.options import ACCEPT, Reading, reads_recipe
+
+if TYPE_CHECKING:
+    from tfkit.core.errors import RecipeError
 
 
 @click.command("train")
@@ -20,7 +27,23 @@ def command(recipe: str, out: str | None, resume: bool, force: bool, reading: Re
     """Train the model of RECIPE (a shipped name or a path)."""
     if resume and force:
         raise click.UsageError("--resume goes on with a run, --force replaces it; give one of them")
-    loaded = reading.recipe(recipe)
+    from tfkit.core.errors import RecipeError
+
+    try:
+        loaded = reading.recipe(recipe)
+    except RecipeError as error:
+        raise _with_a_task(error, recipe) from None
     from tfkit.run import train
 
     train(loaded, out=out, resume=resume, force=force, accept_changes=reading.accept_changes)
+
+
+def _with_a_task(error: RecipeError, recipe: str) -> RecipeError:
+    """The error of a recipe that is not there, suggesting the nearest that trains; any other error as it is."""
+    from tfkit.core.errors import RecipeError
+    from tfkit.recipe.shipped import named_like, shipped_tasks
+
+    task = named_like(recipe, shipped_tasks())
+    if task is None or os.path.exists(recipe) or any(fault.file != recipe for fault in error.faults):
+        return error
+    return RecipeError(replace(fault, suggestion=task) for fault in error.faults)

@@ -16,8 +16,9 @@ from tfkit.core.options import PathMark
 # bounds from here on only keep sizes countable; no recipe comes near them, and they are left out of the words
 COUNTABLE = 2**28
 BOUNDS = ("gt", "ge", "lt", "le", "min_length", "max_length")
+NOUNS = {"logits": "logits rule", "stop": "stop rule"}  # of slots that are called otherwise
 # the noun at the head of a phrase, without its article
-PLURAL = re.compile(r"^(?:an? )?(whole number|number|text|path|list|mapping|\w+(?= \())")
+PLURAL = re.compile(r"^(?:an? )?(whole number|number|text|path|list|mapping|\w+(?: rule)?(?= \())")
 
 
 class Kind(NamedTuple):
@@ -128,7 +129,8 @@ def _many(annotation: Any) -> str:
 
 def _part(slot: str) -> str:
     article = "an" if slot[0] in "aeiou" else "a"
-    return f"{article} {slot} ({'true, ' * (slot == 'norm')}a name, or options)"
+    noun = NOUNS.get(slot, slot)
+    return f"{article} {noun} ({'true, ' * (slot == 'norm')}a name, or options)"
 
 
 def _slot(marks: Sequence[Any]) -> str | None:

@@ -9,10 +9,15 @@ TfkitError
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tfkit.core.output import printable
+
+PACKAGE = Path(__file__).resolve().parents[1]
+SHIPPED = (f"{PACKAGE / '_recipes'}{os.sep}", f"{PACKAGE.parent / 'recipes'}{os.sep}")  # in a wheel, in a clone
 
 
 class TfkitError(Exception):
@@ -65,7 +70,14 @@ class Place:
     via: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        file = _short(self.file)
+        return f"{file}:{self.line}:{self.column}" if self.line else file
+
+
+def _short(file: str) -> str:
+    """A file's name for a message: a shipped recipe's without the folder that tfkit is installed in."""
+    root = next((root for root in SHIPPED if file.startswith(root)), None)
+    return file if root is None else f"recipes{os.sep}{file.removeprefix(root)}"
 
 
 def on_one_line(text: str, width: int) -> str:

@@ -37,6 +37,11 @@ def json_line(data: Any, indent: int | None = None) -> str:
     return _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 example, 2,000 examples."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def encodable(text: str, stream: IO[str]) -> str:
     r"""`text` with what the stream's encoding cannot write spelled out (\xfc)."""
     encoding = getattr(stream, "encoding", None) or "utf-8"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.core.errors import UsageError
+from tfkit.core.output import counted
 from tfkit.functional.attend import announce
 from tfkit.generation.logits.base import PADDING
 from tfkit.generation.prompts import Ids, PromptError
@@ -186,7 +187,8 @@ def _check(rows: Sequence[Ids], name: str, longest: int | None, vocab_size: int 
         if not len(row):
             raise PromptError(name, number, "is empty, so that there is no token to begin with")
         if longest is not None and len(row) > longest:
-            raise PromptError(name, number, f"has {len(row)} tokens; this model reads at most {longest}; shorten it")
+            long = counted(len(row), "token")
+            raise PromptError(name, number, f"has {long}; this model reads at most {longest}; shorten it")
         if min(row) < 0 or (vocab_size is not None and max(row) >= vocab_size):
             wrong = min(row) if min(row) < 0 else max(row)
             raise PromptError(name, number, f"holds the id {wrong}; ids go from 0 to {(vocab_size or 0) - 1}")

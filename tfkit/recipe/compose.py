@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError
-from tfkit.core.registry import nearest
 from tfkit.recipe.merge import merge
 from tfkit.recipe.migrate import current_mapping, newer_faults, parse_current
 from tfkit.recipe.node import Node, kind, shorten
 from tfkit.recipe.overlay import COMPOSING_KEYS, choose, override_overlay, read_variants, set_overlay
-from tfkit.recipe.shipped import shipped_recipes
+from tfkit.recipe.shipped import named_like, shipped_recipes
 from tfkit.recipe.source import near_file, read_bytes
 
 MAX_BASES = 32
@@ -116,7 +115,7 @@ def _unknown(word: str, place: Place, path: Path, shipped: Mapping[str, Path]) -
     looks_like_path = _is_path(word)
     named = shorten(str(path) if looks_like_path else word, 200)
     message = f"no such file: '{named}'" if looks_like_path else f"'{named}' is neither a shipped recipe nor a file"
-    by_name = nearest(Path(word).stem, list(shipped))
+    by_name = named_like(Path(word).stem, shipped)
     by_file = near_file(path)
     suggestion = (by_file or by_name) if looks_like_path else (by_name or by_file)
     return Fault(place, "", message, suggestion)

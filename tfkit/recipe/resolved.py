@@ -146,6 +146,8 @@ def _pattern(plan: StackPlan) -> list[Any]:
     before, cycle, after = _folded(labels)
     if not cycle:
         return spelled(before)
+    if not (before or after):
+        return spelled(cycle)
     return [*spelled(before), spelled(cycle), *spelled(after)]
 
 

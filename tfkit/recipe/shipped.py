@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-FOLDERS = ("models", "tasks", "studies")
+from tfkit.core.registry import nearest
+
+TASKS = "tasks"  # the folder of those that train
+FOLDERS = ("models", TASKS, "studies")
+
+
+def named_like(word: str, recipes: Mapping[str, Path]) -> str | None:
+    """The name of a recipe most like `word`: one that begins with it, else the nearest; None where none is near."""
+    begun = [name for name in recipes if word and name.startswith(word.casefold())]
+    return min(begun, key=len) if begun else nearest(word, list(recipes))
+
+
+def shipped_tasks() -> dict[str, Path]:
+    """The shipped recipes that train, by name."""
+    return {name: path for name, path in shipped_recipes().items() if path.parent.name == TASKS}
 
 
 def shipped_recipes() -> dict[str, Path]:

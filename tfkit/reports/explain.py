@@ -1,17 +1,22 @@
-"""Who set a value of a recipe, and what it replaced: the answers of `tfkit explain`, as data and as lines."""
+"""Who set a value of a recipe, and what it replaced: the answers of `tfkit explain`, as data and as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from typing import Any
+
+from rich.console import Console
 
 from tfkit.core.errors import Place
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.node import Node, inline
 from tfkit.recipe.origin import Notes, Origin, Value, history, origin
+from tfkit.reports.parts_table import rows
 from tfkit.reports.runs import Runs, joined, label
 from tfkit.reports.views import Finder, Found, View
+from tfkit.reports.wrapped import say
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ def _made_of(view: View) -> str:
 
 
 def as_data(explanation: Explanation) -> dict[str, Any]:
-    """Everything that `lines` prints, for --json."""
+    """Everything that `render` prints, for --json."""
     return {
         "key": explanation.key,
         "layers": explanation.made_of,
@@ -165,37 +170,53 @@ def _origin_data(found: Origin) -> dict[str, Any]:
 # as text
 
 
-def lines(explanation: Explanation) -> Iterator[tuple[int, str]]:
-    """The lines to print, each with its indentation: one value at length, or many with one line each."""
-    yield from ((0, text) for text in explanation.made_of)
+def render(explanation: Explanation, console: Console) -> None:
+    """Print one value at length, or many in a table."""
+    for text in explanation.made_of:
+        say(console, text)
     if len(explanation.answers) == 1:
-        yield from _at_length(explanation.answers[0])
+        _at_length(explanation.answers[0], console)
     else:
-        yield from (line for answer in explanation.answers for line in _briefly(answer))
+        _tables(explanation.answers, console)
     for answer in explanation.whole:
         for said in answer.said:
             where = f" in {said.where}" if said.where else ""
-            yield from ((0, f"{answer.path}{where}: {text}") for text in _happened(said))
+            for text in _happened(said):
+                say(console, f"{answer.path}{where}: {text}")
     if explanation.note:
-        yield 0, explanation.note
+        say(console, explanation.note)
 
 
-def _at_length(answer: Answer) -> Iterator[tuple[int, str]]:
+def _at_length(answer: Answer, console: Console) -> None:
     for said in answer.said:
         where = f" ({said.where})" if said.where else ""
-        yield 0, f"{answer.path}{where}: {inline(said.value)}"
-        yield 2, said.origin.words()
-        yield from ((2, text) for text in _happened(said))
+        say(console, f"{answer.path}{where}: {inline(said.value)}")
+        say(console, said.origin.words(), 2)
+        for text in _happened(said):
+            say(console, text, 2)
     if answer.sentence and all(said.origin.by != "default" for said in answer.said):
-        yield 2, f"meaning: {answer.sentence}"
+        say(console, f"meaning: {answer.sentence}", 2)
 
 
-def _briefly(answer: Answer) -> Iterator[tuple[int, str]]:
-    """A line for each value, as resolved.yaml has it."""
-    for said in answer.said:
-        where = f" ({said.where})" if said.where else ""
-        before = "".join(f", before: {inline(value)}" for value, _ in said.replaced[:1])
-        yield 0, f"{answer.path}{where}: {inline(said.value)}  # {said.origin.short()}{before}"
+def _tables(answers: Sequence[Answer], console: Console) -> None:
+    """A table for each part or section, with a row for each value: where it holds, and who set it."""
+    for number, (parent, group) in enumerate(groupby(answers, lambda answer: answer.path.rpartition(".")[0])):
+        if number:
+            console.print()
+        if parent:
+            say(console, parent, style="bold")
+        _table(list(group), console)
+
+
+def _table(answers: Sequence[Answer], console: Console) -> None:
+    cells = []
+    for answer in answers:
+        for said in answer.said:
+            before = "".join(f", before: {inline(value)}" for value, _ in said.replaced[:1])
+            cells.append((answer.path.rpartition(".")[2], said.where, inline(said.value), said.origin.short() + before))
+    heads = ("key", "where", "value", "set by")
+    shown = [column for column in range(len(heads)) if column != 1 or any(row[1] for row in cells)]
+    rows(console, [[row[column] for column in shown] for row in cells], [heads[column] for column in shown])
 
 
 def _happened(said: Said) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The table of the published models that README shows: what is new in each, and what its numbers are held to."""
+"""The table of the published models in recipes/README.md: what is new in each, and what its numbers are held to."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def _recipe(name: str, path: Path, proof: Proof) -> tuple[str, ...]:
     """A recipe's row; what is new is the first sentence of that."""
     said = heading(path.read_text(encoding="utf-8"))
     new = re.split(r"\. (?=[A-Z\"])", said.new)[0].removesuffix(".")
-    return f"[{name}](recipes/models/{path.name})", size(said.parameters), new, _link(proof)
+    return f"[{name}](models/{path.name})", size(said.parameters), new, _link(proof)
 
 
 def _link(proof: Proof) -> str:
-    return f"[{proof.against}]({proof.file}){f', {proof.tried}' if proof.tried else ''}"
+    return f"[{proof.against}](../{proof.file}){f', {proof.tried}' if proof.tried else ''}"
 
 
 def _lines(rows: list[tuple[str, ...]]) -> Iterator[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from tfkit.recipe.rules import PAIRS, SECTION_PAIRS, lacking, pairs
-from tfkit.reports.parts_table import rows, say
+from tfkit.reports.parts_table import INDENT, rows, say
 
 WORKS = "yes"
 
@@ -32,12 +32,25 @@ def render_matrices(tables: Sequence[dict[str, Any]], console: Console) -> None:
     for table in tables:
         say(console, f"{table['slot']} and {table['other']}", "bold")
         heads = list(dict.fromkeys(name for row in table["refused"].values() for name in row))
-        cells = [(name, *(_mark(row[head], notes) for head in heads)) for name, row in table["refused"].items()]
-        rows(console, cells, ("", *heads))
-        console.print()
+        names = max(map(len, table["refused"]))
+        for fitting in _fitting(heads, console.width - names - INDENT):
+            cells = [(name, *(_mark(row[head], notes) for head in fitting)) for name, row in table["refused"].items()]
+            rows(console, cells, ("", *fitting))
+            console.print()
     for reason, number in notes.items():
         say(console, f"{number}: {reason}")
     say(console, f"{WORKS}: the two can stand in one recipe" + "; a number: they are refused, see above" * bool(notes))
+
+
+def _fitting(heads: Sequence[str], width: int) -> Iterator[list[str]]:
+    """The columns in groups, each as wide as `width` at most."""
+    group: list[str] = []
+    for head in heads:
+        if group and sum(len(one) + 2 for one in (*group, head)) > width:
+            yield group
+            group = []
+        group.append(head)
+    yield group
 
 
 def _mark(reason: str | None, notes: dict[str, int]) -> str:

@@ -57,7 +57,7 @@ def part_data(part: Part, width: int = 80) -> dict[str, Any]:
         "slot": part.part_slot,
         **line_data(part),
         "doc": inspect.cleandoc(part.__doc__ or ""),
-        "fields": list(_fields(part.Config)),
+        "fields": list(options_of(part.Config)),
         "checked": _checked(part.Config),
         "capabilities": {name: name in part.able() for name in CAPABILITIES if name in _asked(part)},
         "asks": {rule.capability: list(rule.asked) for rule in asked_by(part)},
@@ -76,7 +76,7 @@ def file_of(part: Part) -> str | None:
     return file
 
 
-def _fields(model: type[BaseModel], prefix: str = "", when: str = "") -> Iterator[dict[str, Any]]:
+def options_of(model: type[BaseModel], prefix: str = "", when: str = "") -> Iterator[dict[str, Any]]:
     """The options of a part; those of a mapping that is no part follow it, their names dotted."""
     for name, field in model.model_fields.items():
         yield {
@@ -89,7 +89,7 @@ def _fields(model: type[BaseModel], prefix: str = "", when: str = "") -> Iterato
         }
         inner = sections(field)
         for section in inner:
-            yield from _fields(section, f"{prefix}{name}.", _kind(section) if len(inner) > 1 else "")
+            yield from options_of(section, f"{prefix}{name}.", _kind(section) if len(inner) > 1 else "")
 
 
 def _kind(section: type[BaseModel]) -> str:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -15,6 +16,8 @@ from tfkit.core.capabilities import CAPABILITIES
 from tfkit.recipe.node import inline
 
 INDENT = 2
+LONG = 36  # a word that is longer, such as a path, may be broken
+GAP = 2  # columns of the terminal between those of a table
 TABLE_WIDTH = 72  # in a narrower terminal the cells of a row stand below each other
 NO_DOC = "says nothing of itself: its class has no docstring"
 
@@ -121,20 +124,36 @@ def _abilities(console: Console, part: dict[str, Any]) -> None:
 
 
 def rows(console: Console, cells: Sequence[Sequence[str | Text]], heads: Sequence[str] = ()) -> None:
-    """A table without lines; in a narrow terminal the cells of a row stand below its first."""
-    if console.width < TABLE_WIDTH:
+    """A table without lines; where its words do not fit side by side the cells of a row stand below its first."""
+    lines = [*([heads] if heads else []), *cells]
+    widths = _widths([list(map(str, column)) for column in zip(*lines, strict=True)], console.width - INDENT)
+    if widths is None or console.width < TABLE_WIDTH:
         for row in cells:
             _stack(console, row, heads)
         return
-    table = Table(box=None, show_header=bool(heads), pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for head in heads or [""] * max(map(len, cells), default=0):
-        table.add_column(head, overflow="fold")
+    table = Table(box=None, show_header=bool(heads), pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for head, width in zip(heads or [""] * len(widths), widths, strict=True):
+        table.add_column(head, width=width, overflow="fold")
     for row in cells:
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     with console.capture() as printed:
         console.print(Padding(table, (0, 0, 0, INDENT)))
     for line in printed.get().splitlines():  # without the blanks that fill each line up
         console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """The widths of columns that fit into `room`, the widest made narrower; None where a word would be broken."""
+    words = [[cell_len(word) for cell in column for word in cell.split()] for column in columns]
+    least = [min(max(lengths, default=0), LONG) for lengths in words]
+    widths = [max(map(cell_len, column)) for column in columns]
+    room -= GAP * (len(columns) - 1)
+    while sum(widths) > room:
+        wrapped = [index for index, width in enumerate(widths) if width > least[index]]
+        if not wrapped:
+            return None
+        widths[max(wrapped, key=widths.__getitem__)] -= 1
+    return widths
 
 
 def _stack(console: Console, row: Sequence[str | Text], heads: Sequence[str]) -> None:

@@ -61,7 +61,8 @@ class Feed:
         """How large the batches are, in words."""
         batches = self.plan(0)
         real = int(np.asarray(self.lengths).reshape(len(self.items), -1)[:, -1].sum())
-        words = f"{len(batches):,} batches of about {real / len(batches):,.0f} tokens"
+        number = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
+        words = f"{number} of about {real / len(batches):,.0f} tokens"
         if self.config.pack:
             return words + f", packed in rows of {self.config.length}"
         return words + f" ({padding_share(batches, self.lengths):.0%} padding)"

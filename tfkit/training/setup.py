@@ -10,11 +10,13 @@ from torch import nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RecipeError, UsageError
+from tfkit.core.output import counted
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model, build_model
 from tfkit.recipe import section_rules
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.sections import Data, Train
+from tfkit.recipe.shipped import named_like, shipped_tasks
 from tfkit.training.changed import Hashes, example_hashes
 from tfkit.training.device import check_memory, choose_device, describe
 from tfkit.training.feed import VALID, Feed
@@ -90,7 +92,10 @@ def prepare(
 def _needed(recipe: Recipe) -> tuple[Data, Objective]:
     if recipe.data is None or recipe.objective is None:
         missing = " and ".join(name for name in ("data", "objective") if getattr(recipe, name) is None)
-        raise UsageError(f"{recipe.name}: to be trained, a recipe says its {missing}; this one describes a model only")
+        task = named_like(recipe.name.partition("-")[0], shipped_tasks())
+        hint = f". Did you mean '{task}'?" if task else ""
+        text = f"to be trained, a recipe says its {missing}; this one describes a model only"
+        raise UsageError(f"{recipe.name}: {text}{hint}")
     return recipe.data, recipe.objective.build()
 
 
@@ -201,7 +206,7 @@ def _announce(model: Model, train: Feed, valid: Feed | None, examples: int, repo
     count = sum(parameter.numel() for parameter in model.parameters())
     frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
     stays = f", {frozen:,} of them frozen" if frozen else ""
-    reporter.say(f"{count:,} parameters{stays}, on {describe(train.device)}")
-    held_out = "no validation set" if valid is None else f"{len(valid.items):,} rows of validation"
-    reporter.say(f"{examples:,} examples, {len(train.items):,} rows of training, {held_out}")
+    reporter.say(f"{counted(count, 'parameter')}{stays}, on {describe(train.device)}")
+    held_out = "no validation set" if valid is None else f"{counted(len(valid.items), 'row')} of validation"
+    reporter.say(f"{counted(examples, 'example')}, {counted(len(train.items), 'row')} of training, {held_out}")
     reporter.say(str(train))

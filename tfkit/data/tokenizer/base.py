@@ -16,6 +16,7 @@ from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError, RunError, TfkitError, UsageError
 from tfkit.core.files import read_text, write_text
 from tfkit.data.tokenizer.backend import panics_told, read_backend
+from tfkit.data.tokenizer.byte_level import token_bytes
 from tfkit.data.tokenizer.special import ROLES, SpecialTokens, infer_roles, roles_in, with_roles
 
 
@@ -111,6 +112,15 @@ class Tokenizer:
         if token is None:
             raise UsageError(f"no token has id {id_}; the ids go from 0 to {self.vocab_size - 1}")
         return str(token)
+
+    def readable_token(self, id_: int) -> str:
+        """The token with that id as people read it: of a byte-level vocabulary the text of its bytes."""
+        token = self.token(id_)
+        return token_bytes(token).decode("utf-8", "replace") if self._byte_level else token
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        return "ByteLevel(" in repr(self.backend.decoder)
 
     def id(self, token: str) -> int:
         """The id of that token; raises UsageError when there is none."""

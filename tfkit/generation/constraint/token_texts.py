@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tokenizers import pre_tokenizers
-
 from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.tokenizer.byte_level import token_bytes
 
 Texts = Sequence[bytes]
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token for a byte, in a vocabulary that falls back to bytes
@@ -54,26 +53,9 @@ def _decoders(step: dict[str, Any] | None) -> list[str]:
 
 
 def _of_bytes(tokenizer: Tokenizer, special: Collection[int]) -> list[bytes]:
-    """Of a byte-level vocabulary: each letter of a token stands for a byte (Radford 2019, GPT-2's encoder)."""
-    byte_of = dict(_byte_letters())
-    found = []
-    for id_ in range(tokenizer.vocab_size):
-        token = "" if id_ in special else tokenizer.backend.id_to_token(id_) or ""
-        plain = all(letter in byte_of for letter in token)
-        found.append(bytes(byte_of[letter] for letter in token) if plain else token.encode())
-    return found
-
-
-def _byte_letters() -> Iterator[tuple[str, int]]:
-    """The letter of each byte: itself where that can be seen, else the next one from 256 on."""
-    hidden = 0
-    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
-    for byte in range(256):
-        if chr(byte) in alphabet:
-            yield chr(byte), byte
-        else:
-            yield chr(256 + hidden), byte
-            hidden += 1
+    """Of a byte-level vocabulary: the bytes that the letters of a token stand for."""
+    tokens = ("" if id_ in special else tokenizer.backend.id_to_token(id_) or "" for id_ in range(tokenizer.vocab_size))
+    return [token_bytes(token) for token in tokens]
 
 
 def _decoded(tokenizer: Tokenizer, special: Collection[int], bytes_too: bool) -> TokenTexts:

@@ -16,6 +16,7 @@ from tfkit.core.component import Component, Problem
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.facts import RecipeFacts
+from tfkit.core.output import counted
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids
@@ -203,12 +204,12 @@ class Objective(Component):
     def left_out(self, number: int, of: int, why: str) -> None:
         """Say that examples were left out."""
         if number:
-            logger.warning("%s: %s of %s examples left out: %s", self.part_name, f"{number:,}", f"{of:,}", why)
+            logger.warning("%s: %s of %s left out: %s", self.part_name, f"{number:,}", counted(of, "example"), why)
 
     def usable(self, items: list[Item], examples: int, why: str) -> list[Item]:
         """`items`; raises DataError when there are none."""
         if not items:
-            raise DataError(f"{self.part_name}: not one of {examples:,} examples can be used: {why}")
+            raise DataError(f"{self.part_name}: not one of {counted(examples, 'example')} can be used: {why}")
         return items
 
 

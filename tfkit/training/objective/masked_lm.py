@@ -233,6 +233,6 @@ class MaskedLm(Objective):
 
 def _named(tokenizer: Tokenizer, ids: Sequence[int], chances: Sequence[float]) -> list[dict[str, Any]]:
     """Tokens as they read in a text, each with its id and its probability."""
-    texts = (tokenizer.decode([id_]).strip() or tokenizer.token(id_) for id_ in ids)
+    texts = (tokenizer.decode([id_]).strip() or tokenizer.readable_token(id_) for id_ in ids)
     named = zip(texts, ids, chances, strict=True)
     return [{"token": text, "id": id_, "probability": chance} for text, id_, chance in named]

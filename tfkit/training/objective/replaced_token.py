@@ -183,7 +183,7 @@ class ReplacedToken(MaskedLm):
                 mask = None if real.all() else torch.from_numpy(real).to(device)
                 logits = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=mask).logits
                 for row, chances in zip(together, logits.float().sigmoid().tolist(), strict=True):
-                    tokens = [tokenizer.token(id_) for id_ in rows[row]]
+                    tokens = [tokenizer.readable_token(id_) for id_ in rows[row]]
                     replaced = chances[: len(tokens)]
                     predictions[row] = {"text": examples[row]["text"], "tokens": tokens, "replaced": replaced}
         return predictions

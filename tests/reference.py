@@ -1,0 +1,56 @@
+"""The tables of keys in recipes/README.md, written from the schemas by `python -m tests.reference`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import BaseModel
+
+from tfkit.core.registry import REGISTRY
+from tfkit.recipe.keys import KEYS
+from tfkit.recipe.node import inline
+from tfkit.recipe.sections import Data, Generate, Train
+from tfkit.reports.parts import options_of
+
+from .documents import ROOT, rewrite
+
+DOCUMENT = ROOT / "recipes" / "README.md"
+GRAMMAR = {
+    "top": "The sections of a recipe",
+    "model": "`model:`, beside the keys of a stack",
+    "stack": "The keys of a stack: in `model:`, or in its `encoder:` and `decoder:`",
+    "layer": "`layer:`, and each kind in `layers:`",
+}
+SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate": Generate}
+
+
+def text() -> str:
+    """All tables."""
+    tables = [_table(title, ("key", "meaning"), KEYS[group].items()) for group, title in GRAMMAR.items()]
+    tables += [
+        _table(f"`{name}:`", ("key", "value", "default", "meaning"), _options(kind)) for name, kind in SECTIONS.items()
+    ]
+    objectives = ", ".join(f"`{name}`" for name in REGISTRY.names("objective"))
+    return "\n\n".join(
+        [*tables, f"`objective:` is one of {objectives}; `tfkit parts objective NAME` lists its options."]
+    )
+
+
+def _options(section: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    for option in options_of(section):
+        default = "required" if option["required"] else f"`{inline(option['default'])}`"
+        yield option["name"], option["type"], default, option["meaning"]
+
+
+def _table(title: str, heads: Sequence[str], cells: object) -> str:
+    lines = [_row(heads), "|".join(["", *["---"] * len(heads), ""])]
+    lines += [_row((f"`{row[0]}`", *row[1:])) for row in cells]  # type: ignore[attr-defined]
+    return f"### {title}\n\n" + "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+if __name__ == "__main__":
+    rewrite(DOCUMENT, "reference", text())

@@ -1,0 +1,218 @@
+"""The documents are true: commands print what is shown, code runs, links lead somewhere, tables are complete."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from tfkit.cli.main import main
+from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.recipe.shipped import shipped_recipes, shipped_tasks
+
+from . import reference
+from .documents import DOCUMENTS, KINDS, ROOT, Block, between, blocks
+from .interop import proofs
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXTEND = ROOT / "tfkit" / "README.md"
+PARTS = ROOT / "tfkit" / "components" / "README.md"
+RECIPES = ROOT / "recipes" / "README.md"
+LINES = "anna\nbob\ncarla\ndora\nemil\nfrieda\n" * 20
+SHORT = (
+    "train.steps=2",
+    "train.evaluate_every=2",
+    "train.checkpoint_every=2",
+)  # so that a documented training is quick
+
+
+def write_files(document: Path, folder: Path) -> None:
+    """Write the files that a document shows, as a reader would have."""
+    for block in blocks("file", document):
+        (folder / block.value).write_text(block.text, encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, and a terminal of 100 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path
+
+
+def printed(text: str) -> list[str]:
+    """The lines; how far off a broken part is depends on the numbers that torch draws."""
+    return [re.sub(r"off by \d\.\de-\d\d", "off by ...", line.rstrip()) for line in text.splitlines()]
+
+
+def label(block: Block) -> str:
+    return block.label
+
+
+def test_every_mark_is_known():
+    marks = {mark for path in DOCUMENTS for mark in re.findall(r"^<!-- (\w+)", path.read_text("utf-8"), re.MULTILINE)}
+    assert marks <= {*KINDS, "families", "reference", "end"}
+
+
+@pytest.mark.parametrize("block", blocks("recipe"), ids=label)
+def test_a_recipe_shown_is_the_shipped_one(block):
+    shipped = shipped_recipes()[block.value]
+    assert yaml.safe_load(block.text) == yaml.safe_load(shipped.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("block", blocks("run"), ids=label)
+def test_a_command_prints_what_is_shown(block, folder):
+    write_files(block.document, folder)
+    command, _, shown = block.text.partition("\n")
+    result = CliRunner().invoke(main, shlex.split(command.removeprefix("$ tfkit ")))
+    assert result.exit_code == int(block.value or 0), result.output
+    assert printed(result.output) == printed(shown)
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=label)
+def test_the_code_runs_and_prints_what_its_comments_say(block, folder, capsys):
+    write_files(block.document, folder)
+    exec(compile(block.text, block.label, "exec"), {})
+    assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)  # (.*)", block.text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", blocks("session"), ids=label)
+def test_a_session_runs(block, folder):
+    """The commands of a session, after the document's files and code; a training takes two steps."""
+    write_files(block.document, folder)
+    for name in ("train.txt", "valid.txt", "more.txt", "films.txt"):
+        (folder / name).write_text(LINES, encoding="utf-8")
+    theirs(folder / "theirs")
+    for code in blocks("python", block.document):
+        exec(compile(code.text, code.label, "exec"), {})
+    for command in re.findall(r"^\$ tfkit (.*)$", block.text, re.MULTILINE):
+        words = shlex.split(command)
+        sets = [f"--set={one}" for one in SHORT] if words[0] == "train" else []
+        result = CliRunner().invoke(main, [*words, *sets])
+        assert result.exit_code == 0, f"{command}\n{result.output}"
+
+
+def theirs(folder: Path) -> None:
+    """A tiny GPT-2 as transformers saves it, with a tokenizer."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    words = ["<end>", "<unk>", *sorted(set(LINES.split()))]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["<end>", "<unk>"])
+    config = GPT2Config(vocab_size=len(words), n_embd=16, n_layer=1, n_head=2, n_positions=32)
+    config.bos_token_id = config.eos_token_id = 0
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_a_document_links_to_is_there(path):
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        file, _, heading = link.partition("#")
+        target = path.parent / file if file else path
+        assert target.exists(), link
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], link
+
+
+def test_readme_is_two_screens_and_begins_with_the_two_commands():
+    lines = README.splitlines()
+    assert len(lines) <= 130 and max(map(len, lines)) <= 135
+    first = "\n".join(lines[:24])
+    assert "tfkit train translate-numbers" in first and "&& pytest" in first
+
+
+def test_readme_counts_the_models_that_ship():
+    models = [path for path in shipped_recipes().values() if path.parent.name == "models"]
+    assert f"the {len(models)} published models" in README
+
+
+def test_every_task_is_in_the_table():
+    table = RECIPES.read_text(encoding="utf-8").partition("## The tasks")[2]
+    assert set(re.findall(r"`([\w-]+)`", "\n".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))) == set(
+        shipped_tasks()
+    )
+
+
+@pytest.mark.parametrize("slot", [slot for slot in CATALOGUES if slot != "activation"])
+def test_every_part_is_listed(slot):
+    (row,) = re.findall(rf"^\| {slot} \| (.*) \|$", PARTS.read_text(encoding="utf-8"), re.MULTILINE)
+    listed = [name for name in re.findall(r"`(\w+)`", row) if name != "none"]
+    assert sorted(listed) == REGISTRY.names(slot)
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("families", proofs.text), ("reference", reference.text)], ids=["families", "reference"]
+)
+def test_a_table_is_what_the_code_says(name, table):
+    _, shown, after = between(RECIPES.read_text(encoding="utf-8"), name)
+    assert after, f"recipes/README.md has no table between its marks for {name}"
+    assert shown == table(), "write it anew with: python -m tests.reference; python -m tests.interop.proofs"
+
+
+def test_every_family_is_in_the_table():
+    _, table, _ = between(RECIPES.read_text(encoding="utf-8"), "families")
+    types = {name for family in REGISTRY.load("family").values() for name in family.model_types}
+    assert set(re.findall(r"\[`([^`]+)`\]", table)) == types
+
+
+@pytest.mark.parametrize("name", proofs.REFERENCES)
+def test_a_reference_is_a_test_of_that_recipe_or_of_its_part(name):
+    tested = (ROOT / proofs.REFERENCES[name].file).read_text(encoding="utf-8")
+    assert f'"{name}"' in tested or f'"{name.split("-")[0]}"' in tested
+
+
+def test_the_glossary_is_short():
+    rows = re.findall(
+        r"^\| [\w ]+ \| .* \|$", EXTEND.read_text(encoding="utf-8").partition("## Glossary")[2], re.MULTILINE
+    )
+    assert 20 < len(rows) <= 41  # with its head
+
+
+def test_an_attention_of_ones_own_is_short():
+    (part,) = (block.text for block in blocks("file", EXTEND) if block.value == "fading.py")
+    assert len([line for line in part.splitlines() if line.strip()]) < 25
+
+
+def test_an_attention_of_ones_own_trains_and_generates(folder):
+    write_files(EXTEND, folder)
+    recipe = {
+        "tfkit": 1,
+        "model": {
+            "type": "decoder",
+            "d_model": 16,
+            "vocab_size": "tokenizer",
+            "num_layers": 1,
+            "embedding": "tokens",
+            "layer": {
+                "norm": "layer_norm",
+                "attention": {"type": "fading", "num_heads": 2},
+                "feedforward": {"type": "mlp", "d_ff": 16},
+            },
+            "head": {"type": "language_model", "tied": True},
+        },
+        "data": {"tokenizer": "character", "train": {"type": "text", "files": "words.txt"}, "batch": {"size": 4}},
+        "objective": {"type": "causal_lm", "block": 8},
+        "train": {"steps": 2},
+    }
+    (folder / "words.txt").write_text("to be or not to be\nthat is the question\n", encoding="utf-8")
+    (folder / "own.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    train = CliRunner().invoke(main, ["train", "own.yaml", "--import", "fading.py", "--out", "run"])
+    assert train.exit_code == 0, train.output
+    written = CliRunner().invoke(main, ["generate", "run", "to", "--max-new-tokens", "3", "--import", "fading.py"])
+    assert written.exit_code == 0, written.output
+
+
+def test_a_misspelt_part_of_ones_own_is_suggested(folder):
+    write_files(EXTEND, folder)
+    wrong = ["check", "gpt2", "--import", "fading.py", "--set", "model.layer.attention.type=fadign"]
+    result = CliRunner().invoke(main, wrong)
+    assert result.exit_code == 2 and "Did you mean 'fading'?" in " ".join(result.output.split())

@@ -1,0 +1,26 @@
+"""`tfkit recipes`: what ships."""
+
+from __future__ import annotations
+
+import click
+
+from tfkit.cli.terminal import echo_json
+
+
+@click.command("recipes")
+@click.argument("word", required=False, default="")
+@click.option("--json", "as_json", is_flag=True, help="Print the same as data.")
+def command(word: str, as_json: bool) -> None:
+    """List the recipes that come with tfkit, a line each; with WORD those that have it in their name or description."""
+    from tfkit.core.console import Console
+    from tfkit.core.errors import UsageError
+    from tfkit.recipe.shipped import shipped_recipes
+    from tfkit.reports.recipes import as_data, listed, render
+
+    lines = list(listed(shipped_recipes(), word))
+    if not lines:
+        raise UsageError(f"no shipped recipe has {word!r} in its name or description; tfkit recipes lists them all")
+    if as_json:
+        echo_json(as_data(lines))
+    else:
+        render(lines, Console())

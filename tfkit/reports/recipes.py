@@ -1,0 +1,57 @@
+"""The recipes that ship, a line each: what their own first line says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tfkit.reports.parts_table import rows, say
+
+FOLDERS = {
+    "models": "architectures to show, build and start from (tfkit show NAME)",
+    "tasks": "models with data and an objective (tfkit train NAME)",
+    "studies": "comparisons",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One recipe: its folder, its name, and what it is."""
+
+    folder: str
+    name: str
+    about: str
+
+
+def listed(recipes: Mapping[str, Path], word: str = "") -> Iterator[Line]:
+    """The recipes that have `word` in their name or in the comments above them, in any case."""
+    for name, path in recipes.items():
+        comments = list(_comments(path.read_text(encoding="utf-8")))
+        if word.casefold() in " ".join([name, *comments]).casefold():
+            yield Line(path.parent.name, name, comments[0] if comments else "")
+
+
+def _comments(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            return
+        yield line.removeprefix("#").strip()
+
+
+def as_data(lines: list[Line]) -> list[dict[str, Any]]:
+    """The same for --json."""
+    return [{"folder": line.folder, "name": line.name, "about": line.about} for line in lines]
+
+
+def render(lines: list[Line], console: Console) -> None:
+    """Print a table for each folder."""
+    for number, (folder, group) in enumerate(groupby(lines, lambda line: line.folder)):
+        if number:
+            console.print()
+        say(console, f"{folder}: {FOLDERS[folder]}", "bold")
+        rows(console, [(line.name, line.about) for line in group])
