@@ -298,7 +298,10 @@ class Run:
             return self._quantized(quantize)._scores(examples)
         scores = self._scores(examples)
         if self.as_saved:
-            self._keep(split, {"examples": len(examples), **scores})
+            try:
+                self._keep(split, {"examples": len(examples), **scores})
+            except RunError as error:
+                warnings.warn(f"the scores are not written down: {error}", TfkitWarning, stacklevel=3)
         return scores
 
     def _quantized(self, quantize: Quantize) -> Run:
@@ -309,15 +312,19 @@ class Run:
         return other
 
     def _keep(self, split: str, scores: Mapping[str, Any]) -> None:
-        """Add the scores of a split to evaluation.json; where that cannot be, they are returned all the same."""
+        """Add the scores of a split to evaluation.json; raises RunError."""
         file = self.folder / EVALUATION
-        try:
-            before = read_json(file) if file.exists() else {}
-            if not isinstance(before, dict):
-                raise RunError(f"{file}: holds no scores by split")
-            write_json(file, {**before, split: scores})
-        except RunError as error:
-            warnings.warn(f"the scores are not written down: {error}", TfkitWarning, stacklevel=3)
+        before = read_json(file) if file.exists() else {}
+        if not isinstance(before, dict):
+            raise RunError(f"{file}: holds no scores by split")
+        write_json(file, {**before, split: scores})
+
+    def _concluding_scores(self, split: str) -> dict[str, float]:
+        """The scores that training ends with, in evaluation.json; raises RunError, so that the run is not finished."""
+        examples = self._examples(split)
+        scores = self._scores(examples)
+        self._keep(split, {"examples": len(examples), **scores})
+        return scores
 
     def _scores(self, examples: Sequence[Mapping[str, str]]) -> dict[str, float]:
         """Loss and metrics of examples."""
@@ -491,7 +498,7 @@ def _conclude(run: Run, reporter: Reporter) -> None:
     settings, data = run.recipe.train, run.recipe.data
     split = "valid" if data is None or data.test is None else "test"
     if settings.metrics and data is not None and getattr(data, split) is not None:
-        scores = run.evaluate(split)
+        scores = run._concluding_scores(split)
         reporter.say(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in scores.items()))
     samples = run.samples(settings.samples, split)
     for sample in samples:
