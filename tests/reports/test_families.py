@@ -51,6 +51,6 @@ def test_a_row_for_each_recipe_and_one_for_what_none_is_about(tmp_path: Path) ->
     new = "since Zero: windows \\| caps, after Another et al. 2021, arXiv 2101.00001"
     assert table[0] == "| recipe | size | new in it | proof |"
     assert table[2:] == [
-        f"| [one](recipes/models/one.yaml) | 2.35B | {new} | [`uno`](uno.py), 3 models |",
-        "| `two` |  | The second | [`dos`](dos.py) |",
+        f"| [one](models/one.yaml) | 2.35B | {new} | [`uno`](../uno.py), 3 models |",
+        "| `two` |  | The second | [`dos`](../dos.py) |",
     ]
