@@ -8,8 +8,8 @@ from pydantic import BaseModel
 
 from tfkit.core.registry import REGISTRY
 from tfkit.recipe.keys import KEYS
-from tfkit.recipe.node import inline
-from tfkit.recipe.sections import Data, Generate, Train
+from tfkit.recipe.settings.sections import Data, Generate, Train
+from tfkit.recipe.text.node import inline
 from tfkit.reports.parts import options_of
 
 from .documents import ROOT, rewrite

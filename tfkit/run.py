@@ -28,7 +28,7 @@ from tfkit.generation.vectors import Pooling, text_vectors
 from tfkit.generation.writer import Wishes, Writer, Written, check_wishes, make_writer, warn_of_cut
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.recipe.sections import Data
+from tfkit.recipe.settings.sections import Data
 from tfkit.training import record
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.claim import claim_folder, one_training

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tfkit.core.errors import DataError, UsageError
 from tfkit.data.batches import BatchOrder, fitting, pad, padding_share, plan, plan_packed
-from tfkit.recipe.sections import Batch
+from tfkit.recipe.settings.sections import Batch
 
 lengths_of_examples = st.lists(st.integers(0, 60), min_size=1, max_size=300).map(np.array)
 

@@ -18,7 +18,7 @@ from tfkit.generation.lengths import LengthWarning
 from tfkit.generation.stepper import Stepper
 from tfkit.generation.writer import Writer, make_writer
 from tfkit.models import Model
-from tfkit.recipe.sections import Generate
+from tfkit.recipe.settings.sections import Generate
 
 LONG = 12  # max_length
 POSITIONS = ["sinusoidal", "rotary", "alibi", "t5_bias", None]

@@ -17,7 +17,7 @@ from tfkit.interop.huggingface.families.albert import Albert
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.theirs import as_theirs
 from tfkit.recipe.model import blueprint_of
-from tfkit.recipe.resolved import model_values
+from tfkit.recipe.views.resolved import model_values
 
 from .parity import Row, described, families, ids, randomise
 from .rows_encoders import ROWS

@@ -18,7 +18,7 @@ from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Factor, Setting
 from tfkit.interop.huggingface.theirs import as_theirs
 from tfkit.recipe.model import blueprint_of
-from tfkit.recipe.resolved import model_values
+from tfkit.recipe.views.resolved import model_values
 
 from .rows import ROWS
 

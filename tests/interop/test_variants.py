@@ -19,7 +19,7 @@ from tfkit.interop.huggingface.verifying import verify
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.model import blueprint_of
-from tfkit.recipe.resolved import model_values
+from tfkit.recipe.views.resolved import model_values
 from tfkit.run import Run
 from tfkit.training.folder import ENVIRONMENT
 

@@ -7,10 +7,10 @@ import pytest
 
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.recipe.compose import compose
-from tfkit.recipe.merge import merge
-from tfkit.recipe.overlay import choices, read_variants
+from tfkit.recipe.overlays.merge import merge
+from tfkit.recipe.overlays.overlay import choices, read_variants
 from tfkit.recipe.shipped import shipped_recipes
-from tfkit.recipe.source import parse
+from tfkit.recipe.text.source import parse
 
 
 @pytest.fixture

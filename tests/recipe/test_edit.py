@@ -12,13 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tfkit.core.errors import RecipeError, UsageError
-from tfkit.recipe.edit import edited, rewritten, written
-from tfkit.recipe.merge import merge
-from tfkit.recipe.node import inline
-from tfkit.recipe.outline import outline
-from tfkit.recipe.overlay import override_overlay
+from tfkit.recipe.changes.edit import edited, rewritten, written
+from tfkit.recipe.changes.outline import outline
+from tfkit.recipe.overlays.merge import merge
+from tfkit.recipe.overlays.overlay import override_overlay
 from tfkit.recipe.shipped import shipped_recipes
-from tfkit.recipe.source import parse
+from tfkit.recipe.text.node import inline
+from tfkit.recipe.text.source import parse
 
 TEXT = """\
 # A recipe.

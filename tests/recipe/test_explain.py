@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 import tfkit
 from tfkit.cli.main import main
 from tfkit.core.errors import UsageError
+from tfkit.recipe.architecture.resolve import MODEL_KEYS, STACK_KEYS
+from tfkit.recipe.architecture.sublayers import SUBLAYERS
 from tfkit.recipe.keys import KEYS, sentence
 from tfkit.recipe.load import TOP_KEYS
-from tfkit.recipe.resolve import MODEL_KEYS, STACK_KEYS
 from tfkit.recipe.shipped import shipped_recipes
-from tfkit.recipe.sublayers import SUBLAYERS
 from tfkit.reports.explain import Explanation, explain
 
 BASE = """\

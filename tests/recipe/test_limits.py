@@ -9,8 +9,8 @@ import pytest
 
 from tfkit.core.errors import RecipeError
 from tfkit.models.build import build_model
+from tfkit.recipe.architecture.pattern import MAX_LAYERS
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.recipe.pattern import MAX_LAYERS
 from tfkit.reports.counts import count_parameters
 
 

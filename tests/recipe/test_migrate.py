@@ -12,8 +12,8 @@ from click.testing import CliRunner
 import tfkit
 from tfkit.cli.main import main
 from tfkit.core.errors import RecipeError
-from tfkit.recipe.migrate import LANGUAGE, MIGRATIONS, MigrationWarning, came_from, migrated_text
-from tfkit.recipe.source import parse
+from tfkit.recipe.changes.migrate import LANGUAGE, MIGRATIONS, MigrationWarning, came_from, migrated_text
+from tfkit.recipe.text.source import parse
 
 OLD = """\
 # A draft of T5.

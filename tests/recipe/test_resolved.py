@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 import tfkit
-from tfkit.recipe.resolved import scalar
 from tfkit.recipe.shipped import shipped_recipes
-from tfkit.recipe.source import parse_value
+from tfkit.recipe.text.source import parse_value
+from tfkit.recipe.views.resolved import scalar
 
 from ..sampling import some
 

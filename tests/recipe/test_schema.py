@@ -28,9 +28,9 @@ from tfkit.core.errors import RecipeError
 from tfkit.core.registry import CATALOGUES, REGISTRY, register
 from tfkit.recipe.keys import KEYS
 from tfkit.recipe.load import load_recipe
-from tfkit.recipe.node import inline
 from tfkit.recipe.schema import language_schema
 from tfkit.recipe.shipped import shipped_recipes
+from tfkit.recipe.text.node import inline
 
 from ..sampling import some
 from . import test_errors

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from tfkit.core.errors import Place, RecipeError
-from tfkit.recipe import source
-from tfkit.recipe.node import Node, inline
-from tfkit.recipe.source import from_mapping, from_value, parse, parse_value, read
+from tfkit.recipe.text import source
+from tfkit.recipe.text.node import Node, inline
+from tfkit.recipe.text.source import from_mapping, from_value, parse, parse_value, read
 
 SET = Place("--set k=..")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tfkit.core.checksums import begin
 from tfkit.core.errors import RecipeError, RunError, TfkitWarning
 from tfkit.recipe.load import load_recipe
-from tfkit.recipe.sections import InitFrom
+from tfkit.recipe.settings.sections import InitFrom
 from tfkit.training.fit import patterns_for
 from tfkit.training.initial import start_from
 from tfkit.training.progress import Reporter

@@ -182,7 +182,7 @@ def test_accumulated_halves_equal_the_whole(tmp_path: Path, clip: float | None) 
 
 
 def load_batch() -> Any:
-    from tfkit.recipe.sections import Batch
+    from tfkit.recipe.settings.sections import Batch
 
     return Batch(size=100)
 

@@ -21,7 +21,7 @@ def command(recipe: str, key: str, as_json: bool, reading: Reading) -> None:
     KEY is a dotted key as it is written or resolved: model.layer.attention.num_heads, train.optimizer.lr; a whole part
     or section, such as model.layer; or one layer by its number, such as decoder.layers.3.attention.num_heads.
     """
-    from tfkit.recipe.resolved import notes
+    from tfkit.recipe.views.resolved import notes
     from tfkit.reports.explain import as_data, explain, render
 
     folder = Path(recipe)

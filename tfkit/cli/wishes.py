@@ -15,7 +15,7 @@ from tfkit.core.errors import UsageError
 if TYPE_CHECKING:
     from tfkit.core.component import Config
     from tfkit.generation.writer import Wishes
-    from tfkit.recipe.sections import Generate
+    from tfkit.recipe.settings.sections import Generate
 
 # an option of the command line -> the rule it stands for, and the option of that rule; in the order of the rules
 RULES = {"temperature": ("temperature", "temperature"), "top_k": ("top_k", "k"), "top_p": ("top_p", "p")}

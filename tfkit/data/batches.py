@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfkit.core.errors import DataError, UsageError
-from tfkit.recipe.sections import Batch as BatchOptions
+from tfkit.recipe.settings.sections import Batch as BatchOptions
 
 Indices = NDArray[np.int64]
 Batch = TypeVar("Batch")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError
-from tfkit.recipe.merge import merge
-from tfkit.recipe.migrate import current_mapping, newer_faults, parse_current
-from tfkit.recipe.node import Node, kind, shorten
-from tfkit.recipe.overlay import COMPOSING_KEYS, choose, override_overlay, read_variants, set_overlay
+from tfkit.recipe.changes.migrate import current_mapping, newer_faults, parse_current
+from tfkit.recipe.overlays.merge import merge
+from tfkit.recipe.overlays.overlay import COMPOSING_KEYS, choose, override_overlay, read_variants, set_overlay
 from tfkit.recipe.shipped import named_like, shipped_recipes
-from tfkit.recipe.source import near_file, read_bytes
+from tfkit.recipe.text.node import Node, kind, shorten
+from tfkit.recipe.text.source import near_file, read_bytes
 
 MAX_BASES = 32
 

@@ -15,15 +15,15 @@ from pydantic import BaseModel
 from tfkit.core.errors import UsageError
 from tfkit.core.options import PathMark
 from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.recipe.changes.edit import laid, rewritten
+from tfkit.recipe.changes.migrate import MigrationWarning, migrated_text
 from tfkit.recipe.compose import Composed, compose
-from tfkit.recipe.edit import laid, rewritten
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.migrate import MigrationWarning, migrated_text
-from tfkit.recipe.node import Node, under
-from tfkit.recipe.options import marks
-from tfkit.recipe.sections import Data, Generate, InitFrom, Train
+from tfkit.recipe.settings.sections import Data, Generate, InitFrom, Train
 from tfkit.recipe.shipped import shipped_recipes
-from tfkit.recipe.source import parse
+from tfkit.recipe.text.node import Node, under
+from tfkit.recipe.text.options import marks
+from tfkit.recipe.text.source import parse
 
 SECTIONS: dict[str, type[BaseModel]] = {
     "data": Data,

@@ -19,10 +19,10 @@ from tfkit.core.errors import Fault, Place, RunError, UsageError
 from tfkit.core.files import LARGEST_TEXT, read_bytes
 from tfkit.core.plugins import failure
 from tfkit.core.registry import REGISTRY, Entry, nearest
-from tfkit.recipe.faults import Faults
-from tfkit.recipe.node import Node
-from tfkit.recipe.prepare import folder
-from tfkit.recipe.values import items
+from tfkit.recipe.architecture.prepare import folder
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.values import items
 
 
 @dataclass(frozen=True)

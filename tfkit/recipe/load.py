@@ -15,23 +15,23 @@ from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, by_place
-from tfkit.recipe.agreement import Agreement, section_parts, spot
+from tfkit.recipe.architecture.prepare import Preparer
+from tfkit.recipe.architecture.resolve import ModelResolver
+from tfkit.recipe.architecture.sizes import Vocabulary
+from tfkit.recipe.changes.migrate import LANGUAGE, newer_faults
 from tfkit.recipe.compose import Composed, compose
-from tfkit.recipe.contradictions import Contradictions, data_parts
-from tfkit.recipe.faults import Faults, shown
-from tfkit.recipe.files import missing_files
 from tfkit.recipe.imports import Importer
-from tfkit.recipe.migrate import LANGUAGE, newer_faults
-from tfkit.recipe.node import Node
-from tfkit.recipe.origin import Value
-from tfkit.recipe.prepare import Preparer
-from tfkit.recipe.resolve import ModelResolver
-from tfkit.recipe.resolved import model_values, resolved_text
-from tfkit.recipe.section_rules import facts_of, section_problems
-from tfkit.recipe.sections import Data, Generate, Section, Train
-from tfkit.recipe.sizes import Vocabulary
-from tfkit.recipe.trace import Trace, trace
-from tfkit.recipe.values import given, mapping
+from tfkit.recipe.settings.agreement import Agreement, section_parts, spot
+from tfkit.recipe.settings.contradictions import Contradictions, data_parts
+from tfkit.recipe.settings.files import missing_files
+from tfkit.recipe.settings.section_rules import facts_of, section_problems
+from tfkit.recipe.settings.sections import Data, Generate, Section, Train
+from tfkit.recipe.text.faults import Faults, shown
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.values import given, mapping
+from tfkit.recipe.views.origin import Value
+from tfkit.recipe.views.resolved import model_values, resolved_text
+from tfkit.recipe.views.trace import Trace, trace
 
 TOP_KEYS = ("tfkit", "model", "data", "objective", "train", "generate", "imports")
 AnySection = TypeVar("AnySection", bound=Section)

@@ -7,12 +7,12 @@ from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
+from tfkit.recipe.architecture.resolve import ModelResolver
+from tfkit.recipe.architecture.sizes import Vocabulary
+from tfkit.recipe.changes.migrate import LANGUAGE
 from tfkit.recipe.compose import compose
-from tfkit.recipe.faults import Faults
-from tfkit.recipe.migrate import LANGUAGE
-from tfkit.recipe.resolve import ModelResolver
-from tfkit.recipe.sizes import Vocabulary
-from tfkit.recipe.values import mapping
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.values import mapping
 
 
 def blueprint_of(model: Mapping[str, Any]) -> Blueprint:

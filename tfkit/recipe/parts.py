@@ -7,9 +7,9 @@ from typing import Any
 
 from tfkit.core.component import Config, Slot
 from tfkit.core.errors import Place, RecipeError, UsageError
-from tfkit.recipe.faults import Faults
-from tfkit.recipe.prepare import Preparer
-from tfkit.recipe.source import from_value
+from tfkit.recipe.architecture.prepare import Preparer
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.source import from_value
 
 Part = str | Mapping[str, Any] | Config
 Parts = Part | Sequence[Part]

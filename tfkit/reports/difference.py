@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from tfkit.core.component import Config
-from tfkit.recipe.node import inline
+from tfkit.recipe.text.node import inline
 
 
 class Change(NamedTuple):

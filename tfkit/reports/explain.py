@@ -11,8 +11,8 @@ from rich.console import Console
 
 from tfkit.core.errors import Place
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.node import Node, inline
-from tfkit.recipe.origin import Notes, Origin, Value, history, origin
+from tfkit.recipe.text.node import Node, inline
+from tfkit.recipe.views.origin import Notes, Origin, Value, history, origin
 from tfkit.reports.parts_table import rows
 from tfkit.reports.runs import Runs, joined, label
 from tfkit.reports.views import Finder, Found, View

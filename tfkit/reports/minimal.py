@@ -16,8 +16,8 @@ from tfkit.core.describe import Kind, kinds, kinds_of
 from tfkit.core.options import PathMark
 from tfkit.core.registry import REGISTRY
 from tfkit.recipe.load import load_recipe
-from tfkit.recipe.resolved import scalar
 from tfkit.recipe.rules import refusal
+from tfkit.recipe.views.resolved import scalar
 
 Part = type[Component]
 Data = dict[str, Any]

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfkit.core.capabilities import CAPABILITIES
-from tfkit.recipe.node import inline
+from tfkit.recipe.text.node import inline
 
 INDENT = 2
 LONG = 36  # a word that is longer, such as a path, may be broken

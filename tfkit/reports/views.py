@@ -12,15 +12,22 @@ from tfkit.core.blueprint import StackPlan
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import nearest
 from tfkit.core.shape import Side
+from tfkit.recipe.architecture.resolve import MODEL_KEYS
+from tfkit.recipe.architecture.sublayers import SUBLAYERS
 from tfkit.recipe.keys import KEYS, sentence
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.node import Node, inline
-from tfkit.recipe.origin import Value
-from tfkit.recipe.resolve import MODEL_KEYS
-from tfkit.recipe.resolved import causal_by_type, kind_names, layer_values, model_values, one_or_many, stack_values
-from tfkit.recipe.source import parse
-from tfkit.recipe.sublayers import SUBLAYERS
-from tfkit.recipe.values import mapping
+from tfkit.recipe.text.node import Node, inline
+from tfkit.recipe.text.source import parse
+from tfkit.recipe.text.values import mapping
+from tfkit.recipe.views.origin import Value
+from tfkit.recipe.views.resolved import (
+    causal_by_type,
+    kind_names,
+    layer_values,
+    model_values,
+    one_or_many,
+    stack_values,
+)
 from tfkit.reports.runs import Runs, places
 
 COMPOSING = ("extends", "variants")

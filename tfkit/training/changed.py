@@ -12,8 +12,8 @@ from typing import Any
 from tfkit.core.checksums import sha256_of
 from tfkit.core.component import Config
 from tfkit.data.corpus import Corpus
-from tfkit.recipe.options import path_values
-from tfkit.recipe.sections import Data
+from tfkit.recipe.settings.sections import Data
+from tfkit.recipe.text.options import path_values
 
 DATA = "data"  # the key of environment.json
 EXAMPLES = "examples"  # what is hashed of a corpus without files

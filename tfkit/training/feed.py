@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tfkit.data.batches import BatchOrder, padding_share, plan, plan_packed
-from tfkit.recipe import sections
+from tfkit.recipe.settings import sections
 from tfkit.training.objective import Batch, Item, Objective
 
 TRAIN, VALID = 1, 2  # so that the two draw different random numbers

@@ -13,8 +13,8 @@ from tfkit.components.embedding import load_vectors
 from tfkit.core.errors import RunError, UsageError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
-from tfkit.recipe.frozen import meant, named, unknown
-from tfkit.recipe.sections import InitFrom
+from tfkit.recipe.settings.frozen import meant, named, unknown
+from tfkit.recipe.settings.sections import InitFrom
 from tfkit.training import record
 from tfkit.training.fit import Fit, matches, patterns_for
 from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder

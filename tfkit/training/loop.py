@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from tfkit.core.errors import TfkitError
-from tfkit.recipe.sections import Mean
+from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
 from tfkit.training.checkpoint import Checkpoints, Progress, step_of
 from tfkit.training.folder import CHECKPOINTS, METRICS, WEIGHTS, RunFolder

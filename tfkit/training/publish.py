@@ -6,7 +6,7 @@ from typing import Any
 
 from tfkit.core.checksums import write_json
 from tfkit.core.files import read_json
-from tfkit.recipe.sections import Mean
+from tfkit.recipe.settings.sections import Mean
 from tfkit.training.average import mean
 from tfkit.training.checkpoint import Checkpoints, Progress, damage
 from tfkit.training.folder import ENVIRONMENT, WEIGHTS, RunFolder

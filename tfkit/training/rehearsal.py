@@ -16,7 +16,7 @@ from tfkit.generation.rules import bound_rules
 from tfkit.generation.search import Search
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.section_rules import writes
+from tfkit.recipe.settings.section_rules import writes
 from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.metric import Metric
 from tfkit.training.scoring import chosen_metrics

@@ -13,9 +13,9 @@ from tfkit.core.errors import DataError, RecipeError, UsageError
 from tfkit.core.output import counted
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model, build_model
-from tfkit.recipe import section_rules
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.sections import Data, Train
+from tfkit.recipe.settings import section_rules
+from tfkit.recipe.settings.sections import Data, Train
 from tfkit.recipe.shipped import named_like, shipped_tasks
 from tfkit.training.changed import Hashes, example_hashes
 from tfkit.training.device import check_memory, choose_device, describe

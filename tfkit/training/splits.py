@@ -13,7 +13,7 @@ from tfkit.core.component import Config
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.recipe.sections import Batch
+from tfkit.recipe.settings.sections import Batch
 from tfkit.training.metric import Metric
 from tfkit.training.objective import Item, Objective
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from tfkit.core.registry import CATALOGUES, REGISTRY
-from tfkit.recipe.source import read
+from tfkit.recipe.text.source import read
 
 from .seeds import files, part, seed
 from .tree import Pairs, Raw, Site, flow, grafted, paths, planted, sites

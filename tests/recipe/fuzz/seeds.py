@@ -14,10 +14,10 @@ from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError
 from tfkit.core.registry import REGISTRY
 from tfkit.recipe.load import load_recipe
-from tfkit.recipe.options import marks
-from tfkit.recipe.sections import Data, Generate, Train
+from tfkit.recipe.settings.sections import Data, Generate, Train
 from tfkit.recipe.shipped import shipped_recipes
-from tfkit.recipe.source import read
+from tfkit.recipe.text.options import marks
+from tfkit.recipe.text.source import read
 
 from .tree import Pairs, plain, planted
 

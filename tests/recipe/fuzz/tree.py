@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from tfkit.recipe.node import inline
+from tfkit.recipe.text.node import inline
 
 PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
 

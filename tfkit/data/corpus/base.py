@@ -14,7 +14,7 @@ from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError
 from tfkit.core.options import PositiveInt, RecipePath
 from tfkit.data.corpus.watch import check_texts, watched
-from tfkit.recipe.options import path_values
+from tfkit.recipe.text.options import path_values
 
 Example = dict[str, str]
 Record = tuple[str, Example]  # where it stands ("train.en:12") and what it holds

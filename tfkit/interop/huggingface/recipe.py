@@ -9,7 +9,7 @@ from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
-from tfkit.recipe.edit import written
+from tfkit.recipe.changes.edit import written
 from tfkit.recipe.model import blueprint_of
 
 Tree = dict[str, Any]

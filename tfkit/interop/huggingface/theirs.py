@@ -16,7 +16,7 @@ from tfkit.core.registry import is_shipped
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.known import families
 from tfkit.recipe.model import blueprint_of
-from tfkit.recipe.resolved import model_values
+from tfkit.recipe.views.resolved import model_values
 
 # what changes no output of a trained model, so that a config that cannot say it is right all the same
 TRAINING_ONLY = ("init", "special_ids", "balance_loss", "z_loss", "selection_rate")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from tfkit.recipe.changes.migrate import LANGUAGE
 from tfkit.recipe.keys import KEYS
-from tfkit.recipe.migrate import LANGUAGE
 from tfkit.recipe.schema.model import ModelSchema
 from tfkit.recipe.schema.parts import Parts
 from tfkit.recipe.schema.values import (
@@ -22,7 +22,7 @@ from tfkit.recipe.schema.values import (
     unless_misspelt,
 )
 from tfkit.recipe.schema.variants import VariantKeys
-from tfkit.recipe.sections import Data, Generate, Train
+from tfkit.recipe.settings.sections import Data, Generate, Train
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate": Generate}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tfkit.recipe.architecture.sublayers import SUBLAYERS
 from tfkit.recipe.keys import KEYS
 from tfkit.recipe.schema.parts import Parts
 from tfkit.recipe.schema.values import (
@@ -18,7 +19,6 @@ from tfkit.recipe.schema.values import (
     number,
     one_or_many,
 )
-from tfkit.recipe.sublayers import SUBLAYERS
 
 NUMBERED = "_([2-9]|[1-9][0-9]+)"  # what comes a second time is feedforward_2
 RATE = {"minimum": 0, "exclusiveMaximum": 1}

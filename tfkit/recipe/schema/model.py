@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tfkit.core.registry import REGISTRY
-from tfkit.recipe.heads import SPECIAL
+from tfkit.recipe.architecture.heads import SPECIAL
+from tfkit.recipe.architecture.pattern import MAX_LAYERS
+from tfkit.recipe.architecture.sizes import WIDTH_LIMIT
 from tfkit.recipe.keys import KEYS
-from tfkit.recipe.pattern import MAX_LAYERS
 from tfkit.recipe.schema.layers import RATE, layer
 from tfkit.recipe.schema.parts import Parts, of_type
 from tfkit.recipe.schema.values import (
@@ -22,7 +23,6 @@ from tfkit.recipe.schema.values import (
     one_or_many,
     unless_misspelt,
 )
-from tfkit.recipe.sizes import WIDTH_LIMIT
 
 SIDES = ("encoder", "decoder")
 DEPTH_KEYS = ("num_layers", "pattern")

@@ -9,7 +9,6 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from tfkit.recipe.node import inline
 from tfkit.recipe.schema.values import (
     ANYTHING,
     FLAG,
@@ -23,6 +22,7 @@ from tfkit.recipe.schema.values import (
     number,
     varied,
 )
+from tfkit.recipe.text.node import inline
 
 # the keywords of Pydantic's schema that mean the same in the language's
 KEPT = {

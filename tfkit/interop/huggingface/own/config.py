@@ -9,8 +9,8 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
 from tfkit.interop.huggingface.classes import SEVERAL, named_classes, say_classes
 from tfkit.interop.huggingface.settings import look
-from tfkit.recipe.migrate import LANGUAGE
-from tfkit.recipe.resolved import model_values
+from tfkit.recipe.changes.migrate import LANGUAGE
+from tfkit.recipe.views.resolved import model_values
 from tfkit.run import Run
 
 MODULE = "modeling_tfkit"

@@ -1,0 +1,129 @@
+"""What stands on the stacks: heads (rule R14), the tables that are tied and shared (R9), the ids of special tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from tfkit.core.blueprint import Blueprint, StackPlan
+from tfkit.core.component import Config
+from tfkit.core.errors import Place
+from tfkit.core.options import check_norm
+from tfkit.core.shape import Side
+from tfkit.recipe.architecture.prepare import Preparer, stack_norm
+from tfkit.recipe.architecture.sizes import WIDTH_LIMIT
+from tfkit.recipe.text.faults import Faults, shown
+from tfkit.recipe.text.node import Node, shorten
+from tfkit.recipe.text.values import given, is_whole, mapping
+
+SPECIAL = ("pad", "start", "end")
+
+
+class HeadResolver:
+    """Resolves what `model` says of heads on the stacks of `blueprint`, which are written in `stacks`."""
+
+    def __init__(
+        self, model: Node, stacks: Mapping[Side, Mapping[str, Node]], blueprint: Blueprint, faults: Faults
+    ) -> None:
+        self.model = model
+        self.stacks = stacks
+        self.blueprint = blueprint
+        self.faults = faults
+
+    def head(self) -> Config | None:
+        """The head that gives the model's logits."""
+        node = given(mapping(self.model), "head")
+        return None if node is None else self._head(node)
+
+    def named(self) -> tuple[tuple[str, Config], ...]:
+        """The heads that stand beside it, with their names."""
+        node = given(mapping(self.model), "heads")
+        if node is not None and not isinstance(node.value, dict):
+            self.faults.add(node, "expected a mapping of names to heads")
+        heads = []
+        for name, child in mapping(node).items():
+            if not name.isidentifier() or hasattr(nn.ModuleDict, name):
+                text = f"'{shorten(name)}' cannot name a head; take a plain word of your own"
+                self.faults.add(child, text, at_key=True)
+            config = None if child.value is None else self._head(child)
+            if config is not None:
+                heads.append((name, config))
+        return tuple(heads)
+
+    def _head(self, node: Node) -> Config | None:
+        reads = given(mapping(node), "reads")
+        side: Any = self.blueprint.last.side if reads is None else reads.value
+        if side not in ("encoder", "decoder"):
+            return Preparer(self.faults).config(node, "head")  # finds what is wrong with it
+        plan: StackPlan | None = getattr(self.blueprint, side)
+        if plan is None:
+            self.faults.add(reads or node, f"reads the {side}, which this model does not have")
+            return None
+        keys = self.stacks[plan.side]
+        config = Preparer(self.faults, stack_norm(keys)).config(node, "head", plan.shape(plan.num_layers))
+        self._check_table(config, plan, node)
+        return config
+
+    def _check_table(self, config: Config | None, plan: StackPlan, node: Node) -> None:
+        """A head that is tied to a token table, or looks for a token, reads ids; its norm has the table's width."""
+        if _has_table(plan, given(self.stacks[plan.side], "embedding")):
+            if getattr(config, "tied", False) and plan.embedding is not None:
+                width: int = plan.embedding.table_width(plan.shape())  # type: ignore[attr-defined]
+                self.faults.problems(node, check_norm("norm", getattr(config, "norm", None), width))
+            return
+        if getattr(config, "tied", False):
+            self.faults.add(mapping(node).get("tied", node), f"tied to a token table, and the {plan.side} has none")
+        if getattr(config, "until", None) is not None:
+            self.faults.add(mapping(node).get("until", node), f"looks for a token, and the {plan.side} reads vectors")
+
+    def shared_embedding(self) -> bool:
+        """Whether both sides look tokens up in one table; two sizes of it contradict that."""
+        plans = list(self.blueprint.stacks())
+        wanted = [plan for plan in plans if getattr(plan.embedding, "shared", False)]
+        if not wanted:
+            return False
+        node = mapping(self.stacks[wanted[0].side].get("embedding")).get("shared", self.model)
+        if len(plans) == 1:
+            self.faults.add(node, "there is one stack, nothing to share its token table with")
+        elif len(wanted) == 1:
+            self.faults.add(node, f"shared by the {wanted[0].side} only; say it in model.embedding, for both")
+        else:
+            self._check_sizes(node, "vocab_size", [self._vocab_size(plan) for plan in plans])
+            self._check_sizes(node, "width", [self._width(plan) for plan in plans])
+        return len(wanted) == 2
+
+    def _check_sizes(self, node: Node, option: str, sizes: list[tuple[int | None, Place]]) -> None:
+        if len({size for size, _ in sizes}) > 1:
+            both = " and ".join(f"{size} ({place})" for size, place in sizes)
+            self.faults.add(node, f"one table cannot have {option} {both}")
+
+    def _vocab_size(self, plan: StackPlan) -> tuple[int | None, Place]:
+        """The vocabulary of a stack's token table, and where it is said."""
+        return plan.vocab_size, self.stacks[plan.side].get("vocab_size", self.model).place
+
+    def _width(self, plan: StackPlan) -> tuple[int | None, Place]:
+        """The width of a stack's token table, and where it is said."""
+        keys = self.stacks[plan.side]
+        width: int = plan.embedding.table_width(plan.shape())  # type: ignore[union-attr]
+        own = given(mapping(keys.get("embedding")), "d_embedding")
+        return width, (own or keys.get("d_model", self.model)).place
+
+    def special_ids(self, size: int | None) -> tuple[tuple[str, int], ...]:
+        """The ids that `special_ids` gives to special tokens, by name; below `size`, where that is known."""
+        found = []
+        for name, child in mapping(mapping(self.model).get("special_ids")).items():
+            if name not in SPECIAL:
+                self.faults.unknown_key(child, SPECIAL)
+            elif not is_whole(child.value) or child.value < 0 or (size is not None and child.value >= size):  # type: ignore[operator]
+                bound = "" if size in (None, WIDTH_LIMIT) else f" below vocab_size {size}"
+                self.faults.add(child, f"expected a token id{bound}, got {shown(child.plain())}")
+            else:
+                found.append((name, child.value))
+        return tuple(found)  # type: ignore[arg-type]
+
+
+def _has_table(plan: StackPlan, node: Node | None) -> bool:
+    """Whether a stack looks tokens up; an embedding with faults, which are told where it stands, may."""
+    return node is not None and (plan.embedding is None or plan.embedding.reads(plan.shape()) is None)  # type: ignore[attr-defined]

@@ -1,0 +1,132 @@
+"""The layers of one stack: what `layer` says, kinds laid over it (rule R2), and the description that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tfkit.core.blueprint import LayerPlan
+from tfkit.core.component import Config
+from tfkit.recipe.architecture.abilities import check_layer
+from tfkit.recipe.architecture.masks import check_opposed, hide_future, layer_masks
+from tfkit.recipe.architecture.per_layer import NO_PARTS, is_per_layer, varies
+from tfkit.recipe.architecture.positions import agreed_heads, layer_positions
+from tfkit.recipe.architecture.prepare import Preparer
+from tfkit.recipe.architecture.stack_text import LayerText, StackText
+from tfkit.recipe.architecture.sublayers import (
+    SUBLAYER_KEY,
+    SUBLAYERS,
+    SublayerResolver,
+    check_norms,
+    with_cross_attention,
+    without_cross_attention,
+)
+from tfkit.recipe.overlays.merge import merge
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.values import flag, given, mapping, rate
+
+MAX_KINDS = 256  # each is checked by itself
+LAYER_KEYS = ("residual", "norm", "dropout", "position", "mask", "shared", "sublayers", *SUBLAYERS)
+
+
+class LayerResolver:
+    """Resolves the layers of one stack."""
+
+    def __init__(self, stack: StackText) -> None:
+        self.stack = stack
+        self.faults = stack.faults
+        self.base = self._base()
+        self.kinds = self._kinds()
+
+    def _base(self) -> Node | None:
+        """What `layer` says, None where it says nothing that could be a layer."""
+        node = self.stack.keys.get("layer")
+        if node is None:
+            self.faults.add(self.stack.node, "needs a layer: what each layer is made of")
+            return None
+        if not isinstance(node.value, dict):
+            self.faults.add(node, "expected a mapping that describes a layer")
+            return None
+        return self._without_cross(node) if self._has_no_memory else with_cross_attention(node, self.faults)
+
+    def _kinds(self) -> Mapping[str, Node]:
+        node = given(self.stack.keys, "layers")
+        if node is not None and not isinstance(node.value, dict):
+            self.faults.add(node, "expected a mapping of names to what differs from `layer`")
+        kinds = {name: kind for name, kind in mapping(node).items() if kind.value is not None}
+        return {name: self._without_cross(kind) for name, kind in kinds.items()} if self._has_no_memory else kinds
+
+    @property
+    def _has_no_memory(self) -> bool:
+        return self.stack.plan.memory_width is None
+
+    def _without_cross(self, node: Node) -> Node:
+        return without_cross_attention(node, self.stack.alone, self.faults)
+
+    def check_texts(self) -> bool:
+        """Report what cannot stand in `layer` or a kind; false where nothing can be said of the layers after that."""
+        if len(self.kinds) > MAX_KINDS:
+            node = self.stack.keys["layers"]
+            self.faults.add(node, f"names {len(self.kinds):,} kinds; at most {MAX_KINDS:,} can be told apart")
+            return False
+        for kind in self.kinds.values():
+            if not isinstance(kind.value, dict):
+                self.faults.add(kind, "expected a mapping of what differs from `layer`; {} for no change")
+        resolvable = True
+        for key, child in self._said():
+            if key not in LAYER_KEYS and SUBLAYER_KEY.fullmatch(key) is None:
+                self.faults.unknown_key(child, [*LAYER_KEYS, *(f"{name}_norm" for name in SUBLAYERS)])
+            elif key != "dropout" and is_per_layer(child):
+                self.faults.add(child, NO_PARTS)
+                resolvable = False
+        return resolvable
+
+    def _said(self) -> Iterator[tuple[str, Node]]:
+        """The keys of `layer` and of every kind, used by the pattern or not."""
+        for node in (self.base, *self.kinds.values()):
+            yield from mapping(node).items()
+
+    def check_unused(self, used: Collection[tuple[str, ...]]) -> None:
+        """Find the faults of what no layer of the pattern uses, as far as they can be known."""
+        for kinds in [(), *((kind,) for kind in self.kinds)] if self.base is not None else []:
+            # a kind's text may be complete only together with others, so only what stands there is looked at
+            if not any(set(kinds) <= set(combination) for combination in used) and not varies(self.merged(kinds)):
+                self.plan(self.merged(kinds))
+
+    def merged(self, kinds: Sequence[str]) -> Node:
+        """`layer` with the kinds laid over it in order (R2)."""
+        node = self.base if self.base is not None else replace(self.stack.node, value={})
+        for kind in kinds:
+            if isinstance(self.kinds[kind].value, dict):
+                node = merge(node, self.kinds[kind], self.faults.found)
+        return node
+
+    def plan(self, node: Node) -> LayerPlan | None:
+        """The description of the layer that `node` is the whole text of, or None with its faults added."""
+        before = len(self.faults.found)
+        keys = mapping(node)
+        mask = layer_masks(self.stack, keys)
+        causal = hide_future(mask)
+        shape = replace(self.stack.plan.shape(), causal=causal)
+        norm_node = given(keys, "norm")
+        layer = LayerText(self.stack, node, shape, Preparer(self.faults, norm_node))
+        norm = None if norm_node is None else layer.config(norm_node, "norm")
+        residual = _residual(layer)
+        sublayers = SublayerResolver(layer, norm).resolve()
+        position = layer_positions(layer, sublayers)
+        dropout, shared = rate(keys.get("dropout"), self.faults), flag(keys.get("shared"), self.faults)
+        if residual is None or len(self.faults.found) > before:
+            return None
+        check_norms(layer, residual, sublayers, norm)
+        check_opposed(layer, mask)
+        num_heads = agreed_heads(sublayers)
+        plan = LayerPlan(
+            residual, tuple(sublayers), norm, dropout, mask, causal, position, num_heads, shared,
+        )  # fmt: skip
+        check_layer(layer, plan)
+        return plan
+
+
+def _residual(layer: LayerText) -> Config | None:
+    node = layer.keys.get("residual", replace(layer.node, value="post_norm"))
+    return layer.config(replace(node, value="plain") if node.value is None else node, "residual")

@@ -1,0 +1,51 @@
+"""The masks of a layer (rule R4): the type's, the stack's and the layer's add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tfkit.core.component import Config
+from tfkit.recipe.architecture.prepare import Preparer, validated
+from tfkit.recipe.architecture.stack_text import LayerText, StackText
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.values import items
+
+
+def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> tuple[Config, ...]:
+    """All rules of a layer, each once; `none` in the layer drops the stack's."""
+    preparer = Preparer(stack.faults)
+    by_type = validated(replace(stack.node, value="causal"), "mask", stack.faults) if stack.causal else None
+    nodes = written_masks(stack, keys)
+    rules = [preparer.config(node, "mask") for node in nodes]
+    causal = stack.causal or any(rule is not None and rule.part.hides_future for rule in rules)  # type: ignore[attr-defined]
+    for node, rule in zip(nodes, rules, strict=True):
+        if rule is not None:
+            stack.faults.problems(node, rule.check(replace(stack.plan.shape(), causal=causal)))
+    return tuple(dict.fromkeys(rule for rule in (by_type, *rules) if rule is not None))
+
+
+def hide_future(masks: Sequence[Config]) -> bool:
+    """Whether some limit among the masks leaves only the past and the present."""
+    return any(rule.part.hides_future and not rule.part.opens for rule in masks)  # type: ignore[attr-defined]
+
+
+def check_opposed(layer: LayerText, masks: Sequence[Config]) -> None:
+    """Refuse masks that together leave nothing to look at but the token itself."""
+    if {"causal", "reverse_causal"} <= {rule.part.part_name for rule in masks}:
+        written = [*items(layer.keys.get("mask")), *items(layer.stack.keys.get("mask"))]
+        node = next((item for item in written if _type_of(item) == "reverse_causal"), layer.node)
+        layer.faults.add(node, "causal and reverse_causal on one layer leave each token only itself")
+
+
+def written_masks(stack: StackText, keys: Mapping[str, Node]) -> list[Node]:
+    """The masks that the text gives a layer, besides that of the model's type."""
+    own = keys.get("mask")
+    if own is not None and own.value is None:
+        return []
+    return items(stack.keys.get("mask")) + items(own)
+
+
+def _type_of(node: Node) -> object:
+    said = node.get("type")
+    return node.value if said is None else said.value

@@ -1,0 +1,97 @@
+"""What stands in `model:` though all that it is for say something else: used by none, and held to its form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tfkit.core.errors import Place
+from tfkit.recipe.architecture.layers import LAYER_KEYS
+from tfkit.recipe.architecture.pattern import MAX_LAYERS, expand
+from tfkit.recipe.architecture.per_layer import varies
+from tfkit.recipe.architecture.prepare import Preparer, stack_norm
+from tfkit.recipe.architecture.sizes import Sizes, Vocabulary
+from tfkit.recipe.architecture.sublayers import SUBLAYER_KEY, SUBLAYERS
+from tfkit.recipe.overlays.merge import merge
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.values import flag, items, mapping, rate
+
+PARTS = {"embedding": "embedding", "position": "position", "mask": "mask", "final_norm": "norm"}
+LAYER_PARTS = {"residual": "residual", "norm": "norm", "position": "position", "mask": "mask"}
+
+
+class _Forms(Faults):
+    """Faults of values; what is missing beside them the stacks may have said."""
+
+    def _invalid_one(self, details: list[tuple[Node, Mapping[str, Any]]]) -> None:
+        node, first = details[0]
+        if first["type"] != "missing" and not (first["type"] == "part_type" and node.get("type") is None):
+            super()._invalid_one(details)
+
+
+def check_overridden(keys: Mapping[str, Node], used: Iterable[Node], faults: Faults) -> None:
+    """Report values among the stack keys of `model:` that are wrong by themselves and in none of the texts `used`.
+
+    What they would not fit beside is not asked: they stand beside nothing.
+    """
+    stands = set(_places(used))
+    unused = set(_places(keys.values())) - stands
+    if not unused:
+        return
+    found, known = _Forms(faults.found), len(faults.found)
+    # a kind is laid over the layer, and a norm over the layer's
+    wanted = {key for key, node in keys.items() if not stands.issuperset(_places([node]))} | {"layer", "layers"}
+    _read({key: node for key, node in keys.items() if key in wanted}, found)
+    faults.found += [fault for fault in found.found[known:] if (fault.place, fault.path) in unused]
+
+
+def _places(texts: Iterable[Node]) -> Iterator[tuple[Place, str]]:
+    """Where the values in `texts` and their keys stand, each with its path."""
+    for text in texts:
+        for _, node in text.walk():
+            yield node.place, node.path
+            if node.key_place is not None:
+                yield node.key_place, node.path
+
+
+def _read(keys: Mapping[str, Node], faults: Faults) -> None:
+    """Read each value by itself."""
+    sizes = Sizes(next(iter(keys.values())), keys, faults)
+    for name, limit in {"d_model": None, "max_length": None, "num_layers": MAX_LAYERS}.items():
+        sizes.read(name) if limit is None else sizes.read(name, limit)
+    sizes.vocabulary(Vocabulary())
+    rate(keys.get("final_dropout"), faults)
+    preparer = Preparer(faults, stack_norm(keys))
+    for key, slot in PARTS.items():
+        _parts(keys.get(key), slot, preparer)
+    layer, kinds = keys.get("layer"), mapping(keys.get("layers"))
+    expand(keys.get("pattern"), MAX_LAYERS, list(kinds), faults)
+    whole = [kind if layer is None else merge(layer, kind, []) for kind in kinds.values()]
+    for text in (layer, *whole):
+        for key, node in mapping(text).items():
+            _in_layer(key, node, preparer)
+
+
+def _in_layer(key: str, node: Node, preparer: Preparer) -> None:
+    """One key of a layer or a kind."""
+    match = SUBLAYER_KEY.fullmatch(key)
+    if varies(node):
+        return
+    if key == "dropout":
+        rate(node, preparer.faults)
+    elif key == "shared":
+        flag(node, preparer.faults)
+    elif match is not None:
+        _parts(node, "norm" if match["norm"] else SUBLAYERS[match["base"]], preparer)
+    elif key in LAYER_PARTS:
+        _parts(node, LAYER_PARTS[key], preparer)
+    elif key not in LAYER_KEYS:
+        preparer.faults.unknown_key(node, LAYER_KEYS)
+
+
+def _parts(node: Node | None, slot: str, preparer: Preparer) -> None:
+    """A part, or a list of them; `true` is the stack's norm."""
+    for item in items(node):
+        if item.value is not None and not (slot == "norm" and item.value is True):
+            preparer.config(item, slot)

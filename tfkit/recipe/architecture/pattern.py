@@ -1,0 +1,115 @@
+"""Patterns: which kind each layer is (rules R1 and R2 of the language)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from tfkit.core.registry import nearest
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node, shorten
+
+MAX_LAYERS = 10_000  # of a stack
+ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a pattern: the kinds laid over `layer`, how often in a row, and its number in the text."""
+
+    kinds: tuple[str, ...]
+    count: int
+    number: int
+
+
+def combinations(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+    """The different combinations of kinds in the order they first appear."""
+    return list(dict.fromkeys(entry.kinds for entry in entries))
+
+
+def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], faults: Faults) -> list[Entry]:
+    """The entry of each layer, in order (each with count 1); empty where a fault was found."""
+    if pattern is None or pattern.value is None:
+        return [Entry((), 1, 0)] * (num_layers or 0)
+    if not isinstance(pattern.value, list) or not pattern.value:
+        faults.add(pattern, "a pattern is a list of kinds, such as [local*5, global]")
+        return []
+    inner = [index for index, node in enumerate(pattern.value) if isinstance(node.value, list)]
+    if len(inner) > 1:
+        faults.add(pattern.value[inner[1]], "a pattern has at most one inner list, the part that repeats")
+        return []
+    numbers = count()
+    parsed = [
+        [
+            _entry(item, next(numbers), kinds, faults)
+            for item in (node.value if isinstance(node.value, list) else [node])
+        ]
+        for node in pattern.value
+    ]
+    groups = [[entry for entry in group if entry is not None] for group in parsed]
+    if any(entry is None for group in parsed for entry in group):
+        return []
+    if any(not group for group in groups):
+        faults.add(pattern.value[inner[0]], "an inner list names the kinds that repeat, such as [local*5, global]")
+        return []
+    once = sum(entry.count for group in groups for entry in group)
+    if once > MAX_LAYERS:
+        faults.add(pattern, f"the pattern taken once has {once:,} layers; a stack has at most {MAX_LAYERS:,}")
+        return []
+    before = _flat(groups[: inner[0]] if inner else [])
+    cycle = _flat([groups[inner[0]]] if inner else groups)
+    after = _flat(groups[inner[0] + 1 :] if inner else [])
+    return _fill(pattern, before, cycle, after, num_layers, bool(inner), faults)
+
+
+def _fill(
+    pattern: Node,
+    before: list[Entry],
+    cycle: list[Entry],
+    after: list[Entry],
+    num_layers: int | None,
+    inner: bool,
+    faults: Faults,
+) -> list[Entry]:
+    if num_layers is None:
+        if inner:
+            faults.add(pattern, "an inner list repeats to fill num_layers; say num_layers")
+            return []
+        return cycle
+    room = num_layers - len(before) - len(after)
+    if room < len(cycle):
+        once = len(before) + len(cycle) + len(after)
+        faults.add(pattern, f"the pattern taken once has {once:,} layers, num_layers is {num_layers:,}")
+        return []
+    turns = -(-room // len(cycle))
+    return before + (cycle * turns)[:room] + after
+
+
+def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> Entry | None:
+    match = ITEM.fullmatch(node.value) if isinstance(node.value, str) else None
+    if match is None:
+        faults.add(node, "an entry of a pattern is a kind, such as local, local*3 or global+first")
+        return None
+    names, times = tuple(match["kinds"].split("+")), int(match["count"] or 1)
+    for name in names:
+        if name not in kinds:
+            faults.add(
+                node, f"unknown kind '{shorten(name)}'; `layers:` names {_listed(kinds)}", nearest(name, list(kinds))
+            )
+            return None
+    if not 1 <= times <= MAX_LAYERS:
+        faults.add(node, f"a kind is repeated 1 to {MAX_LAYERS:,} times, got {times}")
+        return None
+    return Entry(names, times, number)
+
+
+def _listed(kinds: Sequence[str]) -> str:
+    """The names of kinds for a message, which is not to be longer than one reads."""
+    more = len(kinds) - 20
+    return ", ".join([*kinds[:20], *([f"and {more:,} more"] if more > 0 else [])]) or "no kinds"
+
+
+def _flat(groups: list[list[Entry]]) -> list[Entry]:
+    return [replace(entry, count=1) for group in groups for entry in group for _ in range(entry.count)]

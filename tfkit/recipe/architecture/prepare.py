@@ -1,0 +1,107 @@
+"""What a recipe leaves to its surroundings, filled in: the stack's norm, and paths beside the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from tfkit.core.component import Config, Slot
+from tfkit.core.options import PathMark
+from tfkit.core.shape import Shape
+from tfkit.recipe.architecture.per_layer import is_per_layer
+from tfkit.recipe.overlays.merge import as_part, merge
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.options import config_class, marks, types_in
+from tfkit.recipe.text.values import given, mapping
+
+
+def stack_norm(keys: Mapping[str, Node]) -> Node | None:
+    """The norm of the stack that `keys` describe (R12): that of its layer, where it says one for all layers."""
+    norm = given(mapping(keys.get("layer")), "norm")
+    return None if norm is None or is_per_layer(norm) else norm
+
+
+class Preparer:
+    """Fills in nodes. `norm` is the stack's norm (R12), None where there is no stack or it says none."""
+
+    def __init__(self, faults: Faults, norm: Node | None = None) -> None:
+        self.faults = faults
+        self.norm = norm
+
+    def config(self, node: Node, slot: str, shape: Shape | None = None) -> Config | None:
+        """The Config that `node` describes, checked against `shape` where one is given; None with its faults added."""
+        filled = self.part(node, slot)
+        config = validated(filled, slot, self.faults)
+        if config is not None and shape is not None:
+            self.faults.problems(filled, config.check(shape))
+        return config
+
+    def part(self, node: Node, slot: str) -> Node:
+        """A part's node as it is to be validated in `slot`."""
+        model = config_class(node, slot)
+        if model is None:
+            return node
+        if isinstance(node.value, str):
+            filled = self.fields(as_part(node), model)
+            return filled if len(filled.value) > 1 else node  # type: ignore[arg-type]
+        return self.fields(node, model)
+
+    def fields(self, node: Node, model: type[BaseModel]) -> Node:
+        """The options of a part, or of a section, filled in."""
+        if not isinstance(node.value, dict):
+            return node
+        children = dict(node.value)
+        for name, field in model.model_fields.items():
+            slots = [mark.slot for mark in marks(field) if isinstance(mark, Slot)]
+            child = children.get(name)
+            if "norm" in slots:
+                filled = self._norm(child, field)
+                if filled is not None:
+                    children[name] = filled
+            elif child is not None:
+                children[name] = self._option(child, field, slots)
+        return replace(node, value=children)
+
+    def _option(self, child: Node, field: FieldInfo, slots: list[str]) -> Node:
+        if isinstance(child.value, list):
+            return replace(child, value=[self._option(item, field, slots) for item in child.value])
+        if slots:
+            return self.part(child, slots[0])
+        if isinstance(child.value, str) and any(isinstance(mark, PathMark) for mark in marks(field)):
+            return replace(child, value=str((folder(child) / child.value).absolute()))
+        section = next((part for part in types_in(field.annotation) if issubclass(part, BaseModel)), None)
+        return child if section is None else self.fields(child, section)
+
+    def _norm(self, child: Node | None, field: FieldInfo) -> Node | None:
+        """The norm that stands elsewhere than in `layer.norm`: true = that one; a name or mapping = laid over it."""
+        if child is None:
+            return self.norm if field.default is not None and not field.is_required() else None
+        if child.value is True:
+            if self.norm is None:
+                self.faults.add(child, "true means the stack's norm, and layer.norm gives none")
+                return replace(child, value=None)
+            return replace(as_part(self.norm), place=child.place, path=child.path)
+        if child.value is None or child.value is False or self.norm is None:
+            return child
+        return merge(self.norm, child, self.faults.found)
+
+
+def validated(node: Node, slot: str, faults: Faults) -> Config | None:
+    """The Config of a prepared part node, or None with its faults added."""
+    try:
+        return Slot(slot).validate(node.plain())
+    except ValidationError as error:
+        faults.invalid(node, error, config_class(node, slot))
+    except ValueError as error:
+        faults.add(node, str(error))
+    return None
+
+
+def folder(node: Node) -> Path:
+    """The folder that paths written at `node` are relative to: its file's, or the working folder."""
+    return node.folder or Path()

@@ -1,0 +1,78 @@
+"""What heads read of the stacks: some head reads the last one, and a token that a head reads has seen the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tfkit.core.blueprint import Blueprint, StackPlan
+from tfkit.core.component import Config
+from tfkit.recipe.architecture.sight import MIXING, NOTHING, mixes, sight
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.values import mapping
+
+# the pool of a head -> where its token has to look, and the pool whose token looks there
+BLIND = {"first": ("after", "last"), "last": ("before", "first")}
+
+
+def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
+    """Refuse heads that read a token which saw nothing; warn of what no head, or one that sees by half, can train."""
+    readers = list(_heads(mapping(model), blueprint))
+    if blueprint.head is not None and all(blueprint.read_by(head) is not blueprint.last for head, _ in readers):
+        node = readers[0][1]
+        faults.warn(mapping(node).get("reads", node), f"no head reads the {blueprint.last.side}, which never learns")
+    for plan in blueprint.stacks():
+        own = [(head, node) for head, node in readers if blueprint.read_by(head) is plan]
+        _check_tokens(plan, own, blueprint.head is None, faults)
+
+
+def _heads(keys: Mapping[str, Node], blueprint: Blueprint) -> Iterator[tuple[Config, Node]]:
+    """Every head of the model, with its text."""
+    if blueprint.head is not None:
+        yield blueprint.head, keys["head"]
+    texts = mapping(keys.get("heads"))
+    yield from ((head, texts[name]) for name, head in blueprint.heads)
+
+
+def _check_tokens(plan: StackPlan, readers: Sequence[tuple[Config, Node]], is_output: bool, faults: Faults) -> None:
+    """The heads that read one token of a stack for the whole text; `is_output`: the model gives hidden states too."""
+    pooling = [(head, node) for head, node in readers if _at_an_end(head)]
+    kinds = {kind: sight(plan.layers[kind], plan) for kind in set(plan.order) if mixes(plan.layers[kind])}
+    if not pooling or not kinds or NOTHING in kinds.values() or plan.max_length == 1:
+        return  # there is nothing to see, or so it was told
+    sights = [kinds[kind] for kind in plan.order if kind in kinds]
+    only = not is_output and len(pooling) == len(readers)  # nothing but these tokens is learnt from
+    for head, node in pooling:
+        pool: str = head.pool  # type: ignore[attr-defined]
+        side, other = BLIND[pool]
+        place = mapping(node).get("pool", node)
+        blind = next((count for count, seen in enumerate(reversed(sights)) if getattr(seen, side)), len(sights))
+        if blind == len(sights):
+            text = f"the {pool} token sees nothing {side} it in this {plan.side}"
+            faults.unlearnable(place, f"{text}; say pool: {other}, or mean")
+        elif only and blind:
+            which = "layer" if blind == 1 else f"{blind} layers"
+            text = f"the {pool} token sees nothing {side} it in the last {which}, where queries and keys never learn"
+            faults.warn(place, f"{text}; say pool: {other}, or mean")
+        elif only and _ends_in_two_ways(plan):
+            text = "one half of the last recurrence has read nothing, and never learns to carry anything on"
+            faults.warn(place, f"at the {pool} token {text}; say pool: mean")
+
+
+def _at_an_end(head: Config) -> bool:
+    """Whether a head reads the first token of a text or the last; after one that it looks for, `until`, may be more."""
+    pool = getattr(head, "pool", None)
+    return pool == "first" or (pool == "last" and getattr(head, "until", None) is None)
+
+
+def _ends_in_two_ways(plan: StackPlan) -> bool:
+    """Whether the last that tokens meet in is a recurrence of which each half has read nothing yet at one end.
+
+    One whose weights serve other layers too learns from those.
+    """
+    layer = plan.layers[plan.order[-1]]
+    mixing = [sub.config for sub in layer.sublayers if not sub.memory and sub.config.part.part_slot in MIXING]
+    if not mixing or layer.causal or not getattr(mixing[-1].part, "two_ways", False):
+        return False
+    shared = layer.shared or getattr(mixing[-1], "shared", False)
+    return not shared or plan.entries.count(plan.entries[-1]) == 1

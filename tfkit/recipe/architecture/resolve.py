@@ -1,0 +1,213 @@
+"""From the `model:` of a recipe to a Blueprint: defaults and patterns become an explicit description of each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tfkit.core.blueprint import Blueprint, StackPlan
+from tfkit.core.component import Config
+from tfkit.core.shape import Side
+from tfkit.recipe.architecture.distinct import DistinctLayers, sharing
+from tfkit.recipe.architecture.heads import HeadResolver
+from tfkit.recipe.architecture.layers import LayerResolver
+from tfkit.recipe.architecture.memory import check_memory_is_read
+from tfkit.recipe.architecture.overridden import check_overridden
+from tfkit.recipe.architecture.pattern import MAX_LAYERS, Entry, combinations, expand
+from tfkit.recipe.architecture.positions import stack_positions
+from tfkit.recipe.architecture.prepare import Preparer, stack_norm, validated
+from tfkit.recipe.architecture.readers import check_readers
+from tfkit.recipe.architecture.sight import check_sight
+from tfkit.recipe.architecture.sizes import Sizes, Vocabulary
+from tfkit.recipe.architecture.stack_text import StackText
+from tfkit.recipe.overlays.merge import merge
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.values import given, mapping, rate
+
+MODEL_KEYS = ("type", "head", "heads", "init", "special_ids")
+STACK_KEYS = (
+    "d_model", "num_layers", "vocab_size", "max_length", "embedding", "position", "mask", "memory", "layer", "layers",
+    "pattern", "final_norm", "final_dropout",
+)  # fmt: skip
+
+
+class ModelResolver:
+    """Resolves one `model:` node; every fault goes into `faults`."""
+
+    def __init__(self, node: Node, faults: Faults, vocabulary: Vocabulary) -> None:
+        self.node = node
+        self.faults = faults
+        self.vocabulary = vocabulary
+        self.stacks: dict[Side, Mapping[str, Node]] = {}  # the text of each stack
+        self.texts: dict[Side, StackText] = {}
+        self.layers: dict[Side, DistinctLayers] = {}
+        self.entries: dict[Side, Sequence[Entry]] = {}  # the pattern's entry of each layer
+        self.partial: Blueprint | None = None  # what could be resolved, however much is wrong
+
+    def resolve(self) -> Blueprint | None:
+        """The Blueprint, or None where a fault leaves nothing to describe."""
+        kind = self._topology()
+        if kind is None:
+            return None
+        sides: Mapping[Side, bool] = kind.part.sides  # type: ignore[attr-defined]
+        self._check_keys(sides)
+        self.stacks = {side: self._stack_keys(side, sides) for side in sides}
+        plans: dict[Side, StackPlan] = {}
+        for side, causal in sides.items():
+            plans[side] = self._stack(side, causal, plans.get("encoder"))
+        check_overridden(self._own_keys(), self._used(), self.faults)
+        if len(plans) == 2:
+            encoder, decoder = plans["encoder"], plans["decoder"]
+            plans["encoder"] = replace(encoder, other_depth=decoder.num_layers)
+            plans["decoder"] = replace(decoder, other_depth=encoder.num_layers)
+        joined = len(plans) > 1 and kind.part.joined_by_cross_attention  # type: ignore[attr-defined]
+        for side, distinct in self.layers.items():
+            check_sight(distinct, plans[side], is_memory=joined and side == "encoder")
+            if joined or len(plans) == 1:
+                check_memory_is_read(distinct.layers, plans[side])
+        self.partial = self._blueprint(kind, plans)
+        if not all(plan.layers for plan in plans.values()):
+            return None
+        check_readers(self.node, self.partial, self.faults)
+        return self.partial
+
+    def _topology(self) -> Config | None:
+        if not isinstance(self.node.value, dict):
+            self.faults.add(self.node, "expected a mapping that describes the model")
+            return None
+        if "type" not in self.node.value:
+            self.faults.add(self.node, "needs a type: encoder, decoder or encoder_decoder")
+            return None
+        return validated(self.node.value["type"], "model", self.faults)
+
+    def _check_keys(self, sides: Mapping[Side, bool]) -> None:
+        model, paired = mapping(self.node), len(sides) > 1
+        known = [*MODEL_KEYS, *STACK_KEYS, *(sides if paired else ())]
+        for key, child in model.items():
+            if key in ("encoder", "decoder") and key not in known:
+                text = f"a model of type '{next(iter(sides))}' has one stack; say its keys in model itself"
+                self.faults.add(child, text, at_key=True)
+            elif key not in known:
+                self.faults.unknown_key(child, known)
+        for side in sides if paired else ():
+            for key, child in mapping(model.get(side)).items():
+                if key not in STACK_KEYS:
+                    self.faults.unknown_key(child, STACK_KEYS)
+
+    def _stack_keys(self, side: Side, sides: Mapping[Side, bool]) -> Mapping[str, Node]:
+        """The stack keys of one side: those in `model:` with `encoder:` or `decoder:` laid over (R8)."""
+        keys, over = self._own_keys(), given(mapping(self.node), side)
+        if len(sides) == 1 or over is None:
+            return keys
+        if not isinstance(over.value, dict):
+            self.faults.add(over, f"expected a mapping of the {side}'s own keys")
+            return keys
+        return mapping(merge(replace(self.node, value=keys), over, self.faults.found))
+
+    def _own_keys(self) -> dict[str, Node]:
+        """The stack keys that stand in `model:` itself."""
+        return {key: child for key, child in mapping(self.node).items() if key in STACK_KEYS}
+
+    def _used(self) -> Iterator[Node]:
+        """The texts that stacks and layers are made of; all that a stack says where its layers have faults."""
+        for side, keys in self.stacks.items():
+            layers = self.layers.get(side)
+            # the mask of a stack may be dropped by every layer
+            yield from (node for key, node in keys.items() if layers is None or key not in ("layer", "layers", "mask"))
+            if layers is not None:
+                yield from {id(text): text for text in layers.texts}.values()  # each once
+                yield from (layers.layers.merged((kind,)) for kind in layers.layers.kinds)
+
+    # one stack
+
+    def _stack(self, side: Side, causal: bool, encoder: StackPlan | None) -> StackPlan:
+        """One stack; without layers where they have faults, so that what else is wrong is found too."""
+        keys = self.stacks[side]
+        sizes = Sizes(self.node, keys, self.faults)
+        num_layers = sizes.read("num_layers", MAX_LAYERS, needed="pattern" not in keys)
+        plan = StackPlan(
+            side=side,
+            d_model=sizes.read("d_model", needed=True) or 0,  # 0 fits everything
+            vocab_size=sizes.vocabulary(self.vocabulary),
+            max_length=sizes.read("max_length"),
+            embedding=None,
+            position=(),
+            layers=(),
+            order=(),
+            entries=(),
+            final_norm=None,
+            final_dropout=rate(keys.get("final_dropout"), self.faults),
+            memory_width=sizes.memory(encoder),
+        )
+        text = self.texts[side] = StackText(self.node, keys, plan, causal, len(self.stacks) == 1, self.faults)
+        return self._with_ends(self._with_layers(text, num_layers), keys)
+
+    def _with_layers(self, text: StackText, num_layers: int | None) -> StackPlan:
+        layers = LayerResolver(text)
+        if not layers.check_texts():
+            return text.plan
+        entries = expand(text.keys.get("pattern"), num_layers, list(layers.kinds), self.faults)
+        layers.check_unused(combinations(entries))
+        distinct = DistinctLayers(layers)
+        order = distinct.order(entries)
+        if not order:
+            return text.plan
+        self.layers[text.plan.side] = distinct
+        self.entries[text.plan.side] = entries
+        shared = sharing(distinct.plans, entries, order)
+        return replace(text.plan, layers=tuple(distinct.plans), order=tuple(order), entries=shared)
+
+    def _with_ends(self, plan: StackPlan, keys: Mapping[str, Node]) -> StackPlan:
+        """Embedding, position and final norm, which need to know the layers."""
+        preparer = Preparer(self.faults, stack_norm(keys))
+        node = given(keys, "embedding")
+        embedding = None if node is None else preparer.config(node, "embedding", plan.shape())
+        width = plan.d_model if embedding is None else embedding.width(plan.shape())  # type: ignore[attr-defined]
+        position = stack_positions(keys.get("position"), plan, width, preparer)
+        holds = [most for config in position if (most := config.part.holds(config)) is not None]  # type: ignore[attr-defined]
+        return replace(
+            plan,
+            max_length=min(holds, default=None) if plan.max_length is None else plan.max_length,
+            embedding=embedding,
+            position=position,
+            final_norm=self._final_norm(plan, keys),
+        )
+
+    def _final_norm(self, plan: StackPlan, keys: Mapping[str, Node]) -> Config | None:
+        """A stack ends in a norm when its last layer's layout says so, unless `final_norm` says otherwise (R12)."""
+        node = final_norm_text(plan, keys, self.faults)
+        return None if node is None or node.value is None else Preparer(self.faults).config(node, "norm", plan.shape())
+
+    # the whole
+
+    def _blueprint(self, kind: Config, plans: Mapping[Side, StackPlan]) -> Blueprint:
+        bare = Blueprint(kind, plans.get("encoder"), plans.get("decoder"), None, (), self._init())  # type: ignore[arg-type]
+        heads = HeadResolver(self.node, self.stacks, bare, self.faults)
+        return replace(
+            bare,
+            head=heads.head(),
+            heads=heads.named(),
+            shared_embedding=heads.shared_embedding(),
+            special_ids=heads.special_ids(None if self.vocabulary.unknown else bare.last.vocab_size),
+        )
+
+    def _init(self) -> Config | None:
+        node = mapping(self.node).get("init", replace(self.node, value="xavier", path="model.init"))
+        if node.value is None:
+            self.faults.add(node, "weights have to begin somehow; leave init out for xavier, the original's")
+            return None
+        return Preparer(self.faults).config(node, "init")
+
+
+def final_norm_text(plan: StackPlan, keys: Mapping[str, Node], faults: Faults) -> Node | None:
+    """The text of the final norm of the stack that `keys` describe, its layer's norm laid under it."""
+    node, norm = keys.get("final_norm"), stack_norm(keys)
+    if node is None:
+        ends = bool(plan.layers) and plan.layers[plan.order[-1]].residual.part.final_norm  # type: ignore[attr-defined]
+        return norm if ends else None
+    if node.value is True:
+        if norm is None:
+            faults.add(node, "true means the stack's norm, and layer.norm gives none")
+        return norm
+    return node if node.value is None or norm is None else merge(norm, node, faults.found)

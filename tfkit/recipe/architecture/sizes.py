@@ -1,0 +1,72 @@
+"""The sizes that a stack says: its widths, its depth, its vocabulary, and the width of its memory (rule R15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tfkit.core.blueprint import StackPlan
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.values import given, mapping, whole
+
+WIDTH_LIMIT = 2**28
+
+
+@dataclass
+class Vocabulary:
+    """What `vocab_size: tokenizer` stands for: `size`, None where that is known only after training a tokenizer."""
+
+    size: int | None = None
+    asked: list[Node] = field(default_factory=list)  # where a recipe says `tokenizer`
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the recipe asks for a size that is not known yet."""
+        return bool(self.asked) and self.size is None
+
+
+class Sizes:
+    """Reads sizes among `keys`; `owner` is the node at which one is missed."""
+
+    def __init__(self, owner: Node, keys: Mapping[str, Node], faults: Faults) -> None:
+        self.owner = owner
+        self.keys = keys
+        self.faults = faults
+
+    def read(self, name: str, limit: int = WIDTH_LIMIT, needed: bool = False) -> int | None:
+        """The size called `name`; None where nothing, or nothing right, is said."""
+        if name not in self.keys and needed:
+            self.faults.add(self.owner, f"needs {name}")
+        elif name in self.keys and needed and self.keys[name].value is None:
+            self.faults.add(self.keys[name], "cannot be none")
+        return whole(self.keys.get(name), limit, self.faults)
+
+    def vocabulary(self, vocabulary: Vocabulary) -> int | None:
+        """The number of tokens; where it has a fault, one that fits everything, so that nothing more is said of it."""
+        node = given(self.keys, "vocab_size")
+        if node is None:
+            return None
+        if node.value == "tokenizer":
+            vocabulary.asked.append(node)
+            return vocabulary.size or 1
+        return self.read("vocab_size") or WIDTH_LIMIT
+
+    def memory(self, encoder: StackPlan | None) -> int | None:
+        """The width of what cross-attention attends to: the encoder's, or what `memory:` says comes with the call."""
+        node = self.keys.get("memory")
+        if encoder is not None:
+            if node is not None:
+                text = "the decoder's memory is its encoder's output; `memory:` is for models of one stack"
+                self.faults.add(node, text, at_key=True)
+            return encoder.d_model
+        if node is None or node.value is None:
+            return None
+        inner = mapping(node)
+        for key, child in inner.items():
+            if key != "d_model":
+                self.faults.unknown_key(child, ["d_model"])
+        if "d_model" not in inner:
+            self.faults.add(node, "memory needs its width: memory: {d_model: 768}")
+            return None
+        return Sizes(node, inner, self.faults).read("d_model")

@@ -1,0 +1,169 @@
+"""A layer's sublayers: which, and in what order (rule R11), cross-attention (R16), and a norm of their own (R13)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from tfkit.core.blueprint import SublayerPlan
+from tfkit.core.component import Config
+from tfkit.recipe.architecture.stack_text import LayerText
+from tfkit.recipe.overlays.merge import merge
+from tfkit.recipe.rules import fact, reason
+from tfkit.recipe.text.faults import Faults, shown
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.values import given
+
+# sublayer -> the slot its part stands in; the order is the one a layer has unless it says `sublayers`
+SUBLAYERS = {"attention": "attention", "mixer": "mixer", "cross_attention": "attention", "feedforward": "feedforward"}
+# what may be said of a sublayer in a layer: attention, feedforward_2, cross_attention_norm, feedforward_2_norm
+SUBLAYER_KEY = re.compile(rf"(?P<base>{'|'.join(SUBLAYERS)})(_(?P<number>[2-9]|[1-9]\d+))?(?P<norm>_norm)?")
+
+
+class SublayerResolver:
+    """Resolves the sublayers of one layer; `norm` is what they have where they say no other."""
+
+    def __init__(self, layer: LayerText, norm: Config | None) -> None:
+        self.layer = layer
+        self.norm = norm
+        self.memory_width = layer.stack.plan.memory_width
+
+    def resolve(self) -> list[SublayerPlan]:
+        """The sublayers in order, without those that have faults."""
+        names = self._names()
+        self._check_repeated([name for name, _ in names])
+        plans = [self._sublayer(name, base) for name, base in names]
+        found = [plan for plan in plans if plan is not None]
+        if not found and not self.layer.faults.found:
+            self.layer.faults.add(self.layer.node, f"a layer has at least one sublayer: {', '.join(SUBLAYERS)}")
+        return found
+
+    def _names(self) -> list[tuple[str, str]]:
+        """The sublayers' names in order, each with the name its text stands under: feedforward_2, feedforward."""
+        order = given(self.layer.keys, "sublayers")
+        described = [base for base in SUBLAYERS if given(self.layer.keys, base) is not None]
+        if self.memory_width is None:
+            described = [base for base in described if base != "cross_attention"]
+        if order is None:
+            return [(base, base) for base in described]
+        if not isinstance(order.value, list) or not order.value:
+            text = "expected a list of sublayers, such as [feedforward, attention, feedforward]"
+            self.layer.faults.add(order, text)
+            return []
+        names = self._numbered(order.value)
+        for base in described:
+            if base not in [used for _, used in names]:
+                text = f"leaves out {base}, which the layer describes; say {base}: none to do without it"
+                self.layer.faults.add(order, text)
+        return names
+
+    def _numbered(self, order: Sequence[Node]) -> list[tuple[str, str]]:
+        """What comes a second time is called feedforward_2."""
+        names: list[tuple[str, str]] = []
+        for item in order:
+            if not isinstance(item.value, str) or item.value not in SUBLAYERS:
+                text = f"{shown(item.plain())} is no sublayer; there are: {', '.join(SUBLAYERS)}"
+                self.layer.faults.add(item, text)
+                continue
+            count = sum(base == item.value for _, base in names) + 1
+            names.append((item.value if count == 1 else f"{item.value}_{count}", item.value))
+        return names
+
+    def _check_repeated(self, names: Collection[str]) -> None:
+        """`feedforward_2` says something only where `sublayers` names feedforward twice."""
+        for key, child in self.layer.keys.items():
+            match = SUBLAYER_KEY.fullmatch(key)
+            if match is not None and match["number"] and key.removesuffix("_norm") not in names:
+                text = f"`sublayers` names {match['base']} fewer than {match['number']} times"
+                self.layer.faults.add(child, text, at_key=True)
+
+    def _sublayer(self, name: str, base: str) -> SublayerPlan | None:
+        node = sublayer_text(self.layer.keys, name, base, self.layer.faults)
+        if node is None or node.value is None:
+            place = self.layer.keys.get("sublayers", self.layer.node)
+            self.layer.faults.add(place, f"names {name}, and the layer describes no {base}")
+            return None
+        memory = base == "cross_attention"
+        shape = replace(self.layer.shape, memory_width=self.memory_width) if memory else self.layer.shape
+        layer = replace(self.layer, shape=shape)
+        config = layer.config(node, SUBLAYERS[base])
+        if config is None:
+            return None
+        if memory and (rule := fact("a memory")).refuses(config.part):
+            layer.faults.add(node, reason(rule, config.part))
+        return SublayerPlan(name, config, self._norm(layer, name, base), memory)
+
+    def _norm(self, layer: LayerText, name: str, base: str) -> Config | None:
+        """The sublayer's own norm, laid over the layer's, which it has otherwise."""
+        if layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")) is None:
+            return self.norm
+        node = sublayer_norm_text(layer, name, base)
+        return None if node is None or node.value is None else layer.config(node, "norm")
+
+
+def sublayer_text(keys: Mapping[str, Node], name: str, base: str, faults: Faults) -> Node | None:
+    """What a layer says of one sublayer: `feedforward_2` is laid over `feedforward`."""
+    node, over = keys.get(base), keys.get(name)
+    if name == base or over is None:
+        return node
+    return over if node is None else merge(node, over, faults.found)
+
+
+def sublayer_norm_text(layer: LayerText, name: str, base: str) -> Node | None:
+    """What a layer says of the norm of one sublayer: its own is laid over the layer's."""
+    node, below = layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")), layer.preparer.norm
+    if node is None or node.value is True:
+        return node if below is None else below
+    return node if node.value is None or below is None else merge(below, node, layer.faults.found)
+
+
+def check_norms(layer: LayerText, residual: Config, sublayers: Sequence[SublayerPlan], norm: Config | None) -> None:
+    """A norm of one sublayer means nothing where the layout has one norm for all; some layouts need a norm."""
+    layout = residual.part.part_name
+    names = residual.part.norm_names([sublayer.name for sublayer in sublayers])  # type: ignore[attr-defined]
+    own = set(names.values())  # the sublayers with a norm of their own; None stands for one that serves all
+    for key, child in layer.keys.items():
+        match = SUBLAYER_KEY.fullmatch(key)
+        subject = key.removesuffix("_norm")
+        if match is None or not match["norm"] or subject in own or match["number"]:
+            continue
+        if not any(sublayer.name.startswith(subject) and sublayer.name in own for sublayer in sublayers):
+            one_for_all = f"the layout '{layout}' has {'one norm for all sublayers' if names else 'no norms'}"
+            text = one_for_all if None in own or not names else f"the layer has no {subject}"
+            layer.faults.add(child, text, at_key=True)
+    if names and norm is None and "norm" not in layer.keys:
+        text = f"the layout '{layout}' needs a norm: say norm in the layer, or norm: none"
+        layer.faults.add(layer.keys.get("residual", layer.stack.node), text)
+
+
+def with_cross_attention(layer: Node, faults: Faults) -> Node:
+    """`layer` with its cross-attention laid once over its attention, where there is a memory (R16)."""
+    assert isinstance(layer.value, dict)
+    cross, attention = layer.value.get("cross_attention"), layer.value.get("attention")
+    if cross is None:
+        cross = attention
+    elif attention is not None and attention.value is not None and cross.value is not None:
+        cross = merge(attention, cross, faults.found)
+    return layer if cross is None else replace(layer, value={**layer.value, "cross_attention": cross})
+
+
+def without_cross_attention(layer: Node, alone: bool, faults: Faults) -> Node:
+    """A layer's or kind's text without cross-attention, for a stack that has nothing to attend to.
+
+    An encoder may share its text with the decoder beside it: what is meant for that one is then not its own.
+    """
+    if not isinstance(layer.value, dict):
+        return layer
+    for key, node in layer.value.items():
+        if not key.startswith("cross_attention") or node.value is None:
+            continue
+        if alone:
+            faults.add(node, "there is no memory to attend to; say memory: {d_model: ...} in the model", at_key=True)
+        elif node.path.startswith("model.encoder."):
+            faults.add(node, "an encoder has nothing to attend to; it is the decoder that reads it", at_key=True)
+    kept = {key: child for key, child in layer.value.items() if not key.startswith("cross_attention")}
+    order = kept.get("sublayers")
+    if order is not None and isinstance(order.value, list) and not alone:
+        kept["sublayers"] = replace(order, value=[item for item in order.value if item.value != "cross_attention"])
+    return replace(layer, value=kept)

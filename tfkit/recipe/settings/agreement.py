@@ -1,0 +1,129 @@
+"""What the parts of a recipe's sections ask of each other: by the rule table, and by what each part checks itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Config, Doubt, Problem
+from tfkit.core.facts import RecipeFacts
+from tfkit.recipe.rules import asked_by, reason
+from tfkit.recipe.settings.sections import Data, Generate, Train
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node
+
+
+class Standing(NamedTuple):
+    """A part of a recipe, and the path at which it stands."""
+
+    config: Config
+    path: str
+
+
+def section_parts(data: Data | None, objective: Config | None, train: Train, generate: Generate) -> list[Standing]:
+    """The parts outside the model, in the order of a recipe."""
+    found = [] if data is None else [Standing(data.tokenizer, "data.tokenizer")]
+    found += [] if data is None else [Standing(config, f"data.{split}") for split, config in data.splits()]
+    found += [] if objective is None else [Standing(objective, "objective")]
+    found += [Standing(train.optimizer, "train.optimizer"), Standing(train.schedule, "train.schedule")]
+    found += _listed(train.metrics, "train.metrics")
+    found += [Standing(generate.strategy, "generate.strategy")]
+    return [*found, *_listed(generate.logits, "generate.logits"), *_listed(generate.stop, "generate.stop")]
+
+
+def _listed(configs: Sequence[Config], path: str) -> list[Standing]:
+    return [Standing(config, f"{path}[{place}]") for place, config in enumerate(configs)]
+
+
+class Agreement:
+    """Holds the parts of the recipe `root` to what they ask of each other; what is wrong goes into `faults`."""
+
+    def __init__(self, root: Node, parts: Sequence[Standing], facts: RecipeFacts, faults: Faults) -> None:
+        self.root, self.parts, self.facts, self.faults = root, parts, facts, faults
+
+    def check(self) -> None:
+        """Find all that cannot stand together."""
+        for asker in self.parts:
+            self._check_rules(asker)
+            self.tell(asker.path, asker.config.check_recipe(self.facts))
+        if self.facts.blueprint is not None:
+            for config, path in model_parts(self.facts.blueprint):
+                self.tell(path, config.check_recipe(self.facts))
+
+    def _check_rules(self, asker: Standing) -> None:
+        """What the rule table says of a part and of those that it asks something of."""
+        for rule in asked_by(asker.config):
+            for config, path in [*self.parts, *self._decoding()]:
+                if rule.refuses(config):
+                    text = f"{reason(rule, config, asker.config.part)} (see {spot(self.root, path)[0].place})"
+                    self.tell(asker.path, [Problem("", text)])
+                    break
+
+    def _decoding(self) -> Iterator[Standing]:
+        """The sublayers that keep a state while the model writes."""
+        plan = None if self.facts.blueprint is None else self.facts.blueprint.decoder
+        if plan is None or not plan.caches:
+            return
+        for layer in plan.layers:
+            for sublayer in layer.sublayers:
+                if not sublayer.memory:
+                    yield Standing(sublayer.config, f"model.decoder.layer.{sublayer.name}")
+
+    def tell(self, path: str, problems: Iterator[Problem] | Sequence[Problem]) -> None:
+        """Report what is wrong with the part at `path`, or where a problem says that it lies."""
+        for problem in problems:
+            node, full = spot(self.root, ".".join(filter(None, [problem.at or path, problem.option])))
+            if isinstance(problem, Doubt):
+                self.faults.warn(node, problem.message, path=full)
+            else:
+                self.faults.add(node, problem.message, problem.suggestion, path=full)
+
+
+def model_parts(blueprint: Blueprint) -> Iterator[Standing]:
+    """The embeddings and the heads."""
+    for plan in blueprint.stacks():
+        if plan.embedding is not None:
+            yield Standing(plan.embedding, f"model.{plan.side}.embedding")
+    if blueprint.head is not None:
+        yield Standing(blueprint.head, "model.head")
+    yield from (Standing(head, f"model.heads.{name}") for name, head in blueprint.heads)
+
+
+def spot(root: Node, path: str) -> tuple[Node, str]:
+    """The nearest node at a path, and the path as the recipe would write it."""
+    node, rest = locate(root, path)
+    return node, ".".join(filter(None, [node.path, *rest])).replace(".[", "[")
+
+
+def locate(root: Node, path: str) -> tuple[Node, Sequence[str]]:
+    """The node at a path, or the nearest above it with the keys that are missing.
+
+    What `model:` says for both sides, or for its one stack, is found by the path of a side too.
+    """
+    node, rest = _walk(root, path)
+    for side in ("encoder", "decoder"):
+        if rest and path.startswith(f"model.{side}."):
+            shared, missing = _walk(root, path.replace(f".{side}", "", 1))
+            one_stack = root.get("model") is None or root.get("model").get(side) is None  # type: ignore[union-attr]
+            node, rest = (shared, missing) if one_stack or not missing else (node, rest)
+    return node, rest
+
+
+def _walk(node: Node, path: str) -> tuple[Node, Sequence[str]]:
+    steps = path.replace("[", ".[").split(".")
+    for place, step in enumerate(steps):
+        inner = _below(node, step)
+        if inner is None:
+            return node, steps[place:]
+        node = inner
+    return node, ()
+
+
+def _below(node: Node, step: str) -> Node | None:
+    if not step.startswith("["):
+        return node.get(step)
+    index = int(step[1:-1])
+    if not isinstance(node.value, list):
+        return node if index == 0 else None  # one part, where a list may stand
+    return node.value[index] if index < len(node.value) else None

@@ -1,0 +1,173 @@
+"""Contradictions between the sections of a recipe: each a fault that names both places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Component, Config
+from tfkit.core.registry import is_shipped
+from tfkit.recipe.architecture.prepare import Preparer
+from tfkit.recipe.rules import fact, reason
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.values import given, mapping
+
+# what an objective reads -> the models it can train, in words
+WANTED = {
+    "encoder_decoder": "an encoder_decoder",
+    "causal": "a causal stack (model.type: decoder)",
+    "bidirectional": "a stack that sees both ways (model.type: encoder)",
+}
+
+
+def data_parts(data: Node | None) -> tuple[Config | None, dict[str, Config]]:
+    """The tokenizer, and the corpora by split, that are right by themselves, whatever is wrong beside them."""
+    preparer = Preparer(Faults())  # what is wrong with them is said when the whole section is validated
+    slots = {"tokenizer": "tokenizer", "train": "corpus", "valid": "corpus", "test": "corpus"}
+    nodes = {name: given(mapping(data), name) for name in slots}
+    configs = {name: preparer.config(node, slots[name]) for name, node in nodes.items() if node is not None}
+    tokenizer = configs.pop("tokenizer", None)
+    return tokenizer, {split: config for split, config in configs.items() if config is not None}
+
+
+class Contradictions:
+    """Checks what no section of the recipe `root` can know by itself."""
+
+    def __init__(self, root: Node, blueprint: Blueprint, faults: Faults) -> None:
+        self.root = root
+        self.blueprint = blueprint
+        self.faults = faults
+
+    def check_objective(self, objective: Config) -> None:
+        """An objective trains models of one direction, with some types of head."""
+        self._direction(objective)
+        self._head(objective)
+
+    def _direction(self, objective: Config) -> None:
+        wanted = getattr(objective.part, "reads", None)
+        has = _direction_of(self.blueprint)
+        if wanted is not None and has != wanted and has not in getattr(objective.part, "also", ()):
+            node = at(self.root, "objective", "type") or at(self.root, "objective") or self.root
+            place = (at(self.root, "model", "type") or self.root).place
+            name = objective.part.part_name
+            self.faults.add(node, f"'{name}' trains {WANTED[wanted]}; this model is {WANTED[has]}, see {place}")
+
+    def _head(self, objective: Config) -> None:
+        self._has_head(objective, getattr(objective, "head", None), getattr(objective.part, "heads", ()))
+        for name, types in getattr(objective.part, "beside", {}).items():
+            self._has_head(objective, name, types)
+
+    def _has_head(self, objective: Config, name: str | None, wanted: Sequence[str]) -> None:
+        """The model's head, or the one called `name`, is of one of the types that an objective can train."""
+        way = ("model", "head") if name is None else ("model", "heads", name)
+        head = self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)
+        written = at(self.root, *way)
+        if head is None and written is not None and written.value is not None:
+            return  # a head with faults of its own
+        if wanted and (head is None or not serves(head.part, wanted)):
+            node = written or at(self.root, "model") or self.root
+            what = "head" if name is None else f"head '{name}'"
+            has = f"the model has no {what}" if head is None else f"the {what} is '{head.part.part_name}'"
+            types = " or ".join(wanted)
+            self.faults.add(node, f"objective '{objective.part.part_name}' needs a {what} of type {types}; {has}")
+        elif head is not None and is_shipped(objective.part):
+            self._reads_last(objective, head, written)
+
+    def _reads_last(self, objective: Config, head: Config, written: Node | None) -> None:
+        """The shipped objectives train a head on the last stack; one that reads the other would be called otherwise."""
+        last = self.blueprint.last
+        if written is not None and self.blueprint.read_by(head) is not last:
+            text = f"'{objective.part.part_name}' trains it on the {last.side}; say reads: {last.side}, or leave it out"
+            self.faults.add(at(written, "reads") or written, text)
+
+    def check_labels(self, asked: Sequence[Node], objective: Config | None) -> None:
+        """`num_classes: labels` stands in the head that an objective with labels trains."""
+        trains = "head" if getattr(objective, "head", None) is None else f"heads.{getattr(objective, 'head', None)}"
+        for node in asked:
+            if objective is None or not getattr(objective.part, "labelled", False):
+                why = "there is no objective" if objective is None else f"'{objective.part.part_name}' has none"
+                self.faults.add(
+                    node, f"labels are those that an objective learns from the corpus, and {why}; say a number"
+                )
+            elif node.path != f"model.{trains}.num_classes":
+                self.faults.add(node, f"labels are those of model.{trains}, which the objective trains; say a number")
+
+    def check_calls(self, objective: Config) -> None:
+        """An objective hands over what the parts need, and nothing that some part cannot deal with."""
+        node = at(self.root, "objective") or self.root
+        pack = at(self.root, "data", "batch", "pack")
+        packed = pack if pack is not None and pack.value is True else None
+        if packed is not None and "packing" not in objective.part.capabilities:
+            self.faults.add(packed, f"'{objective.part.part_name}' cannot pack its batches; see {node.place}")
+        for part in self._parts():
+            self._check_needs(objective, part, node)
+            if "attention_mask" in _gives(objective) and (rule := fact("a batch with padding")).refuses(part):
+                self.faults.add(node, f"{reason(rule, part)}; '{objective.part.part_name}' makes such batches")
+            if packed is not None and (rule := fact("a packed batch")).refuses(part):
+                self.faults.add(packed, reason(rule, part))
+
+    def _parts(self) -> list[type[Component]]:
+        """The different parts of all stacks, in a fixed order."""
+        parts = {config.part for plan in self.blueprint.stacks() for config in plan.parts()}
+        return sorted(parts, key=lambda part: (part.part_slot, part.part_name))
+
+    def _check_needs(self, objective: Config, part: type[Component], node: Node) -> None:
+        for name in sorted(part.needs - _gives(objective)):
+            who = f"{part.part_slot} '{part.part_name}'"
+            text = f"'{objective.part.part_name}' hands over no {name}, which {who} needs with every call"
+            self.faults.add(node, text)
+
+    def check_tokenizer(self, tokenizer: Config) -> None:
+        """A tokenizer gives no ids that the model has no room for."""
+        size = getattr(tokenizer, "vocab_size", None)
+        for plan in self.blueprint.stacks():
+            if size is None or plan.vocab_size is None or plan.vocab_size >= size:
+                continue
+            node = at(self.root, "data", "tokenizer", "vocab_size") or at(self.root, "data") or self.root
+            said = at(self.root, "model", plan.side, "vocab_size") or at(self.root, "model", "vocab_size") or self.root
+            text = (
+                f"the tokenizer may have {size} tokens, the model's vocab_size is {plan.vocab_size}, see {said.place}"
+            )
+            self.faults.add(node, text)
+
+    def check_corpora(self, corpora: Mapping[str, Config], objective: Config) -> None:
+        """An objective finds the fields that it needs in every corpus."""
+        wanted = set(getattr(objective.part, "fields", ()))
+        for split, corpus in corpora.items():
+            fields = set(corpus.build().fields)
+            if not wanted <= fields:
+                node = at(self.root, "data", split) or self.root
+                missing, has = ", ".join(sorted(wanted - fields)), ", ".join(sorted(fields))
+                text = f"'{objective.part.part_name}' needs the fields {missing}; this one gives {has}"
+                self.faults.add(node, text)
+
+
+def _gives(objective: Config) -> frozenset[str]:
+    """The inputs that an objective calls a model with, besides ids and places."""
+    gives: frozenset[str] = getattr(objective.part, "gives", frozenset())
+    return gives
+
+
+def serves(head: type[Component], wanted: Sequence[str]) -> bool:
+    """Whether a head is one of those types, made from one, or a user's own that takes the loss as they do."""
+    types = {getattr(base, "part_name", "") for base in head.__mro__}
+    return bool(types.intersection(wanted)) or (not is_shipped(head) and hasattr(head, "loss"))
+
+
+def _direction_of(blueprint: Blueprint) -> str:
+    """How a model reads: its last stack's direction, or where its layers have faults, what its type begins with."""
+    if blueprint.encoder is not None and blueprint.decoder is not None:
+        return "encoder_decoder"
+    plan = blueprint.last
+    causal = plan.causal if plan.layers else blueprint.type.part.sides[plan.side]  # type: ignore[attr-defined]
+    return "causal" if causal else "bidirectional"
+
+
+def at(node: Node, *keys: str) -> Node | None:
+    """The node below `node` at these keys, or None."""
+    for key in keys:
+        if not isinstance(node.value, dict) or key not in node.value:
+            return None
+        node = node.value[key]
+    return node

@@ -1,0 +1,130 @@
+"""What the sections of a recipe ask of each other by themselves, whatever parts stand in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tfkit.core.blueprint import Blueprint, StackPlan
+from tfkit.core.component import Config, Doubt, Problem
+from tfkit.core.facts import Longest, RecipeFacts
+from tfkit.recipe.settings.contradictions import serves
+from tfkit.recipe.settings.frozen import freeze_problems
+from tfkit.recipe.settings.sections import Data, Generate, Mean, Train
+
+
+def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
+    """The most tokens an example may have: what the model and data.batch.length allow."""
+    length = None if data is None else data.batch.length
+    bounds = [] if length is None else [Longest(length, "data.batch.length")]
+    bounds += [
+        Longest(plan.max_length, f"model.{_side(blueprint, plan)}max_length")
+        for plan in blueprint.stacks()
+        if plan.max_length is not None
+    ]
+    return min(bounds, default=None, key=lambda bound: bound.tokens)
+
+
+def _side(blueprint: Blueprint, plan: StackPlan) -> str:
+    return f"{plan.side}." if blueprint.encoder is not None and blueprint.decoder is not None else ""
+
+
+def facts_of(
+    blueprint: Blueprint | None,
+    vocab_size: int | None,
+    data: Data | None,
+    objective: Config | None,
+    train: Train,
+    generate: Generate,
+) -> RecipeFacts:
+    """What the parts need to know of each other's sections; `vocab_size` is the model's, where it is known."""
+    tokenizer = None if data is None else data.tokenizer
+    return RecipeFacts(
+        blueprint=blueprint,
+        objective=objective,
+        tokenizer=tokenizer,
+        reads_data=data is not None,
+        longest=None if blueprint is None else longest_example(blueprint, data),
+        packed=data is not None and data.batch.pack,
+        batch_tokens=None if data is None else data.batch.tokens,
+        vocab_size=vocab_size,
+        most_tokens=getattr(tokenizer, "vocabulary_bound", None),
+        steps=train.steps,
+        logits=generate.logits,
+    )
+
+
+def section_problems(
+    blueprint: Blueprint | None, data: Data | None, objective: Config | None, train: Train, generate: Generate
+) -> Iterator[Problem]:
+    """What cannot stand together, whatever parts there are; `blueprint` is None where the model is wrong."""
+    if data is not None:
+        yield from _data_problems(data)
+        yield from _train_problems(train, data)
+    yield from _keep_problems(train)
+    if blueprint is not None:
+        yield from _generate_problems(generate, blueprint)
+        yield from freeze_problems(train.freeze, blueprint, objective)
+
+
+def _data_problems(data: Data) -> Iterator[Problem]:
+    if data.batch.pack and data.batch.length is None:
+        yield Problem("length", "packed rows have a length; say here how many tokens", at="data.batch")
+
+
+def _keep_problems(train: Train) -> Iterator[Problem]:
+    checkpoints = _times(train.steps, train.checkpoint_every)
+    if isinstance(train.keep, Mean) and train.keep.mean > checkpoints:
+        text = f"the mean is over {train.keep.mean} checkpoints, and {train.steps} steps make {checkpoints}"
+        yield Doubt("keep.mean", f"{text}; say fewer, or a smaller checkpoint_every", at="train")
+
+
+def _train_problems(train: Train, data: Data) -> Iterator[Problem]:
+    """What can never come with these numbers of steps, or without a validation set."""
+    if data.valid is None:
+        yield from _without_valid(train, data)
+        return
+    validations = _times(train.steps, train.evaluate_every)
+    if _is_said(train, "evaluate_every") and train.evaluate_every > train.steps:
+        text = f"there are {train.steps} steps, so there is one validation, after the last"
+        yield Doubt("evaluate_every", text, at="train")
+    if train.patience is not None and train.patience >= validations:
+        text = f"training never stops early: it makes {validations} validations"
+        yield Doubt("patience", f"{text}; say fewer, or a smaller evaluate_every", at="train")
+
+
+def _without_valid(train: Train, data: Data) -> Iterator[Problem]:
+    if train.patience is not None:
+        text = "counts validations without a better loss, and there is no data.valid"
+        yield Problem("patience", text, at="train")
+    if _is_said(train, "evaluate_every"):
+        yield Doubt("evaluate_every", "nothing is validated: there is no data.valid", at="train")
+    if train.metrics and data.test is None:
+        text = "are measured on data.test or data.valid when training ends, and there is neither"
+        yield Doubt("metrics", text, at="train")
+
+
+def _generate_problems(generate: Generate, blueprint: Blueprint) -> Iterator[Problem]:
+    """Settings of generation that nothing follows."""
+    said = [name for name in Generate.model_fields if _is_said(generate, name)]
+    if not writes(blueprint):
+        text = "changes nothing: this model writes no texts, as it has no decoder with a head such as language_model"
+        yield from (Doubt(name, text, at="generate") for name in said)
+    elif blueprint.encoder is None and "length_ratio" in said:
+        text = "changes nothing: there is no source whose length it could be a ratio to; say max_new_tokens"
+        yield Doubt("length_ratio", text, at="generate")
+
+
+def writes(blueprint: Blueprint) -> bool:
+    """Whether a model writes texts: its decoder has a head that gives a logit for each token."""
+    head = blueprint.head
+    return blueprint.decoder is not None and head is not None and serves(head.part, ("language_model", "masked_lm"))
+
+
+def _is_said(section: Train | Generate, name: str) -> bool:
+    """Whether a section says something else than what holds anyway."""
+    return bool(getattr(section, name) != getattr(type(section)(), name))
+
+
+def _times(steps: int, every: int) -> int:
+    """How often something happens that is done every so many steps, and at the last."""
+    return -(-steps // every)

@@ -1,0 +1,187 @@
+"""From Pydantic's errors, which know a location in data, to faults, which know a place in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from tfkit.core.component import Doubt, Problem, Unlearnable
+from tfkit.core.errors import Fault, Place, RecipeError
+from tfkit.core.registry import nearest
+from tfkit.recipe.text.node import Node, inline
+from tfkit.recipe.text.options import model_at
+
+MAX_FAULTS = 1_000  # nobody reads more, and finding them takes time
+
+# what Pydantic's error types mean in the words of a recipe
+MEANINGS: dict[str, str] = {
+    "int_type": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_type": "expected a number",
+    "finite_number": "expected a finite number",
+    "bool_type": "expected true or false",
+    "string_type": "expected a word or text",
+    "dict_type": "expected a mapping",
+    "model_type": "expected a mapping",
+    "tuple_type": "expected a list",
+    "list_type": "expected a list",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "expected {expected}",
+}
+
+
+class Faults:
+    """Collects faults while a recipe is resolved; raises RecipeError when there are more than anybody reads."""
+
+    def __init__(self, found: Iterable[Fault] = (), has_weights: bool = False) -> None:
+        """`has_weights`: the model is there already, so that what cannot learn may still be used."""
+        self.found = list(found)
+        self.warnings: list[Fault] = []  # of what is accepted
+        self.has_weights = has_weights
+        # parts, by slot and name, that code would bring which was not imported; None: nobody knows which
+        self.awaited: frozenset[tuple[str, str]] | None = frozenset()
+        # a value that could not be read at all is none of the things asked of it; once said is enough
+        self._unread: set[Place | None] = {fault.place for fault in self.found}
+
+    def add(
+        self, node: Node, message: str, suggestion: str | None = None, at_key: bool = False, path: str | None = None
+    ) -> None:
+        """A fault at a node's value, or at its key."""
+        place = node.key_place if at_key and node.key_place is not None else node.place
+        if node.value is None and self._unread & {node.place, node.key_place}:
+            return
+        if node.place.line and node.place in self._unread:
+            return
+        self.found.append(Fault(place, node.path if path is None else path, message, suggestion))
+        if len(self.found) > MAX_FAULTS:
+            raise RecipeError(self.found)
+
+    def warn(self, node: Node, message: str, at_key: bool = False, path: str | None = None) -> None:
+        """A warning at a node's value, or at its key: the recipe is accepted, and `check` and `train` tell it."""
+        place = node.key_place if at_key and node.key_place is not None else node.place
+        if len(self.warnings) < MAX_FAULTS:
+            self.warnings.append(Fault(place, node.path if path is None else path, message))
+
+    def unlearnable(self, node: Node, message: str) -> None:
+        """A fault of what keeps weights from ever learning; a warning where the weights are there already."""
+        (self.warn if self.has_weights else self.add)(node, message)
+
+    def unknown_key(self, node: Node, known: Sequence[str], what: str = "option") -> None:
+        """A key that means nothing where it stands."""
+        name = node.path.rpartition(".")[2]
+        suggestion = nearest(name, list(known))
+        there = f"there are: {', '.join(sorted(known))}" if known else "there are none here"
+        listing = "" if suggestion else f"; {there}"
+        self.add(node, f"unknown {what}{listing}", suggestion, at_key=True)
+
+    def problems(self, node: Node, problems: Iterable[Problem]) -> None:
+        """What a part finds that cannot fit, or is seldom meant, at the options it names."""
+        for problem in problems:
+            place, _ = find(node, problem.option.split(".") if problem.option else ())
+            if isinstance(problem, Doubt):
+                self.warn(place, problem.message)
+            elif isinstance(problem, Unlearnable):
+                self.unlearnable(place, problem.message)
+            else:
+                self.add(place, problem.message, problem.suggestion)
+
+    def invalid(self, node: Node, error: ValidationError, model: type[BaseModel] | None = None) -> None:
+        """Everything that Pydantic found wrong in the data of `node`, at the places where it stands."""
+        by_node: dict[str, list[tuple[Node, Mapping[str, Any]]]] = {}
+        for detail in error.errors(include_url=False):
+            place, rest = find(node, detail["loc"])
+            key = place.path + ("." + str(rest[0]) if detail["type"] == "missing" and rest else "")
+            if detail["type"] == "extra_forbidden":
+                known = model_at(node, model, detail["loc"][:-1])
+                self.unknown_key(place, list(known.model_fields) if known else [])
+            else:
+                by_node.setdefault(key, []).append((place, {**detail, "rest": rest}))
+        for details in by_node.values():
+            self._invalid_one(details)
+
+    def _invalid_one(self, details: list[tuple[Node, Mapping[str, Any]]]) -> None:
+        """The fault of one node: the alternatives of a union are one sentence."""
+        node, first = details[0]
+        kind = first["type"]
+        if kind == "missing":
+            option = str(first["rest"][0]) if first["rest"] else "?"
+            return self.add(node, f"needs the option '{option}'{dropped_note(node, option)}")
+        context = first.get("ctx", {})
+        if kind == "unknown_part":
+            if self._is_awaited(context):
+                return None
+            return self.add(node, first["msg"], context.get("suggestion"))
+        phrases = list(dict.fromkeys(_meaning(detail) for _, detail in details))
+        got = "" if kind in ("value_error", "part_type") else f", got {shown(node.plain())}"
+        suggestion = None
+        if kind == "literal_error" and isinstance(node.value, str):
+            suggestion = nearest(
+                node.value,
+                [word.strip(" '") for word in str(context.get("expected", "")).replace(" or ", ",").split(",")],
+            )
+        self.add(node, _either(phrases) + got, suggestion)
+
+    def _is_awaited(self, unknown: Mapping[str, Any]) -> bool:
+        """Whether an unknown part follows from code that was not imported, of which there is a fault already."""
+        if self.awaited is None:
+            return not unknown["suggestion"]
+        return (unknown["slot"], unknown["name"]) in self.awaited
+
+
+def find(node: Node, loc: Sequence[int | str]) -> tuple[Node, Sequence[int | str]]:
+    """The node that a Pydantic location leads to, and the rest that led to none (a union's tags, a missing key)."""
+    for index, step in enumerate(loc):
+        value = node.value
+        if isinstance(value, dict) and step in value:
+            node = value[str(step)]
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            node = value[step]
+        elif not isinstance(value, (dict, list)):
+            return node, loc[index:]
+    remaining = [step for step in loc if not isinstance(step, int)]
+    last = remaining[-1:] if remaining and not (isinstance(node.value, dict) and remaining[-1] in node.value) else []
+    return node, last
+
+
+def dropped_note(node: Node, option: str) -> str:
+    """Says where an option went that a change of type threw out."""
+    for lost in node.dropped:
+        if lost.path.rpartition(".")[2] == option:
+            return f" (it was dropped with the other options when the type changed; it stood at {lost.place})"
+    return ""
+
+
+def shown(value: Any) -> str:
+    """A value as a recipe writes it, cut when long."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = inline(value) if isinstance(value, (dict, list)) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _either(phrases: Sequence[str]) -> str:
+    """Alternatives as one sentence: expected a number or 'sqrt_d_model'."""
+    return " or ".join([phrases[0], *(phrase.removeprefix("expected ") for phrase in phrases[1:])])
+
+
+def _bound(value: Any) -> Any:
+    """A limit as people read it: 1,000,000 and 0 rather than 1000000 and 0.0."""
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def _meaning(detail: Mapping[str, Any]) -> str:
+    context = detail.get("ctx", {})
+    if detail["type"] == "value_error":
+        return str(context.get("error", detail["msg"]))
+    template = MEANINGS.get(detail["type"])
+    bounds = {name: _bound(value) for name, value in context.items()}
+    return str(detail["msg"]) if template is None else template.format(**bounds)

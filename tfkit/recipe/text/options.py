@@ -1,0 +1,100 @@
+"""What the types of options say: which slot a part stands in, which option is a path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tfkit.core.component import Config, Slot
+from tfkit.core.options import PathMark
+from tfkit.core.registry import REGISTRY, UnknownPart
+from tfkit.recipe.text.node import Node
+
+
+def config_class(node: Node, slot: str) -> type[Config] | None:
+    """The Config of the part that `node` names, None where it names none that is known."""
+    name: Any = node.value
+    if isinstance(node.value, dict):
+        kind = node.value.get("type")
+        name = kind.value if kind is not None else None
+    if not isinstance(name, str):
+        return None
+    try:
+        return REGISTRY.get(slot, name).Config
+    except UnknownPart:
+        return None
+
+
+def marks(field: FieldInfo) -> Iterator[Any]:
+    """The marks on an option's type, those within `X | None` and `tuple[X, ...]` too."""
+    yield from field.metadata
+    pending = [field.annotation]
+    while pending:
+        annotation: Any = pending.pop()
+        yield from getattr(annotation, "__metadata__", ())
+        pending.extend(getattr(annotation, "__args__", ()))
+
+
+class NamedPath(NamedTuple):
+    """A path that an option of `owner` says, and where that stands: `at`, dotted."""
+
+    at: str
+    path: str
+    mark: PathMark
+    owner: BaseModel
+
+
+def path_values(config: BaseModel) -> tuple[str, ...]:
+    """The paths that the options of a part say, those of parts within it too."""
+    return tuple(dict.fromkeys(found.path for found in named_paths(config)))
+
+
+def named_paths(owner: BaseModel, at: str = "") -> Iterator[NamedPath]:
+    """The same with their places, in a part or a section that stands at `at`."""
+    for name, field in type(owner).model_fields.items():
+        mark = next((mark for mark in marks(field) if isinstance(mark, PathMark)), None)
+        value, place = getattr(owner, name), f"{at}.{name}"
+        several = isinstance(value, (list, tuple))
+        for index, one in enumerate(value if several else (value,)):
+            where = f"{place}[{index}]" if several else place
+            if isinstance(one, BaseModel):
+                yield from named_paths(one, where)
+            elif mark is not None and isinstance(one, str):
+                yield NamedPath(where, one, mark, owner)
+
+
+def types_in(annotation: Any) -> Iterator[type]:
+    """The classes that an annotation is made of."""
+    if isinstance(annotation, type):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from types_in(argument)
+
+
+def model_at(node: Node, model: type[BaseModel] | None, loc: Sequence[int | str]) -> type[BaseModel] | None:
+    """The schema that the mapping at `loc` below `node` answers to, where `node` answers to `model`."""
+    for step in loc:
+        if isinstance(step, int):
+            node = node.value[step] if isinstance(node.value, list) and step < len(node.value) else node
+            continue
+        if (
+            model is None
+            or step not in model.model_fields
+            or not isinstance(node.value, dict)
+            or step not in node.value
+        ):
+            continue
+        field, node = model.model_fields[step], node.value[step]
+        model = _model_of(node, field)
+    return model
+
+
+def _model_of(node: Node, field: FieldInfo) -> type[BaseModel] | None:
+    slots = [mark.slot for mark in marks(field) if isinstance(mark, Slot)]
+    if slots:
+        inner = node.value[0] if isinstance(node.value, list) and node.value else node
+        return config_class(inner, slots[0])
+    return next((kind for kind in types_in(field.annotation) if issubclass(kind, BaseModel)), None)

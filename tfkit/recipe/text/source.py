@@ -1,0 +1,408 @@
+"""Recipe text to a tree of Nodes: YAML read event by event, safely, every value with its place.
+
+PyYAML only cuts the text into events. What the words mean (YAML 1.2), aliases, merge keys and all bounds are decided
+here, so no object is ever constructed from a tag and no alias bomb is ever walked.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    CollectionStartEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    StreamEndEvent,
+)
+
+from tfkit.core.errors import Fault, Place, RecipeError
+from tfkit.core.registry import nearest
+from tfkit.recipe.text import scalar
+from tfkit.recipe.text.node import Budget, Node, Scalar, Stop, kind, shorten, under
+from tfkit.recipe.text.syntax import syntax_fault
+
+MAX_BYTES = 1_000_000
+
+# The C parser hands out events one by one and is stopped at the first one too deep (it is quadratic beyond that).
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # an escape may still say them; no file's name or text can hold them
+_NO_CHARACTER = "a text with a NUL or half a surrogate pair"
+
+Locate = Callable[[Any], Place]
+
+
+def read(path: str | Path, via: str = "") -> tuple[Node, list[Fault]]:
+    """The tree of the recipe file at `path` with its faults; raises RecipeError when there is no such file to read.
+
+    `via` is the layer of values that it is, where it is not the recipe itself.
+    """
+    return parse(read_bytes(path), str(path), via)
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The bytes of a recipe file; raises RecipeError for one that is missing, unreadable, a folder or too large."""
+    place = Place(str(path))
+    try:
+        if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
+            raise OSError("it is not a regular file")  # a pipe may never end, nor begin
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise RecipeError([Fault(place, "", "no such file", near_file(Path(path)))]) from None
+    except IsADirectoryError:
+        raise RecipeError([Fault(place, "", "this is a folder, not a recipe file", near_file(Path(path)))]) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RecipeError([Fault(place, "", f"cannot be read: {reason}")]) from None
+    if len(content) > MAX_BYTES:
+        raise RecipeError([Fault(place, "", f"larger than {MAX_BYTES:,} bytes: this is no recipe")])
+    return content
+
+
+def near_file(path: Path) -> str | None:
+    """A file whose name is like that of the missing `path`: in its folder, or in the folder that it is."""
+    is_folder = os.path.isdir(path)
+    folder = path if is_folder else path.parent
+    try:
+        names = sorted(entry.name for entry in islice(folder.iterdir(), 10_000) if entry.suffix in (".yaml", ".yml"))
+    except (OSError, ValueError):
+        return None
+    if is_folder:
+        return str(folder / names[0]) if len(names) == 1 else None
+    found = nearest(path.name, names) or nearest(path.stem, [Path(name).stem for name in names])
+    if found is None:
+        return None
+    return str(folder / next(name for name in names if found in (name, Path(name).stem)))
+
+
+def parse(
+    source: str | bytes, file: str, via: str = "", lines: Sequence[int] | None = None
+) -> tuple[Node, list[Fault]]:
+    """The tree of a recipe's text with all its faults; `lines` says of each line, from 0, where it stands in the file.
+
+    When the text cannot be read as one mapping (a syntax error, not UTF-8, too deep, too large), the root's value is
+    None and the faults say why; otherwise the tree holds whatever could be read.
+    """
+    start = Place(file, 1, 1, via)
+    faults: list[Fault] = []
+    try:
+        text = _decoded(source, file)
+
+        def locate(mark: Any) -> Place:
+            line = mark.line if lines is None else lines[min(mark.line, len(lines) - 1)]
+            return Place(file, line + 1, mark.column + 1, via)
+
+        builder = _Builder(text, locate, faults)
+        return builder.document(start), faults
+    except Stop as stop:
+        return Node(None, start), [*faults, stop.fault]
+
+
+def parse_value(text: str, place: Place, path: str) -> tuple[Node, list[Fault]]:
+    """The value of `--set path=text`, by a recipe's rules inside brackets: `1e3`, `[a, b]`, `{type: x}`, a word."""
+    faults: list[Fault] = []
+    try:
+        if len(text) > MAX_BYTES:
+            raise Stop(place, path, f"longer than {MAX_BYTES:,} characters")
+        _refuse_unprintable(text, lambda line, column: place, path)
+        return _Builder(f"[{text}\n]", lambda mark: place, faults).single(place, path), faults
+    except Stop as stop:
+        return Node(None, place, path, place), [*faults, Fault(place, path, stop.fault.message)]
+
+
+def from_mapping(data: Mapping[str, Any], label: str = "<mapping>") -> tuple[Node, list[Fault]]:
+    """The tree of nested Python data: mappings, lists, tuples, strings, numbers, booleans, None (or "none"), paths."""
+    return from_value(data, Place(label), "")
+
+
+def from_value(data: Any, place: Place, path: str) -> tuple[Node, list[Fault]]:
+    """The tree of any one Python value, all of it at `place`, with its faults."""
+    converter = _Converter(place)
+    try:
+        return converter.node(data, path, 0), converter.faults
+    except Stop as stop:
+        return Node(None, place, path), [*converter.faults, stop.fault]
+
+
+def _decoded(source: str | bytes, file: str) -> str:
+    """The text, without a byte order mark; raises Stop at the first byte or character that no recipe may hold."""
+    size = len(source)
+    if size > MAX_BYTES or (isinstance(source, str) and len(source.encode(errors="replace")) > MAX_BYTES):
+        raise Stop(Place(file), "", f"larger than {MAX_BYTES:,} bytes: this is no recipe")
+    text = source if isinstance(source, str) else _decoded_bytes(source, file)
+    text = text.removeprefix("\ufeff")
+    _refuse_unprintable(text, lambda line, column: Place(file, line, column), "")
+    return text
+
+
+def _decoded_bytes(source: bytes, file: str) -> str:
+    try:
+        return source.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = source[: error.start].decode("utf-8")
+        line, column = _line_and_column(before, len(before))
+        utf16 = source[:2] in (b"\xff\xfe", b"\xfe\xff")
+        what = "this is UTF-16" if utf16 else f"byte 0x{source[error.start]:02x} is not UTF-8"
+        raise Stop(Place(file, line, column), "", f"{what}; save the file as UTF-8") from None
+
+
+def _refuse_unprintable(text: str, locate: Callable[[int, int], Place], path: str) -> None:
+    found = _UNPRINTABLE.search(text)
+    if found:
+        place = locate(*_line_and_column(text, found.start()))
+        raise Stop(place, path, f"the character U+{ord(found[0]):04X} may not stand in a recipe")
+
+
+def _line_and_column(text: str, index: int) -> tuple[int, int]:
+    return text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)
+
+
+class _Builder:
+    """Turns the events of one text into Nodes, collecting faults; raises Stop where reading cannot go on."""
+
+    def __init__(self, text: str, locate: Locate, faults: list[Fault]) -> None:
+        self.text = text
+        self.locate = locate
+        self.faults = faults
+        self._events: Iterator[Event] = iter(yaml.parse(text, Loader=_LOADER))
+        self._end = 0  # where the last event ends in the text
+        self._budget = Budget()
+        self._anchors: dict[str, Node | None] = {}  # None while the anchored value is still being read
+
+    def document(self, start: Place) -> Node:
+        """The one mapping that the text is."""
+        event = self._first()
+        if event is None or (isinstance(event, ScalarEvent) and not event.value and not event.style):
+            raise Stop(start, "", "the file is empty")
+        root = self._node(event, "", 0)
+        self._finish("")
+        if not isinstance(root.value, dict):
+            self._fault(root.place, "", f"a recipe is a mapping of keys to values, this is {kind(root)}")
+            return Node(None, root.place)
+        return root
+
+    def single(self, place: Place, path: str) -> Node:
+        """The one value between the brackets that `parse_value` has put around it."""
+        self._first()
+        event = self._next()
+        if isinstance(event, SequenceEndEvent):
+            raise Stop(place, path, scalar.EMPTY)
+        start: Any = event.start_mark
+        unbraced = isinstance(event, MappingStartEvent) and self.text[start.index] != "{"
+        node = self._node(event, path, 0, place)
+        end = self._end
+        if unbraced:
+            raise Stop(place, path, "a mapping is written {key: value}; quote text that holds ': '")
+        if not isinstance(self._next(), SequenceEndEvent):
+            raise Stop(place, path, "several values; a list is written [a, b], text with a comma in quotes")
+        self._finish(path)
+        rest = self.text[end:-2].strip()
+        if rest:
+            raise Stop(place, path, f"'{shorten(rest)}' would be lost; quote the value if it is text")
+        return node
+
+    def _first(self) -> Event | None:
+        """The first event of the first document, or None when there is none."""
+        self._next()
+        document = self._next()
+        return None if isinstance(document, StreamEndEvent) else self._next()
+
+    def _finish(self, path: str) -> None:
+        """Reads to the end, which must be near: a recipe is one document."""
+        self._next()
+        event = self._next()
+        if isinstance(event, DocumentStartEvent):
+            self._fault(self.locate(event.start_mark), path, "a second document begins here; a recipe is one document")
+
+    def _next(self) -> Event:
+        try:
+            event = next(self._events)
+        except (yaml.YAMLError, ValueError) as error:
+            raise Stop(*syntax_fault(error, self.text, self.locate)) from None
+        end: Any = event.end_mark
+        self._end = end.index
+        return event
+
+    def _fault(self, place: Place, path: str, message: str) -> None:
+        self.faults.append(Fault(place, path, message))
+
+    def _node(self, event: Event, path: str, depth: int, key_place: Place | None = None) -> Node:
+        place = self.locate(event.start_mark)
+        self._budget.charge(place, path, depth)
+        if isinstance(event, AliasEvent):
+            return self._alias(event.anchor or "", place, path, depth, key_place)
+        assert isinstance(event, ScalarEvent | CollectionStartEvent)
+        if event.tag is not None:
+            self._fault(place, path, f"the tag {_tag(event.tag)} is refused: a recipe is plain data")
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        node = Node(self._value(event, place, path, depth, key_place), place, path, key_place)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _value(
+        self, event: Event, place: Place, path: str, depth: int, key_place: Place | None
+    ) -> Scalar | list[Node] | dict[str, Node]:
+        if isinstance(event, ScalarEvent):
+            # The parser puts an empty value anywhere up to the next word; its key is where to write one.
+            return self._scalar(event, place if event.value or key_place is None else key_place, path)
+        if isinstance(event, MappingStartEvent):
+            return self._mapping(path, depth)
+        return self._sequence(path, depth)
+
+    def _scalar(self, event: ScalarEvent, place: Place, path: str) -> Scalar:
+        if event.style:  # quoted, or a block of text
+            return self._text(event.value, place, path)
+        try:
+            return scalar.resolve(event.value)
+        except scalar.Refused as refused:
+            self._fault(place, path, str(refused))
+            return None
+
+    def _text(self, text: str, place: Place, path: str) -> str | None:
+        if not _UNSTORABLE.search(text):
+            return text
+        self._fault(place, path, _NO_CHARACTER)
+        return None
+
+    def _sequence(self, path: str, depth: int) -> list[Node]:
+        items: list[Node] = []
+        while not isinstance(event := self._next(), SequenceEndEvent):
+            items.append(self._node(event, f"{path}[{len(items)}]", depth + 1))
+        return items
+
+    def _mapping(self, path: str, depth: int) -> dict[str, Node]:
+        own: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        merged_at: Place | None = None
+        while not isinstance(event := self._next(), MappingEndEvent):
+            place = self.locate(event.start_mark)
+            if isinstance(event, ScalarEvent) and event.value == "<<" and not event.style:
+                self._refuse_twice("<<", merged_at, place, path)
+                merged, merged_at = self._merge_key(path, depth, place), place
+                continue
+            key = self._key(event, path, depth)
+            node = self._node(self._next(), path if key is None else under(path, key), depth + 1, place)
+            if key is not None and key in own:
+                self._refuse_twice(key, own[key].key_place, place, path)
+            elif key is not None:
+                own[key] = node
+        return merged | own  # as YAML has it: the mapping's own keys win, wherever << stands
+
+    def _refuse_twice(self, key: str, first: Place | None, place: Place, path: str) -> None:
+        if first is not None:
+            self._fault(place, under(path, key), f"said twice, first at {first}")
+
+    def _key(self, event: Event, path: str, depth: int) -> str | None:
+        """The key that `event` begins, or None after a fault."""
+        place = self.locate(event.start_mark)
+        if not isinstance(event, ScalarEvent):
+            self._fault(place, path, "a key must be a plain word")
+            self._node(event, path, depth + 1)
+            return None
+        if event.tag is not None or event.anchor is not None:
+            self._fault(place, path, "a key takes no tag and no anchor")
+        try:
+            return event.value if event.style else scalar.resolve_key(event.value)
+        except scalar.Refused as refused:
+            message = "an empty key" if not event.value else str(refused)
+            self._fault(place, path, message)
+            return None
+
+    def _merge_key(self, path: str, depth: int, place: Place) -> dict[str, Node]:
+        """What `<<: *anchor` or `<<: [*one, *two]` brings in; the first to say a key wins."""
+        # A list of mappings is one level deeper than what it brings in, hence the same depth for both.
+        given = self._node(self._next(), path, depth, place)
+        mappings = given.value if isinstance(given.value, list) else [given]
+        found: dict[str, Node] = {}
+        for mapping in mappings:
+            if not isinstance(mapping.value, dict):
+                message = f"<< takes a mapping or a list of them, not {kind(mapping)}"
+                self._fault(mapping.place, under(path, "<<"), message)
+                continue
+            found = mapping.moved(path).value | found  # type: ignore[operator]
+        return found
+
+    def _alias(self, name: str, place: Place, path: str, depth: int, key_place: Place | None) -> Node:
+        if name not in self._anchors:
+            self._fault(place, path, f"no anchor &{name} stands before this alias")
+            return Node(None, place, path, key_place)
+        anchored = self._anchors[name]
+        if anchored is None:
+            self._fault(place, path, f"the alias *{name} stands inside what it names")
+            return Node(None, place, path, key_place)
+        for inner_depth, inner in anchored.walk(depth):
+            self._budget.charge(place, path, inner_depth, len(path) + len(inner.path) - len(anchored.path))
+        return anchored.moved(path, key_place)
+
+
+def _tag(tag: str) -> str:
+    standard = "tag:yaml.org,2002:"
+    return shorten("!!" + tag.removeprefix(standard) if tag.startswith(standard) else tag)
+
+
+class _Converter:
+    """Turns Python data into Nodes, collecting faults; raises Stop where the data are too deep or too large."""
+
+    def __init__(self, place: Place) -> None:
+        self.faults: list[Fault] = []
+        self._place = place
+        self._budget = Budget()
+
+    def node(self, data: Any, path: str, depth: int) -> Node:
+        self._budget.charge(self._place, path, depth)
+        value: Scalar | list[Node] | dict[str, Node]
+        if isinstance(data, Mapping):
+            value = self._mapping(data, path, depth)
+        elif isinstance(data, list | tuple):
+            value = [self.node(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(data)]
+        else:
+            value = self._scalar(data, path)
+        return Node(value, self._place, path, self._place)
+
+    def _mapping(self, data: Mapping[Any, Any], path: str, depth: int) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        for key, item in data.items():
+            if type(key) is str:
+                found[key] = self.node(item, under(path, key), depth + 1)
+            else:
+                self._fault(path, f"a key must be a word, not {shorten(repr(key))}")
+        return found
+
+    def _scalar(self, data: Any, path: str) -> Scalar:
+        if data is None or data == "none":
+            return None
+        if isinstance(data, PurePath):
+            return str(data)
+        # Exact types: an enum or a numpy number would be written back as something else.
+        if type(data) not in (bool, int, float, str):
+            self._fault(path, f"a {type(data).__name__} is no recipe value; give a str, int, float, bool, list or dict")
+            return None
+        if type(data) is float and not math.isfinite(data):
+            self._fault(path, f"{data}: a number in a recipe is finite")
+            return None
+        if type(data) is int and abs(data) >= 10**scalar.LONGEST_NUMBER:
+            self._fault(path, f"a number of more than {scalar.LONGEST_NUMBER} digits")
+            return None
+        if type(data) is str and _UNSTORABLE.search(data):
+            self._fault(path, _NO_CHARACTER)
+            return None
+        return data  # type: ignore[no-any-return]
+
+    def _fault(self, path: str, message: str) -> None:
+        self.faults.append(Fault(self._place, path, message))

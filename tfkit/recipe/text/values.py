@@ -1,0 +1,60 @@
+"""Small readings of nodes that need no schema of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.recipe.text.faults import Faults, shown
+from tfkit.recipe.text.node import Node
+
+
+def given(keys: Mapping[str, Node], name: str) -> Node | None:
+    """What `name` says; None where it is not there, or says `none`."""
+    node = keys.get(name)
+    return None if node is None or node.value is None else node
+
+
+def items(node: Node | None) -> list[Node]:
+    """The parts of a value that is one part, a list of them, or none."""
+    if node is None or node.value is None:
+        return []
+    return node.value if isinstance(node.value, list) else [node]
+
+
+def mapping(node: Node | None) -> Mapping[str, Node]:
+    """The children of a mapping; nothing where there is none."""
+    return node.value if node is not None and isinstance(node.value, dict) else {}
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number (`true` is none)."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def whole(node: Node | None, limit: int, faults: Faults) -> int | None:
+    """A whole number from 1 to `limit`; None where nothing, or nothing right, is said."""
+    if node is None or node.value is None:
+        return None
+    if is_whole(node.value) and 1 <= node.value <= limit:  # type: ignore[operator]
+        return node.value  # type: ignore[return-value]
+    faults.add(node, f"expected a whole number from 1 to {limit:,}, got {shown(node.plain())}")
+    return None
+
+
+def rate(node: Node | None, faults: Faults) -> float:
+    """A dropout rate; 0 where nothing, or nothing right, is said."""
+    if node is None or node.value is None:
+        return 0.0
+    if isinstance(node.value, bool) or not isinstance(node.value, (int, float)) or not 0 <= node.value < 1:
+        faults.add(node, f"expected a rate of at least 0 and below 1, got {shown(node.plain())}")
+        return 0.0
+    return float(node.value)
+
+
+def flag(node: Node | None, faults: Faults) -> bool:
+    """True or false; false where nothing is said."""
+    if node is not None and node.value is not None and not isinstance(node.value, bool):
+        faults.add(node, f"expected true or false, got {shown(node.plain())}")
+        return False
+    return bool(node is not None and node.value)

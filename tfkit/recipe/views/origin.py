@@ -1,0 +1,201 @@
+"""Who set a value of a recipe: a file with its line, a base recipe, a variant, a kind, the command line, or nobody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from tfkit.core.component import Config, spell
+from tfkit.core.errors import Place
+from tfkit.recipe.keys import sentence
+from tfkit.recipe.overlays.merge import as_part, is_section
+from tfkit.recipe.text.node import Node, inline, shorten, under
+from tfkit.recipe.text.values import items, mapping
+
+STACK = re.compile(r"^model\.(encoder|decoder)(?=\.|$)")
+Notes = Mapping[tuple[str, int], str]  # the comments of a resolved.yaml by file and line
+KIND = re.compile(r"^model\.layers\.(\w+)(?=\.|$)")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value as it was resolved: a part, a section, a list or a plain value.
+
+    `path` is where resolved.yaml has it, `node` the text that it comes from (None: nobody said it), `sentence` what it
+    means.
+    """
+
+    path: str
+    value: Any
+    node: Node | None = None
+    sentence: str = ""
+
+    def children(self) -> list[Value]:
+        """What it consists of; nothing for a plain value."""
+        if isinstance(self.value, BaseModel):
+            return list(self._options(self.value))
+        if isinstance(self.value, Mapping):
+            nodes = mapping(self.node)
+            paths = {key: under(self.path, key) for key in self.value}
+            return [
+                Value(path, self.value[key], nodes.get(key), sentence(path) or self.sentence)
+                for key, path in paths.items()
+            ]
+        if isinstance(self.value, list | tuple) and any(isinstance(item, BaseModel | Mapping) for item in self.value):
+            written = [*items(self.node), *[None] * len(self.value)]  # a default list is written nowhere
+            pairs = enumerate(zip(self.value, written, strict=False))
+            return [Value(f"{self.path}[{index}]", item, node, self.sentence) for index, (item, node) in pairs]
+        return []
+
+    def _options(self, options: BaseModel) -> Iterator[Value]:
+        nodes = mapping(None if self.node is None else as_part(self.node))
+        owner = self.sentence  # stands for what has none of its own
+        if isinstance(options, Config):
+            yield Value(under(self.path, "type"), options.part.part_name, nodes.get("type"), owner)
+            owner = ""
+        for name, field in type(options).model_fields.items():
+            yield Value(under(self.path, name), getattr(options, name), nodes.get(name), field.description or owner)
+
+    def child(self, key: str) -> Value | None:
+        """What stands at `key`, which is a word or `[number]`."""
+        path = f"{self.path}{key}" if key.startswith("[") else under(self.path, key)
+        return next((child for child in self.children() if child.path == path), None)
+
+    def leaves(self) -> Iterator[Value]:
+        """The plain values in it, in order; itself when it is one."""
+        children = self.children()
+        if not children:
+            yield self
+        for child in children:
+            yield from child.leaves()
+
+    def plain(self) -> Any:
+        """The value as plain data of the recipe language."""
+        return spell(self.value)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who set a value. Without a place nobody did: it is the default, which `sentence` documents."""
+
+    place: Place | None
+    sentence: str = ""
+    kind: str = ""  # the kind of the pattern that says it
+    source: str = ""  # the other key that the value follows from
+    inherited: bool = False  # said in `model`, for both of its stacks
+    written: str = ""  # what stands there, where that is not the value itself
+    noted: str = ""  # what a run's resolved.yaml notes there, in the words of `short`
+
+    @property
+    def by(self) -> str:
+        """In a word: default, Python, command line, kind, variant, base or file."""
+        if self.place is None:
+            return "default"
+        if self.place.file.startswith("<"):
+            return "Python"
+        if self.place.file.startswith("--"):
+            return "command line"
+        return "kind" if self.kind else self.place.via.partition(" ")[0] or "file"
+
+    def short(self) -> str:
+        """For a comment: `mine.yaml:12:7`, `gpt2.yaml:13:40, base gpt2`, `default: heads of queries`."""
+        if self.noted:
+            return self.noted
+        if self.place is None:
+            return f"default: {self.sentence}" if self.sentence else "default"
+        words = ["Python" if self.by == "Python" else one_line(str(self.place))]
+        words += [one_line(self.place.via)] * bool(self.place.via)
+        words += [f"kind {self.kind}"] * bool(self.kind) + [f"from {self.source}"] * bool(self.source)
+        return ", ".join(words)
+
+    def words(self) -> str:
+        """In full: `base recipe gpt2 (gpt2.yaml:13:40)`, `the command line (--set model.num_layers=4)`."""
+        text = self._setter()
+        if self.source:
+            text = f"follows from {self.source}: {text}"
+        elif self.inherited:
+            text += ", in model for both sides"
+        return f"{text}, written {self.written}" if self.written else text
+
+    def _setter(self) -> str:
+        if self.place is None:
+            return self.short()
+        if self.noted:
+            return f"{self.noted} (noted at {self.place})"
+        kind = f"kind '{self.kind}' of the pattern" if self.kind else ""
+        if self.by == "Python":
+            return f"{kind}, Python" if kind else "Python"
+        if self.by == "command line":
+            return f"the command line ({one_line(str(self.place))})" + (f", {kind}" if kind else "")
+        via = re.sub(r"\bbase (?=\S)", "base recipe ", one_line(self.place.via))
+        said = ", ".join(word for word in (kind, via) if word)
+        return f"{said} ({self.place})" if said else str(self.place)
+
+
+def origin(value: Value, notes: Notes | None = None) -> Origin:
+    """Who set `value`; `notes` are the comments of a run's resolved.yaml by line, where it was read from there."""
+    if value.node is None:
+        return Origin(None, value.sentence)
+    return _origin(value.node, value, notes or {})
+
+
+def history(value: Value, notes: Notes | None = None) -> list[tuple[Any, Origin]]:
+    """What `value` replaced, each with who had set it, the last one first."""
+    found = []
+    node = value.node
+    while node is not None and (node := node.under) is not None:
+        found.append((node.plain(), replace(_origin(node, value, notes or {}), written="")))
+    return found
+
+
+def _origin(node: Node, value: Value, notes: Notes) -> Origin:
+    """Where the text of `value`, or what it replaced, was written."""
+    noted = notes.get((node.place.file, node.place.line), "")
+    if noted.startswith("default"):
+        return Origin(None, value.sentence)
+    kind = KIND.match(STACK.sub("model", node.path))
+    return Origin(
+        node.place,
+        value.sentence,
+        kind[1] if kind else "",
+        _source(value.path, node.path),
+        STACK.match(value.path) is not None and STACK.match(node.path) is None,
+        _written(node.plain(), value.plain()),
+        noted,
+    )
+
+
+def _source(path: str, written: str) -> str:
+    """The key that a value follows from: what differs of the path that it was written at; empty where none does."""
+    asked, said = (_bare(text).split(".") for text in (path, written))
+    if asked == said:
+        return ""
+    tail = 0
+    while tail < min(len(asked), len(said)) - 1 and asked[-1 - tail] == said[-1 - tail]:
+        tail += 1
+    keys = written.split(".")
+    source = ".".join(keys[: len(keys) - tail])
+    return ".".join(keys[: len(keys) - tail + 1]) if is_section(source) else source  # model.layer.norm, not model.layer
+
+
+def _bare(path: str) -> str:
+    """`path` without what differs between a layer and its kinds, and between a stack and what `model` says of both."""
+    path = re.sub(r"\[\d+\]", "", STACK.sub("model", path))
+    return re.sub(r"^model\.layers\.\w+(?=\.|$)", "model.layer", path)
+
+
+def _written(said: Any, value: Any) -> str:
+    """What was written, where that is another thing than the value: `tokenizer` for 4000, a path without its folder."""
+    if said == value or isinstance(value, dict | list) or isinstance(said, dict | list):
+        return ""
+    return inline(said)
+
+
+def one_line(text: str) -> str:
+    """`text` on one line, as a comment may hold it: the name of a file may have any character."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return shorten(printable, max(len(text), 1))

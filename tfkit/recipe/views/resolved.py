@@ -1,0 +1,234 @@
+"""The recipe that a Blueprint is: every value spelled out, in the recipe language, with its origin as a comment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
+from tfkit.core.component import Config, spell
+from tfkit.recipe.text.node import quoted, shorten
+from tfkit.recipe.views.origin import Notes, Value, one_line, origin
+
+Label = tuple[int, int]  # of a layer: the number of its plan, or -1 and that of its pattern entry
+PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*([+*][A-Za-z0-9_]+)*")
+WIDTH, SHORTEST = 114, 32  # of a line without the sign of its comment, and of the comment of a default
+RESERVED = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
+
+def resolved_text(name: str, recipe: Value) -> str:
+    """The text of `resolved.yaml`; loads to an equal Blueprint."""
+    title = f"# {one_line(name)}, every value spelled out; after each stands where it comes from."
+    return "\n".join([title, *_lines(recipe, 0)]) + "\n"
+
+
+def model_values(blueprint: Blueprint) -> dict[str, Any]:
+    """The `model:` section of a Blueprint, its parts not yet spelled out."""
+    stacks = {plan.side: stack_values(plan, blueprint) for plan in blueprint.stacks()}
+    options = len(type(blueprint.type).model_fields)
+    model: dict[str, Any] = {"type": blueprint.type if options else blueprint.type.part.part_name}
+    for side, stack in stacks.items():
+        model |= {side: stack} if len(stacks) > 1 else stack
+    model["head"] = blueprint.head
+    if blueprint.heads:
+        model["heads"] = dict(blueprint.heads)
+    model["init"] = blueprint.init
+    if blueprint.special_ids:
+        model["special_ids"] = dict(blueprint.special_ids)
+    return model
+
+
+def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:
+    """The stack keys of one side."""
+    causal = causal_by_type(plan, blueprint)
+    stack: dict[str, Any] = {"d_model": plan.d_model, "num_layers": plan.num_layers}
+    if plan.vocab_size is not None:
+        stack["vocab_size"] = plan.vocab_size
+    stack |= {
+        "max_length": plan.max_length,
+        "embedding": plan.embedding,
+        "position": one_or_many(plan.position),
+    }
+    if plan.memory_width is not None and len(list(blueprint.stacks())) == 1:
+        stack["memory"] = {"d_model": plan.memory_width}
+    layers = [layer_values(layer, causal) for layer in plan.layers]
+    names = kind_names(plan)
+    if names:
+        stack["layer"] = {"norm": plan.layers[0].norm}
+        stack["layers"] = {name: _kind([layers[kind] for kind in kinds]) for name, kinds in names.items()}
+        stack["pattern"] = _pattern(plan)
+    else:
+        stack["layer"] = layers[0]
+        if plan.memory_width is not None and "cross_attention" not in layers[0]:
+            stack["layer"] = layers[0] | {"cross_attention": None}  # not laid over the attention then (R16)
+    return stack | {"final_norm": plan.final_norm, "final_dropout": plan.final_dropout}
+
+
+def causal_by_type(plan: StackPlan, blueprint: Blueprint) -> bool:
+    """Whether the model's type alone keeps this stack from seeing the future."""
+    return bool(blueprint.type.part.sides[plan.side])  # type: ignore[attr-defined]
+
+
+def spelled_masks(plan: LayerPlan, causal: bool) -> list[Config]:
+    """The rules of a layer that have to be said; `causal` says whether the model's type brings that one."""
+    return [rule for rule in plan.mask if not (causal and rule.part.part_name == "causal")]
+
+
+def layer_values(plan: LayerPlan, causal: bool) -> dict[str, Any]:
+    """One layer, with every part."""
+    layer: dict[str, Any] = {"residual": plan.residual, "norm": plan.norm, "dropout": plan.dropout}
+    layer["mask"] = one_or_many(spelled_masks(plan, causal))
+    if plan.position is not None:
+        layer["position"] = one_or_many(plan.position)
+    if plan.shared:
+        layer["shared"] = True
+    layer["sublayers"] = [re.sub(r"_\d+$", "", sublayer.name) for sublayer in plan.sublayers]
+    for sublayer in plan.sublayers:
+        layer[sublayer.name] = sublayer.config
+        if sublayer.norm != plan.norm:
+            layer[f"{sublayer.name}_norm"] = sublayer.norm
+    return layer
+
+
+def kind_names(plan: StackPlan) -> dict[str, list[int]]:
+    """What the kinds are called, each with the numbers of its layers' plans; nothing where all layers are equal.
+
+    Layers of one entry share weights, so an entry is written once. Where `per_layer` made layers of one entry differ,
+    their values are written again.
+    """
+    if len(plan.layers) == 1 and len(set(plan.entries)) == 1:
+        return {}
+    return {_name(label, found): found for label, found in _kinds(plan).items()}
+
+
+def _kinds(plan: StackPlan) -> dict[Label, list[int]]:
+    """The numbers of the layers' plans by label, in the order of the stack; once where all of a label are alike."""
+    kinds: dict[Label, list[int]] = {}
+    for (kind, _), label in _pairs(plan).items():
+        kinds.setdefault(label, []).append(kind)
+    if all(len(found) == 1 for found in kinds.values()):
+        return kinds
+    whole: dict[Label, list[int]] = {label: [] for label in kinds}
+    for label, kind in zip(_labels(plan), plan.order, strict=True):
+        whole[label].append(kind)
+    return whole
+
+
+def _labels(plan: StackPlan) -> list[Label]:
+    return list(map(_pairs(plan).__getitem__, zip(plan.order, plan.entries, strict=True)))
+
+
+def _pairs(plan: StackPlan) -> dict[tuple[int, int], Label]:
+    """The different pairs of a plan's number and an entry's, in order, each with its label; there may be few."""
+    pairs = dict.fromkeys(zip(plan.order, plan.entries, strict=True))
+    return {(kind, entry): (kind if entry < 0 else -1, entry) for kind, entry in pairs}
+
+
+def _name(label: Label, kinds: Sequence[int]) -> str:
+    return f"kind_{kinds[0]}" if len(set(kinds)) == 1 else f"entry_{label[1]}"
+
+
+def _kind(layers: Sequence[Any]) -> Any:
+    """The text of a kind, which describes these layers."""
+    alike = all(layer is layers[0] for layer in layers)
+    return layers[0] if alike else _per_layer([spell(layer) for layer in layers])
+
+
+def _pattern(plan: StackPlan) -> list[Any]:
+    """The order of the kinds; an entry that returns stands in an inner list."""
+    labels, names = _labels(plan), {label: _name(label, found) for label, found in _kinds(plan).items()}
+
+    def spelled(part: Sequence[Label]) -> list[str]:
+        return [f"{names[label]}*{len(list(group))}" for label, group in groupby(part)]
+
+    before, cycle, after = _folded(labels)
+    if not cycle:
+        return spelled(before)
+    if not (before or after):
+        return spelled(cycle)
+    return [*spelled(before), spelled(cycle), *spelled(after)]
+
+
+def _folded(labels: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """What comes once, what is then repeated, and what follows: an entry that returns begins the repetition anew."""
+    starts: dict[Any, int] = {}
+    for index, label in enumerate(labels):
+        if index and label == labels[index - 1]:
+            continue
+        if label[1] >= 0 and label in starts:
+            break
+        starts.setdefault(label, index)
+    else:
+        return labels, (), ()
+    start = starts[labels[index]]
+    cycle = labels[start:index]
+    end = index
+    while end < len(labels) and labels[end] == cycle[(end - start) % len(cycle)]:
+        end += 1
+    return labels[:start], cycle, labels[end:]
+
+
+def _per_layer(texts: Sequence[Any]) -> Any:
+    """Texts that differ in single values as one text."""
+    first = texts[0]
+    if all(text == first for text in texts):
+        return first
+    if all(isinstance(text, Mapping) and text.keys() == first.keys() for text in texts):
+        return {key: _per_layer([text[key] for text in texts]) for key in first}
+    if all(isinstance(text, list) and len(text) == len(first) for text in texts):
+        return [_per_layer(list(values)) for values in zip(*texts, strict=True)]
+    return {"per_layer": list(texts)}
+
+
+def one_or_many(parts: Sequence[Config]) -> Any:
+    """Parts as a recipe writes them: none, one, or a list."""
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else list(parts)
+
+
+def _lines(value: Value, depth: int) -> Iterator[str]:
+    """A mapping in block style, each value with its origin."""
+    indent = "  " * depth
+    for child in value.children():
+        key, plain = child.path.rpartition(".")[2], child.plain()
+        if isinstance(plain, Mapping) and plain:
+            yield f"{indent}{key}:"
+            yield from _lines(child, depth + 1)
+        else:
+            text = f"{indent}{key}: {scalar(plain)}"
+            yield f"{text}  # {_comment(child, max(WIDTH - len(text), SHORTEST))}"
+
+
+def _comment(value: Value, width: int) -> str:
+    """Who set a value, on one line; the sentence of a default is cut, a place never."""
+    found = origin(value)
+    return found.short() if found.place is not None else shorten(found.short(), width)
+
+
+def scalar(value: Any) -> str:
+    """A value in flow style, as the language reads it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        plain = PLAIN.fullmatch(value) is not None and value.lower() not in RESERVED
+        return value if plain else quoted(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{scalar(key)}: {scalar(child)}" for key, child in value.items()) + "}"
+    return "[" + ", ".join(scalar(child) for child in value) + "]"
+
+
+def notes(file: str, text: str) -> Notes:
+    """The comments that a resolved.yaml, `text`, has behind its values, by file and line."""
+    found = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        value, mark, comment = line.rpartition("  # ")
+        if mark and value.strip():
+            found[file, number] = comment
+    return found
