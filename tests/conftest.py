@@ -1,9 +1,10 @@
-"""What every test may rely on: few threads, no network, no terminal, and a registry that is as it was."""
+"""What every test may rely on: few threads, no network, no terminal, signals, and a registry that is as it was."""
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)  # of the terminal, or of a CI that wants colours: they change what is printed
+# in the background, or under nohup, these are ignored, and processes that tests start would ignore them too
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 gc.set_threshold(200_000, 20, 100)  # looking for cycles among all that was imported takes a tenth of the time
 
 

@@ -8,11 +8,40 @@ import pytest
 import tfkit
 
 ROOT = Path(tfkit.__file__).parent
-ROOMS = (
-    "core functional components models recipe data generation training run contracts interop,reports,skeletons cli api "
-    "__init__ __main__"
-)
-RANK = {name: rank for rank, names in enumerate(ROOMS.split()) for name in names.split(",")}
+# each room of the package, and the rooms that it may import; `run` and what stands on it may import all before them
+ALLOWED = {
+    "core": "",
+    "functional": "core",
+    "components": "core functional",
+    "models": "core functional components",
+    "recipe": "core",
+    "data": "core recipe",
+    "generation": "core functional components models recipe data",
+    "training": "core functional components models recipe data generation",
+    "run": "core models recipe data generation training",
+    "contracts": "core components models recipe data generation training",
+    "interop": "core models recipe data training run",
+    "skeletons": "core functional components data generation training",
+    "reports": "core components models recipe generation contracts",
+    "cli": "core recipe generation training run contracts interop reports",
+    "api": "core models recipe",
+    "__init__": "core recipe run api",
+    "__main__": "cli",
+}
+# the rooms of recipe/, each importing only those of the lines before it
+RECIPE = """
+    rules shipped keys
+    text
+    overlays
+    changes architecture
+    settings views
+    schema
+    compose imports parts
+    model
+    load
+    derive
+"""
+RANK = {name: rank for rank, line in enumerate(RECIPE.split("\n")) for name in line.split()}
 SLOTS = [folder.name for folder in (ROOT / "components").iterdir() if (folder / "__init__.py").is_file()]
 CATALOGUES = [f"components/{slot}" for slot in SLOTS] + [
     *(
@@ -47,13 +76,46 @@ def imports(file: Path) -> list[tuple[str, ...]]:
 FILES = sorted(file.relative_to(ROOT) for file in ROOT.rglob("*.py"))
 
 
+def forbidden(file: Path, targets: list[tuple[str, ...]]) -> list[str]:
+    """Those modules among `targets` that `file`, a path within the package, must not import."""
+    rooms = file.with_suffix("").parts
+    allowed = {rooms[0], *ALLOWED[rooms[0]].split()}
+    # a name of tfkit/__init__ itself, such as __version__, costs nothing
+    wrong = [target for target in targets if target[0] in ALLOWED and target[0] not in allowed]
+    if rooms[0] == "recipe" and rooms[1] in RANK:
+        inner = [target for target in targets if target[0] == "recipe" and target[1] in RANK and target[1] != rooms[1]]
+        wrong += [target for target in inner if RANK[target[1]] >= RANK[rooms[1]]]
+    return [".".join(("tfkit", *target)) for target in wrong]
+
+
 @pytest.mark.parametrize("file", FILES, ids=str)
 def test_imports_follow_the_arrow(file: Path) -> None:
-    room = RANK[file.with_suffix("").parts[0]]
-    for target in imports(ROOT / file):
-        rank = RANK.get(target[0], -1)  # a name of tfkit/__init__ itself, such as __version__, costs nothing
-        same = target[0] == file.with_suffix("").parts[0]
-        assert rank < room or same, f"{file} imports tfkit.{'.'.join(target)}, against the arrow"
+    assert not forbidden(file, imports(ROOT / file))
+
+
+def test_every_room_is_fenced() -> None:
+    assert {file.with_suffix("").parts[0] for file in FILES} == set(ALLOWED)
+    assert {file.with_suffix("").parts[1] for file in FILES if file.parts[0] == "recipe"} == {*RANK, "__init__"}
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("recipe/settings/frozen.py", "from tfkit.models.build import build_model"),
+        ("recipe/architecture/heads.py", "from tfkit.components.head import Head"),
+        ("recipe/text/node.py", "from tfkit.recipe.load import load_recipe"),
+        ("recipe/overlays/merge.py", "from tfkit.recipe.architecture import resolve"),
+        ("recipe/views/trace.py", "import tfkit.recipe.settings.sections"),
+        ("core/context.py", "from tfkit.functional.attend import attend"),
+        ("components/mask/window.py", "from tfkit.models.stack import Stack"),
+        ("data/batches.py", "from tfkit.training.setup import prepare"),
+    ],
+)
+def test_an_import_against_the_arrow_is_found(file: str, line: str, tmp_path: Path) -> None:
+    assert not forbidden(Path(file), imports(ROOT / file))
+    changed = tmp_path / "changed.py"
+    changed.write_text((ROOT / file).read_text("utf-8") + f"\n{line}\n", encoding="utf-8")
+    assert len(forbidden(Path(file), imports(changed))) == 1
 
 
 @pytest.mark.parametrize("slot", SLOTS)

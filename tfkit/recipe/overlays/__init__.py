@@ -1,0 +1,1 @@
+"""Settings laid over settings: what merges, what replaces, and the few forms of a key that say so."""

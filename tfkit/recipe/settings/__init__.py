@@ -1,0 +1,1 @@
+"""`data:`, `train:`, `generate:` and `objective:`, and what in them contradicts the model or each other."""

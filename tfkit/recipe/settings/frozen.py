@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import torch
 from torch import nn
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.component import Config, Problem
+from tfkit.core.component import Problem
 from tfkit.core.registry import nearest
-from tfkit.models.build import build_model
+from tfkit.core.slots import ObjectivePart
 
 MOST_LAYERS = 200  # a deeper model is built, on meta, when it is trained
 
 
-def freeze_problems(beginnings: Sequence[str], blueprint: Blueprint, objective: Config | None) -> Iterator[Problem]:
+def freeze_problems(
+    beginnings: Sequence[str], blueprint: Blueprint, objective: ObjectivePart.Config | None
+) -> Iterator[Problem]:
     """What is wrong with `train.freeze`; an objective may train a model of its own too."""
     if not beginnings or sum(plan.num_layers for plan in blueprint.stacks()) > MOST_LAYERS:
         return
-    parameters = dict(build_model(blueprint, device="meta").named_parameters(remove_duplicate=False))
+    with torch.device("meta"):  # names and shapes, and no memory
+        model: nn.Module = blueprint.type.build(blueprint)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     for place, beginning in enumerate(beginnings):
         if not named(beginning, parameters):
             yield Problem("", *unknown(beginning, parameters), at=f"train.freeze[{place}]")
-    if getattr(getattr(objective, "part", None), "owns_model", False):
+    if objective is not None and objective.part.owns_model:
         return
     frozen = {id(parameter) for beginning in beginnings for parameter in named(beginning, parameters)}
     trained = [
@@ -32,12 +37,12 @@ def freeze_problems(beginnings: Sequence[str], blueprint: Blueprint, objective: 
         yield Problem("freeze", "there is nothing to train: every parameter is frozen", at="train")
 
 
-def _idle_heads(blueprint: Blueprint, objective: Config | None) -> tuple[str, ...]:
+def _idle_heads(blueprint: Blueprint, objective: ObjectivePart.Config | None) -> tuple[str, ...]:
     """The beginnings of the names of heads that the objective does not train."""
     if objective is None:
         return ()
-    own = getattr(objective, "head", None)
-    trained = {own, *getattr(objective.part, "beside", {})}
+    own = objective.trained_head()
+    trained = {own, *objective.part.beside}
     idle = [f"heads.{name}." for name, _ in blueprint.heads if name not in trained]
     return (*idle, *(["head."] if own is not None else []))
 

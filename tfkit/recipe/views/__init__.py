@@ -1,0 +1,1 @@
+"""A recipe spelled out: every value with the place that it comes from."""
