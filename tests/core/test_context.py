@@ -8,16 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.core.context import Inputs, Rule, Span, Visibility, looks_back
+from tfkit.core.context import Inputs, Span, Visibility, looks_back
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
+from tfkit.core.slots import MaskPart
 
 CPU = torch.device("cpu")
 
 
-def rules(*said: dict[str, Any] | str) -> list[Rule]:
+def rules(*said: dict[str, Any] | str) -> list[MaskPart]:
     """The rules of a causal layer."""
-    made: list[Rule] = []
+    made: list[MaskPart] = []
     for rule in ("causal", *said):
         options = {"type": rule} if isinstance(rule, str) else dict(rule)
         part = REGISTRY.get("mask", options.pop("type"))

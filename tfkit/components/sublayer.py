@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.core import component
 from tfkit.core.capabilities import ASSUMED
-from tfkit.core.component import Component
 from tfkit.core.context import Context
 from tfkit.core.shape import Shape
+from tfkit.core.slots import SublayerPart
 
 
-class Sublayer(Component, nn.Module):
+class Sublayer(SublayerPart, nn.Module):
     """A branch of the residual stream."""
-
-    class Config(component.Config):
-        shared: bool = Field(False, description="one set of weights for all layers of a pattern entry")
 
     # what a part that says nothing of it is taken to promise: that it looks at `context.mask`, and at nothing else
     capabilities = ASSUMED
-    # linear layers whose output enters the residual stream, by name; an init may scale them by depth
-    residual_outputs: ClassVar[tuple[str, ...]] = ()
-    # linear layers whose initial weights a layout's `init_gain` scales, by name (DeepNorm: all but query and key)
-    gained: ClassVar[tuple[str, ...]] = ()
-    # linear layers that read the same input, by name; decoding may make one product of them (generation/layers.py)
-    together: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def able(cls, config: component.Config | None = None) -> frozenset[str]:

@@ -109,7 +109,7 @@ def as_read(case: Case, arguments: dict[str, Any], dtype: torch.dtype = torch.fl
     """The arguments with a vector for each id, for the stacks that read vectors."""
     plans = list(case.blueprint.stacks())
     for plan, name in zip(plans, ("input_ids", "decoder_input_ids"), strict=False):
-        width = None if plan.embedding is None else plan.embedding.reads(plan.shape())  # type: ignore[attr-defined]
+        width = None if plan.embedding is None else plan.embedding.reads(plan.shape())
         if width is not None and name in arguments:
             table = torch.randn(VOCABULARY, width, generator=torch.Generator().manual_seed(60)).to(dtype)
             arguments[name.replace("input_ids", "inputs_embeds")] = table[arguments.pop(name)]

@@ -112,7 +112,7 @@ class Case:
     @property
     def opens(self) -> bool:
         """Whether a mask rule shows more than the limits allow."""
-        return any(rule.part.opens for plan in self.blueprint.last.layers for rule in plan.mask)  # type: ignore[attr-defined]
+        return any(rule.part.opens for plan in self.blueprint.last.layers for rule in plan.mask)
 
     @property
     def needs(self) -> frozenset[str]:

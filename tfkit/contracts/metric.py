@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import Broken, contract, expect
 from tfkit.core.errors import UsageError
+from tfkit.core.slots import MetricPart
 from tfkit.recipe.rules import OF_OBJECTIVES
 from tfkit.training.metric import Metric
 
@@ -33,13 +34,14 @@ def sampled(metric: Metric) -> tuple[Sequence[str], Sequence[str]]:
 
 def reads(kind: str) -> Callable[[Case], bool]:
     """Whether a metric is computed from losses, or from texts."""
-    return lambda case: getattr(case.part, "reads", None) == kind
+    return lambda case: issubclass(case.part, MetricPart) and case.part.reads == kind
 
 
 @contract("it says whether it reads a loss or texts, and refuses the other", "built", slots=METRIC)
 def check_reads(case: Case) -> None:
     """Ask it for both."""
-    metric, kind = case.config.build(), getattr(case.part, "reads", None)
+    metric: Metric = case.config.build()
+    kind = metric.reads
     expect(kind in ("loss", "text"), f'it says reads = {kind!r}; say "loss" or "text"')
     asked = metric.measures()
     known = ", ".join(OF_OBJECTIVES)

@@ -52,7 +52,7 @@ class Trial:
     def model(self) -> Model:
         """A model that it can train."""
         model = small_model(
-            self.objective.reads, self.objective.heads[0], self.tokenizer.vocab_size, self.objective.beside
+            self.objective.reads or "causal", self.objective.heads[0], self.tokenizer.vocab_size, self.objective.beside
         )
         self.objective.attach(model)
         return model
@@ -62,9 +62,8 @@ class Trial:
 def check_says_what_it_reads(case: Case) -> None:
     """`reads`, `fields` and `heads` of the class."""
     part: Any = case.part
-    reads = getattr(part, "reads", None)
-    expect(reads in TOPOLOGY, f"it says reads = {reads!r}; say one of {', '.join(TOPOLOGY)}")
-    expect(getattr(part, "fields", ()), 'it says no fields of a corpus; say  fields = ("text",)  or the like')
+    expect(part.reads in TOPOLOGY, f"it says reads = {part.reads!r}; say one of {', '.join(TOPOLOGY)}")
+    expect(part.fields, 'it says no fields of a corpus; say  fields = ("text",)  or the like')
     expect(part.heads, "it says no heads whose loss it can take")
 
 

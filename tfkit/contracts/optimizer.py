@@ -115,7 +115,7 @@ def check_decay(case: Case) -> None:
     for _ in range(3):
         trial.optimizer.step()
     decayed = sorted(trial.moved(before) & spared)
-    if not getattr(case.config, "decay_norms_and_biases", False):
+    if not case.config.spelled().get("decay_norms_and_biases"):
         expect(not decayed, f"without a gradient {', '.join(decayed[:3])} shrinks: norms and biases take no decay")
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from tfkit.core.component import Config
 from tfkit.core.shape import Shape, Side
+from tfkit.core.slots import EmbeddingPart, HeadPart, MaskPart, ModelPart, PositionPart, ResidualPart, SublayerPart
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class SublayerPlan:
     """One sublayer: its name in the layer (`attention`, `feedforward_2`), its part, and a norm of its own or None."""
 
     name: str
-    config: Config
+    config: SublayerPart.Config
     norm: Config | None
     memory: bool = False  # attends to the memory
 
@@ -26,13 +27,13 @@ class SublayerPlan:
 class LayerPlan:
     """One layer, or all that equal it. `position` is None where the stack's own position serves the layer."""
 
-    residual: Config
+    residual: ResidualPart.Config
     sublayers: tuple[SublayerPlan, ...]
     norm: Config | None
     dropout: float
-    mask: tuple[Config, ...]
+    mask: tuple[MaskPart.Config, ...]
     causal: bool
-    position: tuple[Config, ...] | None = None
+    position: tuple[PositionPart.Config, ...] | None = None
     num_heads: int | None = None  # of its self-attentions, where they agree
     shared: bool = False  # one set of weights for all layers of its pattern entry
 
@@ -47,7 +48,7 @@ class LayerPlan:
 
     def shares(self) -> bool:
         """Whether any weights of this layer serve other layers too."""
-        return self.shared or any(getattr(sublayer.config, "shared", False) for sublayer in self.sublayers)
+        return self.shared or any(sublayer.config.shared for sublayer in self.sublayers)
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,14 @@ class StackPlan:
     d_model: int
     vocab_size: int | None
     max_length: int | None
-    embedding: Config | None
-    position: tuple[Config, ...]
+    embedding: EmbeddingPart.Config | None
+    position: tuple[PositionPart.Config, ...]
     layers: tuple[LayerPlan, ...]
     order: tuple[int, ...]
     entries: tuple[int, ...]
     final_norm: Config | None
     final_dropout: float
-    mask: tuple[Config, ...] = ()
+    mask: tuple[MaskPart.Config, ...] = ()
     memory_width: int | None = None
     other_depth: int = 0
 
@@ -112,12 +113,13 @@ class StackPlan:
     @property
     def reads_vectors(self) -> bool:
         """Whether it reads vectors, and has no token table to look ids up in."""
-        return self.embedding is None or self.embedding.reads(self.shape()) is not None  # type: ignore[attr-defined]
+        return self.embedding is None or self.embedding.reads(self.shape()) is not None
 
     @property
     def table_width(self) -> int | None:
         """The width of its token table, where it has one."""
-        return None if self.reads_vectors else self.embedding.table_width(self.shape())  # type: ignore[union-attr]
+        embedding = self.embedding
+        return None if embedding is None or self.reads_vectors else embedding.table_width(self.shape())
 
     @property
     def caches(self) -> bool:
@@ -145,11 +147,11 @@ class StackPlan:
 class Blueprint:
     """A whole model: its topology, its stacks, its heads and how it is initialised."""
 
-    type: Config
+    type: ModelPart.Config
     encoder: StackPlan | None
     decoder: StackPlan | None
-    head: Config | None
-    heads: tuple[tuple[str, Config], ...]
+    head: HeadPart.Config | None
+    heads: tuple[tuple[str, HeadPart.Config], ...]
     init: Config
     shared_embedding: bool = False
     special_ids: tuple[tuple[str, int], ...] = ()
@@ -167,10 +169,10 @@ class Blueprint:
             raise ValueError("a blueprint has at least one stack")
         return stack
 
-    def read_by(self, head: Config) -> StackPlan:
+    def read_by(self, head: HeadPart.Config) -> StackPlan:
         """The stack that `head` reads."""
-        side = getattr(head, "reads", None)
-        stack = self.last if side is None else getattr(self, side)
+        side = head.reads
+        stack = self.last if side is None else self.encoder if side == "encoder" else self.decoder
         if stack is None:
             raise ValueError(f"a head reads the {side}, which this model does not have")
         return stack

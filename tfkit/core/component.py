@@ -14,7 +14,7 @@ is typed by its slot: `Annotated[Config, Slot("feedforward")]` asks the registry
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -117,19 +117,21 @@ class Component:
     example: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give a part without options of its own a Config of its own, so that `config.part` is never ambiguous."""
+        """Give every part a Config of its own, so that `config.part` is never ambiguous.
+
+        It has the options of the classes that the part extends, also where its own extends tfkit.Config.
+        """
         super().__init_subclass__(**kwargs)
-        own = cls.__dict__.get("Config")
+        own = vars(cls).get("Config")
+        inherited = [base.Config for base in cls.__bases__ if issubclass(base, Component)]
         if own is None:
-            parent = cls.Config
-            namespace = {
-                "__module__": cls.__module__,
-                "__qualname__": f"{cls.__qualname__}.Config",
-                "__doc__": parent.__doc__,
-            }
-            cls.Config = type("Config", (parent,), namespace)
+            names: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
+            cls.Config = _joined(inherited, names | {"__doc__": inherited[0].__doc__})
         elif not (isinstance(own, type) and issubclass(own, Config)):
             raise TypeError(f"{cls.__qualname__}.Config must be a subclass of tfkit.Config, got {own!r}")
+        elif not all(issubclass(own, config) for config in inherited):
+            names = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__}
+            cls.Config = _joined([own, *inherited], names)
         cls.Config.part = cls
 
     @classmethod
@@ -141,6 +143,16 @@ class Component:
     def adopt(cls, slot: str, name: str) -> None:
         """Take the slot and the name it is registered under."""
         cls.part_slot, cls.part_name = slot, name
+
+
+def _joined(configs: Sequence[type[Config]], names: dict[str, Any]) -> type[Config]:
+    """A Config with the options of all of them."""
+    bases = [
+        config
+        for place, config in enumerate(configs)
+        if not any(issubclass(other, config) for other in (*configs[:place], *configs[place + 1 :]) if other != config)
+    ]
+    return type("Config", tuple(dict.fromkeys(bases)), names)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,14 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from tfkit.core.slots import MaskPart, PositionPart
 
 
 @dataclass(frozen=True)
@@ -29,23 +32,6 @@ class Inputs:
 
 
 ALL = 2**40  # more keys than any text has
-
-
-class Rule(Protocol):
-    """A mask rule: True = may look. `query` is [batch|1 query 1], `key` [batch|1 1 key]: places in the sequence.
-
-    A limit that says how far it reaches takes [batch|1 tile query 1] and [batch|1 tile 1 key] too. One that
-    `counts_texts` is asked about places counted from the first token of the text that they belong to.
-    """
-
-    opens: bool
-    marks: bool
-    counts_texts: bool
-    aligned: int | None
-
-    def reach(self) -> tuple[int, int] | None: ...
-
-    def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +65,7 @@ class Reach:
     aligned: int | None = None
 
 
-def looks_back(rules: Sequence[Rule]) -> int | None:
+def looks_back(rules: Sequence[MaskPart]) -> int | None:
     """How many keys before itself a query sees at most; None where there is no end, or something opens more."""
     if any(rule.opens for rule in rules):
         return None
@@ -96,7 +82,7 @@ class Visibility:
     whatever the span begins with.
     """
 
-    rules: Sequence[Rule]
+    rules: Sequence[MaskPart]
     span: Span
     inputs: Inputs = field(default_factory=Inputs)
     real: Tensor | None = None  # [batch place], True = a real token
@@ -110,7 +96,7 @@ class Visibility:
     def is_causal(self) -> bool:
         """Exactly the causal triangle over the whole sequence, and nothing besides: kernels have a fast path for it."""
         plain = self.real is None and self.segments is None and self.span.past == 0
-        return plain and len(self.rules) == 1 and getattr(self.rules[0], "triangle", False)
+        return plain and len(self.rules) == 1 and self.rules[0].triangle
 
     @property
     def is_full(self) -> bool:
@@ -125,11 +111,11 @@ class Visibility:
         last_only = self.span.queries == 1 and self.span.past == self.span.keys - 1
         return all(last_only and self._shows_past(rule) for rule in self.rules)
 
-    def _shows_past(self, rule: Rule) -> bool:
+    def _shows_past(self, rule: MaskPart) -> bool:
         """Whether a rule shows a query all keys before it that there are: a window, once the others are forgotten."""
-        if getattr(rule, "triangle", False):
+        if rule.triangle:
             return True
-        end = rule.reach() if getattr(rule, "solid", False) else None
+        end = rule.reach() if rule.solid else None
         return end is not None and end[0] >= self.span.past - self.span.first
 
     def dense(self) -> Tensor | None:
@@ -146,7 +132,7 @@ class Visibility:
         """
         if self._seen is None:
             dense = self.dense()
-            triangle = all(getattr(rule, "triangle", False) for rule in self.rules)
+            triangle = all(rule.triangle for rule in self.rules)
             if dense is None or (triangle and self.real is None and self.segments is None):
                 self._seen = dense, None  # a token always sees itself
             else:
@@ -220,7 +206,7 @@ class Visibility:
                 visible = visible | self._asked(rule, query, key) if rule.opens else visible
         return visible
 
-    def _asked(self, rule: Rule, query: Tensor, key: Tensor) -> Tensor:
+    def _asked(self, rule: MaskPart, query: Tensor, key: Tensor) -> Tensor:
         starts = self.starts() if rule.counts_texts else None
         if starts is not None:
             query, key = query - at(starts, query), key - at(starts, key)
@@ -249,16 +235,6 @@ def _every(masks: Sequence[Tensor]) -> Tensor | None:
     return result
 
 
-class Positioned(Protocol):
-    """A position part: four hooks, each doing nothing unless the part says otherwise."""
-
-    def embed(self, positions: Tensor) -> Tensor | None: ...
-    def rotation(self, positions: Tensor, dim: int) -> Any | None: ...
-    def rotation_within(self, positions: Tensor, lengths: Tensor, dim: int) -> Any | None: ...
-    def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor | None: ...
-    def temperature(self, positions: Tensor) -> Tensor | None: ...
-
-
 @dataclass(eq=False)
 class Placement:
     """What the position parts of a layer say about this call's positions, each thing made once and kept.
@@ -268,7 +244,7 @@ class Placement:
     `moves`; `counted` are the positions among real tokens alone, padding at -1, for parts that skip padding.
     """
 
-    parts: Sequence[Positioned]
+    parts: Sequence[PositionPart]
     query: Tensor
     key: Tensor
     lengths: tuple[Tensor, Tensor] | None = None
@@ -277,9 +253,9 @@ class Placement:
     _kept: dict[object, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.moves = any(getattr(part, "moves", False) for part in self.parts)
+        self.moves = any(part.moves for part in self.parts)
 
-    def of(self, parts: Sequence[Positioned]) -> Placement:
+    def of(self, parts: Sequence[PositionPart]) -> Placement:
         """The same positions, as other parts see them."""
         return Placement(parts, self.query, self.key, self.lengths, self.counted)
 
@@ -298,9 +274,9 @@ class Placement:
             self._kept[dim, of_keys] = found[0] if found else None
         return self._kept[dim, of_keys]
 
-    def _rotation(self, part: Positioned, dim: int, side: int) -> Any | None:
+    def _rotation(self, part: PositionPart, dim: int, side: int) -> Any | None:
         positions = self._seen_by(part)[side]
-        if self.lengths is None or not getattr(part, "moves", False):
+        if self.lengths is None or not part.moves:
             return part.rotation(positions, dim)
         return part.rotation_within(positions, self.lengths[side], dim)
 
@@ -320,9 +296,9 @@ class Placement:
         temperature: Tensor | None = self._kept["temperature"]
         return temperature
 
-    def _seen_by(self, part: Positioned) -> tuple[Tensor, Tensor]:
+    def _seen_by(self, part: PositionPart) -> tuple[Tensor, Tensor]:
         """The positions of queries and of keys as a part counts them."""
-        if self.counted is not None and getattr(part, "skips_padding", False):
+        if self.counted is not None and part.skips_padding:
             return self.counted
         return self.query, self.key
 

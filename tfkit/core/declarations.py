@@ -10,6 +10,7 @@ from tfkit.core.capabilities import CAPABILITIES, CONTRACTS, INPUTS
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import base_of, is_shipped, nearest, origin
+from tfkit.core.slots import FACTS
 
 # what is declared as a set of words -> the words that there are, and what one of them is called
 WORDS: dict[str, tuple[Collection[str], str]] = {
@@ -26,7 +27,7 @@ def check_class(slot: str, part: Any) -> None:
     wanted = f"a part of the slot '{slot}' is a class that extends {name} of {module}"
     if not isinstance(part, type):
         raise UsageError(f"{getattr(part, '__qualname__', repr(part))} is no class; {wanted}")
-    if not issubclass(part, Component):
+    if not issubclass(part, FACTS.get(slot, Component)):
         raise UsageError(f"{origin(part)} is no part; {wanted}")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
+from tfkit.core.slots import HeadPart, ObjectivePart, TokenizerPart
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class RecipeFacts:
     """
 
     blueprint: Blueprint | None = None
-    objective: Config | None = None
-    tokenizer: Config | None = None
+    objective: ObjectivePart.Config | None = None
+    tokenizer: TokenizerPart.Config | None = None
     reads_data: bool = False
     longest: Longest | None = None
     packed: bool = False
@@ -39,19 +40,17 @@ class RecipeFacts:
 
     def token(self, role: str) -> bool | None:
         """Whether there is a special token of that role; None where only a file can say."""
-        has = getattr(self.tokenizer, "has", None)
-        return None if has is None else has(role)
+        return None if self.tokenizer is None else self.tokenizer.has(role)
 
     def token_id(self, role: str) -> int | None:
         """The id of the special token of that role; None where there is none, or only a file can say."""
-        id_of = getattr(self.tokenizer, "id_of", None)
-        return None if id_of is None else id_of(role)
+        return None if self.tokenizer is None else self.tokenizer.id_of(role)
 
     def lacks(self, *roles: str) -> list[str]:
         """Those of the roles that no special token will have."""
         return [role for role in roles if self.token(role) is False]
 
-    def head(self, name: str | None) -> Config | None:
+    def head(self, name: str | None) -> HeadPart.Config | None:
         """The model's head, or the one called `name` among its `heads`."""
         if self.blueprint is None:
             return None

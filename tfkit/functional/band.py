@@ -115,7 +115,7 @@ class Band:
     def _causal(self, mask: Visibility) -> Shown | None:
         """The triangle of each tile, where there is nothing else to hide."""
         others = [rule for rule in mask.rules if rule.aligned != self.tiles.block]
-        if self.tiles.width > self.tiles.block or len(others) != 1 or not getattr(others[0], "triangle", False):
+        if self.tiles.width > self.tiles.block or len(others) != 1 or not others[0].triangle:
             return None
         square = torch.ones(1, self.tiles.block, self.tiles.block, dtype=torch.bool, device=mask.span.device)
         return None if mask.real is not None or mask.segments is not None else Shown(square.tril(), is_causal=True)

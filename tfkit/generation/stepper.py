@@ -163,7 +163,7 @@ def most_positions(model: Model, side: str) -> int | None:
     """How many tokens the positions of a stack can tell apart; None: any number (learned positions have a bound)."""
     stack = model.stack(side)
     parts = [*stack.position, *(part for layer in stack.layers for part in layer.position)]  # type: ignore[union-attr]
-    bounds = [part.length for part in parts if isinstance(getattr(part, "length", None), int)]
+    bounds = [part.length for part in parts if part.length is not None]
     return min(bounds, default=None)
 
 

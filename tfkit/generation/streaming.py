@@ -25,9 +25,8 @@ def check_stream(strategy: Strategy, search: Search) -> None:
             f"generate.strategy: {strategy.part_name} knows its text only at the end, so that it cannot be streamed; "
             "leave the stream out, or say greedy or sample"
         )
-    number = getattr(strategy.config, "n_best", 1)
-    if number != 1:
-        raise UsageError(f"generate.strategy: a stream is one text, and n_best asks for {number}")
+    if strategy.texts_returned != 1:
+        raise UsageError(f"generate.strategy: a stream is one text, and n_best asks for {strategy.texts_returned}")
 
 
 def told(strategy: Strategy, search: Search) -> Generator[int | Candidate, None, None]:

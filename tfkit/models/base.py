@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.component import Component, Config
+from tfkit.core.component import Config
 from tfkit.core.context import Inputs
 from tfkit.core.errors import UsageError
-from tfkit.core.shape import Side
+from tfkit.core.slots import HeadPart, ModelPart
 from tfkit.models.call import Call, check_needed
 from tfkit.models.stack import Stack
 from tfkit.models.state import DecodeState
@@ -33,13 +31,8 @@ class ModelOutput:
 torch.export.register_dataclass(ModelOutput)
 
 
-class Model(Component, nn.Module):
+class Model(ModelPart, nn.Module):
     """Base of the topologies; `blueprint` says what it is made of."""
-
-    # the stacks of this topology, each with whether it hides the future unless a recipe says otherwise
-    sides: ClassVar[Mapping[Side, bool]] = {}
-    # whether a decoder beside an encoder reads it by cross-attention and in no other way
-    joined_by_cross_attention: ClassVar[bool] = True
 
     def __init__(self, config: Config, blueprint: Blueprint) -> None:
         super().__init__()
@@ -66,7 +59,7 @@ class Model(Component, nn.Module):
         special = {"global_attention_mask": inputs.global_attention_mask, "prefix_length": inputs.prefix_length}
         check_needed(self.special_inputs, special)
 
-    def _build_head(self, config: Config) -> nn.Module:
+    def _build_head(self, config: HeadPart.Config) -> nn.Module:
         plan = self.blueprint.read_by(config)
         head: nn.Module = config.build(plan.shape(plan.num_layers), self.stack(plan.side).embedding)
         return head
@@ -111,9 +104,9 @@ class Reading:
     until: int | None = None
 
     @classmethod
-    def of(cls, head: Config | None) -> Reading:
+    def of(cls, head: HeadPart.Config | None) -> Reading:
         """What the options of a head say."""
-        return cls(getattr(head, "reads", None) == "encoder", getattr(head, "until", None))
+        return cls() if head is None else cls(head.reads == "encoder", head.end_token())
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Layer(nn.Module):
         super().__init__()
         shape = stack.shape(index, plan)
         self.residual = plan.residual.build(shape)
-        self.branch_scale: float = getattr(plan.residual, "branch_scale", 1.0)
+        self.branch_scale = plan.residual.branch_scale
         self.init_gain = self.residual.init_gain(plan.residual, shape)
         self.names = tuple(sublayer.name for sublayer in plan.sublayers)
         self.reads_memory = frozenset(sublayer.name for sublayer in plan.sublayers if sublayer.memory)
@@ -75,5 +75,5 @@ class Layer(nn.Module):
 def _norms(plan: LayerPlan) -> dict[str, Config | None]:
     """The layer's norms by name: the layout says which there are, a sublayer may have its own."""
     own = {sublayer.name: sublayer.norm for sublayer in plan.sublayers}
-    names = plan.residual.part.norm_names([sublayer.name for sublayer in plan.sublayers])  # type: ignore[attr-defined]
+    names = plan.residual.part.norm_names([sublayer.name for sublayer in plan.sublayers])
     return {name: plan.norm if sublayer is None else own[sublayer] for name, sublayer in names.items()}

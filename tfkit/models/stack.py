@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import StackPlan
 from tfkit.core.component import Config
-from tfkit.core.context import Context, Inputs, Placement, Positioned, Rule, Span, Visibility, looks_back
+from tfkit.core.context import Context, Inputs, Placement, Span, Visibility, looks_back
 from tfkit.core.errors import UsageError
+from tfkit.core.slots import MaskPart, PositionPart
 from tfkit.functional.dropout import Dropout
 from tfkit.models.call import Call
 from tfkit.models.layer import Layer
@@ -27,10 +28,10 @@ class Kind:
     layers' own, made once for all of them; None where there are none, or where each layer has parts `with_weights`.
     """
 
-    rules: Sequence[Rule]
+    rules: Sequence[MaskPart]
     keeps: int | None
     twin: int
-    position: Sequence[Positioned] | None = None
+    position: Sequence[PositionPart] | None = None
     with_weights: bool = False
 
 
@@ -45,12 +46,12 @@ class Facts:
     lengths: Tensor | None  # of the text that each token belongs to, [batch|1 place|1], where some position moves
     counted: Tensor | None  # positions among real tokens alone, where some part skips padding
 
-    def visibility(self, rules: Sequence[Rule], first: int, inputs: Inputs) -> Visibility:
+    def visibility(self, rules: Sequence[MaskPart], first: int, inputs: Inputs) -> Visibility:
         """Who may look at whom, of the keys at places from `first` on."""
         segments = None if self.segments is None else (self.segments[:, self.span.past :], self.segments)
         return Visibility(rules, replace(self.span, first=first), inputs, self.real, segments)
 
-    def placement(self, parts: Sequence[Positioned], first: int) -> Placement:
+    def placement(self, parts: Sequence[PositionPart], first: int) -> Placement:
         """What position parts say of the queries, and of the keys at places from `first` on."""
         lengths = None if self.lengths is None else self._sides(self.lengths, first)
         counted = None if self.counted is None else self._sides(self.counted, first)
@@ -69,21 +70,21 @@ class Stack(nn.Module):
         shape = plan.shape()
         self.plan = plan
         self.embedding = None if plan.embedding is None else plan.embedding.build(shape)
-        width = plan.d_model if plan.embedding is None else plan.embedding.width(shape)  # type: ignore[attr-defined]
+        width = plan.d_model if plan.embedding is None else plan.embedding.width(shape)
         self.position = nn.ModuleList(part.build(replace(shape, d_model=width)) for part in plan.position)
         self.layers = nn.ModuleList(_build_layers(plan))
         self.final_norm = nn.Identity() if plan.final_norm is None else plan.final_norm.build(shape)
         self.final_dropout = Dropout(plan.final_dropout)
-        self._stack_parts: list[Positioned] = list(self.position)  # type: ignore[arg-type]
+        self._stack_parts: list[PositionPart] = list(self.position)  # type: ignore[arg-type]
         self._kinds: list[Kind] = []
         for index in range(len(plan.layers)):
             self._kinds.append(self._kind(plan, index))
         self._order = plan.order
         self.needs = plan.needs  # inputs of a call that some part reads
         self._without = {name: plan.without(name) for name in ("padding", "packing")}
-        self._moving = [part for part in self.modules() if getattr(part, "moves", False)]
+        self._moving = [part for part in self.modules() if isinstance(part, PositionPart) and part.moves]
         self.moves = bool(self._moving)  # whether what positions say changes as a text grows
-        self._skips_padding = any(getattr(part, "skips_padding", False) for part in self.modules())
+        self._skips_padding = any(isinstance(part, PositionPart) and part.skips_padding for part in self.modules())
 
     def forward(self, call: Call) -> Tensor:
         """[batch time] ids or [batch time width] vectors -> hidden states [batch time d_model]."""
@@ -216,12 +217,12 @@ class Stack(nn.Module):
     def passes_over(self) -> bool:
         """Whether padding may stand between the tokens of a text too: nobody counts places but to see the past."""
         sublayers = [sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers]
-        plain = all(getattr(rule, "triangle", False) for kind in self._kinds for rule in kind.rules)
+        plain = all(rule.triangle for kind in self._kinds for rule in kind.rules)
         return plain and all({"masks", "padding"} <= part.capabilities for part in sublayers)
 
     def lasts(self, before: Tensor, after: Tensor) -> bool:
         """Whether what positions said of texts of `before` tokens [rows] still holds when they have `after`."""
-        return all(bool((part.regime(before) == part.regime(after)).all()) for part in self._moving)  # type: ignore[operator]
+        return all(bool((part.regime(before) == part.regime(after)).all()) for part in self._moving)
 
 
 def _named(config: Config) -> str:
@@ -263,7 +264,7 @@ def _build_layers(plan: StackPlan) -> list[Layer]:
         layer = Layer(layer_plan, plan, index)
         whole[entry] = layer
         for sublayer in layer_plan.sublayers:
-            if getattr(sublayer.config, "shared", False):
+            if sublayer.config.shared:
                 layer.add_module(sublayer.name, parts.setdefault((entry, sublayer.name), getattr(layer, sublayer.name)))
         layers.append(layer)
     return layers

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.component import Config
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, by_place
+from tfkit.core.slots import ObjectivePart, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.sizes import Vocabulary
@@ -49,7 +49,7 @@ class Recipe:
     text: str | None
     file: Path | None
     data: Data | None
-    objective: Config | None
+    objective: ObjectivePart.Config | None
     train: Train
     generate: Generate
     imports: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class Recipe:
     @property
     def vocabulary_bound(self) -> int | None:
         """The largest vocabulary that the tokenizer's settings allow, None where they do not say."""
-        return None if self.data is None else getattr(self.data.tokenizer, "vocabulary_bound", None)
+        return None if self.data is None else self.data.tokenizer.vocabulary_bound
 
     def fault(self, path: str, message: str) -> Fault:
         """What is wrong with the value at `path`, at its place or that of the nearest above it."""
@@ -227,7 +227,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     _check_version(root.get("tfkit"), composed.root, faults)
     data = _section(given(root, "data"), Data, faults)
     said = given(root, "objective")
-    objective = None if said is None else Preparer(faults).config(said, "objective")
+    objective = None if said is None else of_kind(Preparer(faults).config(said, "objective"), ObjectivePart.Config)
     nothing = replace(composed.root, value={}, path="")
     train = _section(given(root, "train") or nothing, Train, faults) or Train()
     generate = _section(given(root, "generate") or nothing, Generate, faults) or Generate()
@@ -263,7 +263,7 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
     """
     root = mapping(recipe.root)
     tokenizer, corpora = data_parts(given(root, "data"))
-    vocabulary = Vocabulary(getattr(tokenizer, "vocabulary_bound", None))
+    vocabulary = Vocabulary(None if tokenizer is None else tokenizer.vocabulary_bound)
     resolver = ModelResolver(root["model"], faults, vocabulary)
     blueprint = resolver.resolve()
     for node in vocabulary.asked if given(root, "data") is None else ():

@@ -15,6 +15,7 @@ from tfkit.core.component import Component, Slot
 from tfkit.core.describe import Kind, kinds, kinds_of
 from tfkit.core.options import PathMark
 from tfkit.core.registry import REGISTRY
+from tfkit.core.slots import CorpusPart, ObjectivePart
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.rules import refusal
 from tfkit.recipe.views.resolved import scalar
@@ -89,10 +90,9 @@ def _heads(part: Any) -> Data:
 
 def _topology(part: Part) -> str:
     """The topology that the part is used with; a decoder, where it does not matter."""
-    reads = getattr(part, "reads", None)
-    if part.part_slot == "objective" and reads is not None:
-        return TOPOLOGIES[reads]
-    return "encoder_decoder" if "target" in getattr(part, "fields", ()) else "decoder"
+    if issubclass(part, ObjectivePart) and part.reads is not None:
+        return TOPOLOGIES[part.reads]
+    return "encoder_decoder" if issubclass(part, CorpusPart) and "target" in part.fields else "decoder"
 
 
 def _corpus(topology: str) -> str:

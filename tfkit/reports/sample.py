@@ -95,9 +95,7 @@ class WeightSets:
     def shares(self, kind: int, name: str) -> bool:
         """Whether layers of that kind and of one pattern entry have their part `name` in common."""
         layer = self.plan.layers[kind]
-        return layer.shared or any(
-            getattr(sublayer.config, "shared", False) for sublayer in layer.sublayers if sublayer.name == name
-        )
+        return layer.shared or any(sublayer.config.shared for sublayer in layer.sublayers if sublayer.name == name)
 
 
 def weight_sets(plan: StackPlan) -> WeightSets:
@@ -113,7 +111,7 @@ def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
     inputs: dict[str, Tensor] = {}
     for plan in blueprint.stacks():
         prefix = "decoder_" if paired and plan.side == "decoder" else ""
-        width = plan.d_model if plan.embedding is None else plan.embedding.reads(plan.shape())  # type: ignore[attr-defined]
+        width = plan.d_model if plan.embedding is None else plan.embedding.reads(plan.shape())
         if width is not None:
             vectors = torch.empty(batch, length, width, dtype=dtype, device="meta")
             inputs[f"{prefix}inputs_embeds"] = vectors.requires_grad_()

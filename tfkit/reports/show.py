@@ -84,7 +84,7 @@ def _outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, An
 def _layer_configs(layer: LayerPlan) -> dict[str, Any]:
     """The parts of a layer, by name."""
     own = {sublayer.name: sublayer.norm for sublayer in layer.sublayers}
-    places = layer.residual.part.norm_names(list(own))  # type: ignore[attr-defined]
+    places = layer.residual.part.norm_names(list(own))
     norms = {name: layer.norm if sublayer is None else own[sublayer] for name, sublayer in places.items()}
     sublayers = {sublayer.name: sublayer.config for sublayer in layer.sublayers}
     return {"residual": layer.residual, **sublayers, **norms, "position": layer.position}

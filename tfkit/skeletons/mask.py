@@ -15,7 +15,7 @@ class MyPart(Mask):
     """A token sees those less than `every` away, and each `every`-th token of the text."""
 
     # The options of the part, as a recipe writes them: {type: my_part, every: 8}. Add yours here.
-    class Config(tfkit.Config):
+    class Config(Mask.Config):
         every: int = Field(8, ge=1, description="distance between the tokens that all may see")
 
     # A limit hides what it does not show; with `opens = True` the rule shows what limits have hidden. A limit that

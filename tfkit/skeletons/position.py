@@ -15,7 +15,7 @@ class MyPart(Position):
     """scores - strength * log(1 + |query position - key position|)."""
 
     # The options of the part, as a recipe writes them: {type: my_part, strength: 2}. Add yours here.
-    class Config(tfkit.Config):
+    class Config(Position.Config):
         strength: float = Field(1.0, ge=0, description="how much a distant key loses")
 
     config: Config

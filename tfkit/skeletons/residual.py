@@ -16,7 +16,7 @@ class MyPart(Residual):
     """x = x + scale * Dropout(Sublayer(Norm(x)))."""
 
     # The options of the part, as a recipe writes them: {type: my_part, scale: 0.5}. Add yours here.
-    class Config(tfkit.Config):
+    class Config(Residual.Config):
         scale: float = Field(0.5, description="factor on what a sublayer adds")
 
     final_norm = True  # the stack ends in a norm, since the stream itself is never normalised

@@ -139,7 +139,7 @@ def fill_vectors(model: Model, tokenizer: Tokenizer, reporter: Reporter) -> None
     """Put pretrained vectors into the token tables whose embedding names a file of them."""
     done: set[str] = set()
     for plan in model.blueprint.stacks():
-        path = getattr(plan.embedding, "vectors", None)
+        path = None if plan.embedding is None else plan.embedding.vectors_file()
         if path is None or (model.blueprint.shared_embedding and path in done):
             continue
         done.add(path)

@@ -143,7 +143,7 @@ def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: tuple[
 
 def _check_classes(blueprint: Blueprint, objective: Objective, split: Split) -> None:
     """Raise DataError where the head that the objective trains has fewer classes than there are labels."""
-    name = getattr(objective.config, "head", None)
+    name = objective.config.trained_head()
     head = blueprint.head if name is None else dict(blueprint.heads).get(name)
     split.check_classes(head, "model.head" if name is None else f"model.heads.{name}")
 

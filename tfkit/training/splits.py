@@ -11,6 +11,7 @@ import numpy as np
 
 from tfkit.core.component import Config
 from tfkit.core.errors import DataError, ExampleError, UsageError
+from tfkit.core.slots import HeadPart, TokenizerPart
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.settings.sections import Batch
@@ -70,9 +71,9 @@ class Split:
         """The tokens of the largest item."""
         return int(np.asarray(self.objective.lengths(items)).max())
 
-    def check_classes(self, head: Config | None, path: str) -> None:
+    def check_classes(self, head: HeadPart.Config | None, path: str) -> None:
         """Raise DataError where the examples have more labels than a head has classes."""
-        classes = getattr(head, "num_classes", None)
+        classes = None if head is None else head.classes()
         if not isinstance(classes, int) or classes >= len(self.objective.labels):
             return
         seen: set[str] = set()
@@ -94,14 +95,11 @@ class Split:
                     raise ExampleError(number, str(error)) from None
 
 
-def learned_from(tokenizer: Config, train: Split) -> str:
+def learned_from(tokenizer: TokenizerPart.Config, train: Split) -> str:
     """Where the tokens come from, for a message."""
-    learns: bool = tokenizer.part.learns  # type: ignore[attr-defined]
-    return f"the tokenizer learned from {train.corpus.name()}" if learns else f"the tokenizer is {_file(tokenizer)}"
-
-
-def _file(tokenizer: Config) -> str:
-    return str(getattr(tokenizer, "path", f"'{tokenizer.part.part_name}'"))
+    if tokenizer.part.learns:
+        return f"the tokenizer learned from {train.corpus.name()}"
+    return f"the tokenizer is {tokenizer.told()}"
 
 
 def _too_large(size: int, most: int) -> str:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from tfkit.components.sublayer import Sublayer
 from tfkit.core import component
+from tfkit.core.slots import AttentionPart
 from tfkit.functional.growing import Growing
 
 
@@ -58,7 +59,7 @@ class KeyValueState:
         return self._held.bytes()
 
 
-class Attention(Sublayer):
+class Attention(Sublayer, AttentionPart):
     """Attends to its own input, or to `context.source` when that is given: self- and cross-attention are one part."""
 
     @classmethod

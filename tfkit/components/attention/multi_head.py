@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -96,6 +96,12 @@ class MultiHead(Attention):
         def width(self, shape: Shape) -> int:
             """Width of one query and key head."""
             return self.head_dim or shape.d_model // self.num_heads
+
+        def sees_nothing_at_will(self) -> bool:
+            return self.sinks
+
+        def axes(self, shape: Shape) -> Mapping[str, int]:
+            return {**super().axes(shape), "group": self.num_kv_heads or self.num_heads}
 
     capabilities = frozenset(OF_LAYERS)
     # the same number on every score of a row leaves softmax as it was

@@ -45,6 +45,15 @@ class Tokens(Embedding):
         vectors: RecipePath | None = Field(None, description="pretrained vectors: a word2vec or GloVe text file")
         frozen: bool = Field(False, description="the token table is not trained")
 
+        def num_segments(self) -> int:
+            return self.segments
+
+        def vectors_file(self) -> str | None:
+            return self.vectors
+
+        def is_shared(self) -> bool:
+            return self.shared
+
         def width(self, shape: Shape) -> int:
             return shape.d_model if self.project_tokens else self.table_width(shape)
 

@@ -81,7 +81,7 @@ class Experts(FeedForward):
         def _check_inner(self, option: str, config: component.Config, shape: Shape) -> Iterator[Problem]:
             if isinstance(config, Experts.Config):
                 yield Problem(option, "an expert has no experts of its own; name another feed-forward part")
-            if getattr(config, "shared", False):
+            if isinstance(config, FeedForward.Config) and config.shared:
                 yield Problem(f"{option}.shared", "weights are shared between layers by the option of the whole part")
             for problem in config.check(shape):
                 yield problem._replace(option=f"{option}.{problem.option}")
@@ -95,6 +95,9 @@ class Experts(FeedForward):
                 )
             if self.shared_gate and self.common() is None:
                 yield Problem("shared_gate", "there is no shared expert to gate; say num_shared or shared_expert")
+
+        def axes(self, shape: Shape) -> Mapping[str, int]:
+            return {"expert": self.num_experts}
 
         def common(self) -> component.Config | None:
             """What every token passes, None where there is no such thing."""

@@ -8,21 +8,19 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.core import component
 from tfkit.core.capabilities import TOKENWISE
-from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Dropout as DropoutRate
 from tfkit.core.shape import Shape
+from tfkit.core.slots import HeadPart
 from tfkit.functional.dropout import Dropout
 from tfkit.functional.loss import cross_entropy, linear_cross_entropy
 
 
-class Head(Component, nn.Module):
+class Head(HeadPart, nn.Module):
     """Reads hidden states [batch time d_model] and gives logits."""
 
-    class Config(component.Config):
-        reads: Literal["encoder", "decoder"] | None = Field(None, description="the stack it reads; none: the last one")
+    class Config(HeadPart.Config):
         dropout: DropoutRate = Field(0.0, description="dropout of its input")
 
     capabilities = TOKENWISE
@@ -47,6 +45,9 @@ class TokenHead(Head):
 
     class Config(Head.Config):
         tied: bool = Field(False, description="use the token table of the head's own stack as output weights")
+
+        def is_tied(self) -> bool:
+            return self.tied
 
     config: Config
     output: nn.Linear

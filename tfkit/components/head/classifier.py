@@ -12,6 +12,7 @@ from tfkit.components.head.pool import pool
 from tfkit.core.options import Activation, Classes, class_count
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
+from tfkit.core.slots import Pool
 
 
 @register("head", "classifier")
@@ -23,7 +24,7 @@ class Classifier(Head):
 
     class Config(Head.Config):
         num_classes: Classes = Field(description="classes; labels: as many as the training corpus has labels")
-        pool: Literal["first", "mean", "last"] = Field(
+        pool: Pool = Field(
             "first",
             description="what stands for the text: its first token, its last or the mean of all, padding left out",
         )
@@ -34,6 +35,15 @@ class Classifier(Head):
         independent: bool = Field(
             False, description="each class has a probability of its own (sigmoid), for texts of several; not to train"
         )
+
+        def pooling(self) -> Pool:
+            return self.pool
+
+        def classes(self) -> int | Literal["labels"]:
+            return self.num_classes
+
+        def has_independent_classes(self) -> bool:
+            return self.independent
 
     config: Config
 

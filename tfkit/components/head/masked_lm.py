@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.head.base import TokenHead
+from tfkit.core import component
 from tfkit.core.component import Problem
 from tfkit.core.options import Activation, Bias, Norm, Width, check_bias, check_norm, has_bias
 from tfkit.core.registry import register
@@ -36,6 +37,9 @@ class MaskedLM(TokenHead):
         bias: Bias | Literal["frozen"] = Field(
             True, description="biases: all, none, or of dense or output; frozen: both, and output's never trained"
         )
+
+        def table_norm(self) -> component.Config | None:
+            return self.norm
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.vocab_size is None:

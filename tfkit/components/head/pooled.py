@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from tfkit.core.component import Problem, Unlearnable
 from tfkit.core.options import Activation, NonNegativeInt, Width
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
+from tfkit.core.slots import Pool
 
 
 @register("head", "pooled")
@@ -25,7 +25,7 @@ class Pooled(Head):
     """
 
     class Config(Head.Config):
-        pool: Literal["first", "mean", "last"] = Field(
+        pool: Pool = Field(
             "first",
             description="what stands for the text: its first token, its last or the mean of all, padding left out",
         )
@@ -36,6 +36,12 @@ class Pooled(Head):
         activation: Activation | None = Field(None, description="after a dense layer (BERT: tanh); none: no activation")
         bias: bool = Field(True, description="a bias of the dense layer")
         normalized: bool = Field(False, description="divided by its length")
+
+        def pooling(self) -> Pool:
+            return self.pool
+
+        def end_token(self) -> int | None:
+            return self.until
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.normalized and (self.d_output or shape.d_model) == 1:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from einops import rearrange
 from pydantic import Field
 from torch import Tensor, nn
@@ -13,6 +11,7 @@ from tfkit.components.head.pool import pool
 from tfkit.core.options import Activation
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
+from tfkit.core.slots import Pool
 
 
 @register("head", "regression")
@@ -23,12 +22,15 @@ class Regression(Head):
     """
 
     class Config(Head.Config):
-        pool: Literal["first", "mean", "last"] = Field(
+        pool: Pool = Field(
             "first",
             description="what stands for the text: its first token, its last or the mean of all, padding left out",
         )
         activation: Activation | None = Field(None, description="after a dense layer before the output; none: neither")
         bias: bool = Field(True, description="biases of dense and output")
+
+        def pooling(self) -> Pool:
+            return self.pool
 
     config: Config
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -22,6 +24,9 @@ class TokenClassifier(Head):
         num_classes: Classes = Field(description="classes; labels: as many as the training corpus has tags")
         activation: Activation | None = Field(None, description="after a dense layer before the output; none: neither")
         bias: bool = Field(True, description="biases of dense and output")
+
+        def classes(self) -> int | Literal["labels"]:
+            return self.num_classes
 
     config: Config
 

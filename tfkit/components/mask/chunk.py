@@ -6,7 +6,6 @@ from pydantic import Field
 from torch import Tensor
 
 from tfkit.components.mask.base import Mask
-from tfkit.core import component
 from tfkit.core.context import Inputs
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
@@ -25,7 +24,7 @@ class Chunk(Mask):
     . . . . 1           . . . . 1
     """
 
-    class Config(component.Config):
+    class Config(Mask.Config):
         size: PositiveInt = Field(description="tokens of a chunk")
 
     config: Config

@@ -6,7 +6,6 @@ from pydantic import Field
 from torch import Tensor
 
 from tfkit.components.mask.base import Mask
-from tfkit.core import component
 from tfkit.core.context import ALL, Inputs
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
@@ -24,7 +23,7 @@ class Dilated(Mask):
     1 . 1 . 1           . . 1 . 1
     """
 
-    class Config(component.Config):
+    class Config(Mask.Config):
         dilation: PositiveInt = Field(description="every how many tokens one is seen; 1: all")
 
     config: Config

@@ -9,7 +9,6 @@ from einops import rearrange
 from torch import Tensor
 
 from tfkit.components.mask.base import Mask
-from tfkit.core import component
 from tfkit.core.component import Problem
 from tfkit.core.context import Inputs
 from tfkit.core.errors import UsageError
@@ -21,7 +20,7 @@ from tfkit.core.shape import Shape
 class GlobalTokens(Mask):
     """marked(query) or marked(key) (Beltagy et al. 2020, Longformer, arXiv 2004.05150)."""
 
-    class Config(component.Config):
+    class Config(Mask.Config):
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.causal:
                 yield Problem("", "global_tokens would show the future to a causal layer")

@@ -8,7 +8,6 @@ from pydantic import Field
 from torch import Tensor
 
 from tfkit.components.mask.base import Mask
-from tfkit.core import component
 from tfkit.core.component import Problem
 from tfkit.core.context import ALL, Inputs
 from tfkit.core.options import NonNegativeInt, PositiveInt
@@ -28,7 +27,7 @@ class Window(Mask):
     . . 1 1 1           . . . 1 1
     """
 
-    class Config(component.Config):
+    class Config(Mask.Config):
         size: PositiveInt | None = Field(
             None,
             description="keys seen: the last ones, itself included, if causal; else size // 2 each side and itself",

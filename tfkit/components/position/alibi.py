@@ -11,7 +11,6 @@ from pydantic import Field
 from torch import Tensor
 
 from tfkit.components.position.base import Position
-from tfkit.core import component
 from tfkit.core.component import Problem
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
@@ -39,7 +38,7 @@ def _powers(count: int) -> list[float]:
 class ALiBi(Position):
     """scores - slope_h * |query position - key position| (Press et al. 2021, arXiv 2108.12409)."""
 
-    class Config(component.Config):
+    class Config(Position.Config):
         between: Literal["below", "above"] = Field(
             "below",
             description="slopes of heads that are no power of two: those of the power below first (BLOOM); above: "

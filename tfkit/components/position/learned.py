@@ -21,7 +21,7 @@ from tfkit.core.shape import Shape
 class Learned(Position):
     """x_p + table[p + offset], the table learned (Gehring et al. 2017, arXiv 1705.03122)."""
 
-    class Config(component.Config):
+    class Config(Position.Config):
         offset: NonNegativeInt = Field(
             0, description="rows before that of position 0, never looked up (BART, RoBERTa: 2)"
         )
@@ -42,6 +42,7 @@ class Learned(Position):
                 )
 
     config: Config
+    length: int
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)

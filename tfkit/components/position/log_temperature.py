@@ -7,7 +7,6 @@ from pydantic import Field
 from torch import Tensor
 
 from tfkit.components.position.base import Position
-from tfkit.core import component
 from tfkit.core.options import NonNegativeInt, PositiveFloat, PositiveInt
 from tfkit.core.registry import register
 
@@ -16,7 +15,7 @@ from tfkit.core.registry import register
 class LogTemperature(Position):
     """scores of the query at p times 1 + beta * ln(1 + floor((p + offset) / length)) (Llama 4, 2025; Ministral 3)."""
 
-    class Config(component.Config):
+    class Config(Position.Config):
         beta: PositiveFloat = Field(0.1, description="how fast the factor grows")
         length: PositiveInt = Field(description="positions over which it stays, such as the longest text of training")
         offset: NonNegativeInt = Field(0, description="added to the position (Llama 4: 1)")

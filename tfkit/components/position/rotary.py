@@ -30,7 +30,7 @@ class Rotary(Position):
     `width` is the part of head_dim that turns; scores then depend on positions by their differences alone.
     """
 
-    class Config(component.Config):
+    class Config(Position.Config):
         theta: PositiveFloat = Field(10000.0, description="base of the angular frequencies")
         fraction: Annotated[float, Field(gt=0, le=1)] = Field(
             1.0, description="share of head_dim that turns, its first channels (GPT-NeoX: 0.25)"
@@ -53,6 +53,10 @@ class Rotary(Position):
             elif self.scaling is not None and 0 < width <= PROBED:
                 yield from self._check_scaling(self.scaling, width)
 
+        def temperature(self) -> float:
+            """The factor that a stretch puts on all scores."""
+            return 1.0 if self.scaling is None else self.scaling.temperature
+
         def _check_scaling(self, scaling: Scaling, width: int) -> Iterator[Problem]:
             """What is stretched is still a number for each pair: no root of theta 1, no list that is too short."""
             lengths = torch.tensor([1, 2**31])
@@ -71,7 +75,7 @@ class Rotary(Position):
 
     @classmethod
     def asks(cls, config: component.Config) -> frozenset[str]:
-        scaled = getattr(getattr(config, "scaling", None), "temperature", 1.0) != 1.0
+        scaled = isinstance(config, cls.Config) and config.temperature() != 1.0
         return cls.hooks() | ({"temperature"} if scaled else set())
 
     @property
@@ -94,7 +98,7 @@ class Rotary(Position):
         return Rotation(cosine, -sine if self.config.clockwise else sine, self.config.layout)
 
     def temperature(self, positions: Tensor) -> Tensor | None:
-        factor = getattr(self.config.scaling, "temperature", 1.0)
+        factor = self.config.temperature()
         return None if factor == 1.0 else torch.full_like(positions, factor, dtype=torch.float32)
 
     def _frequencies(self, dim: int, lengths: Tensor) -> Tensor:

@@ -36,6 +36,11 @@ class Scaling(BaseModel):
         """A factor on queries and keys alike, so that scores grow by its square."""
         return 1.0
 
+    @property
+    def temperature(self) -> float:
+        """A factor on all scores, those of channels that do not turn too."""
+        return 1.0
+
 
 def plain_frequencies(theta: float, width: int, device: torch.device) -> Tensor:
     """theta^(-2i / width) for each pair i, [pairs]; float64, so that far positions stay exact."""

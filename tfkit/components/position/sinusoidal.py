@@ -12,7 +12,6 @@ from pydantic import Field
 from torch import Tensor
 
 from tfkit.components.position.base import Position
-from tfkit.core import component
 from tfkit.core.component import Problem
 from tfkit.core.options import NonNegativeInt, PositiveFloat
 from tfkit.core.registry import register
@@ -26,7 +25,7 @@ class Sinusoidal(Position):
     With `offset`, p counts from there.
     """
 
-    class Config(component.Config):
+    class Config(Position.Config):
         base: PositiveFloat = Field(10000.0, description="ratio between the longest and the shortest wavelength")
         layout: Literal["interleaved", "halves"] = Field(
             "interleaved",

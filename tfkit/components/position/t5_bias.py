@@ -11,7 +11,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.position.base import Position
-from tfkit.core import component
 from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
 from tfkit.core.options import PositiveInt
@@ -27,7 +26,7 @@ class T5Bias(Position):
     max_distance. A stack that sees both ways has as many buckets for either direction.
     """
 
-    class Config(component.Config):
+    class Config(Position.Config):
         num_buckets: PositiveInt = Field(
             32, description="rows of the table, in a stack that sees both ways for both directions"
         )

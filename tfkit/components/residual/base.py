@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.core import component
 from tfkit.core.capabilities import TOKENWISE
-from tfkit.core.component import Component
 from tfkit.core.context import Context
-from tfkit.core.options import PositiveFloat
 from tfkit.core.shape import Shape
+from tfkit.core.slots import ResidualPart
 
 
 @dataclass(eq=False)  # a callable compared by value would be hashed by the compiler of torch 2.11
@@ -53,32 +50,16 @@ class Branch:
         return self.norms[f"{self.name}_output_norm"](x)
 
 
-class Residual(Component, nn.Module):
+class Residual(ResidualPart, nn.Module):
     """A layout; `forward` is the equation."""
 
     capabilities = TOKENWISE | {"cross_attention"}  # what a token is passes by the mix of a memory
-
-    class Config(component.Config):
-        branch_scale: PositiveFloat = Field(1.0, description="factor on what each sublayer adds (Granite)")
-
-    # whether a stack whose last layer has this layout ends in a norm
-    final_norm: ClassVar[bool] = False
 
     def __init__(self, config: component.Config, shape: Shape) -> None:
         super().__init__()
         self.config = config
         self.shape = shape
 
-    @classmethod
-    def norm_names(cls, sublayers: Sequence[str]) -> dict[str, str | None]:
-        """The layer's norms by name, each with the sublayer whose `<sublayer>_norm` option may replace it (or None)."""
-        return {f"{name}_norm": name for name in sublayers}
-
     def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
         """[batch time d_model] -> the same, through all branches."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
-
-    @classmethod
-    def init_gain(cls, config: component.Config, shape: Shape) -> float:
-        """A factor on the initial weights of values, outputs and feed-forward, where a paper asks for one."""
-        return 1.0

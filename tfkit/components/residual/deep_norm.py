@@ -43,5 +43,5 @@ class DeepNorm(Residual):
 
     @classmethod
     def init_gain(cls, config: component.Config, shape: Shape) -> float:
-        beta: float | None = getattr(config, "beta", None)
+        beta = config.beta if isinstance(config, cls.Config) else None
         return constants(shape)[1] if beta is None else beta

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError
 from tfkit.core.options import PositiveInt, RecipePath
+from tfkit.core.slots import CorpusPart
 from tfkit.data.corpus.watch import check_texts, watched
 from tfkit.recipe.text.options import path_values
 
@@ -44,7 +44,7 @@ RecipePaths = Annotated[
 Fields = Annotated[dict[str, str], Field(min_length=1)]
 
 
-class Corpus(Component):
+class Corpus(CorpusPart):
     """Base of the corpora; the fields are `source` and `target` of pairs, or `text` (with `label` or `tags`)."""
 
     class Config(PartConfig):
@@ -59,8 +59,6 @@ class Corpus(Component):
             is a folder, the examples themselves are hashed.
             """
             return path_values(self)
-
-    fields: tuple[str, ...] = ()  # set on the object where its options say them
 
     def __init__(self, config: Config) -> None:
         self.limit = config.limit

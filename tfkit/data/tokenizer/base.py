@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import tokenizers
 from pydantic import Field
 
-from tfkit.core.component import Component
-from tfkit.core.component import Config as PartConfig
+from tfkit.core import slots
 from tfkit.core.errors import DataError, RunError, TfkitError, UsageError
 from tfkit.core.files import read_text, write_text
 from tfkit.data.tokenizer.backend import panics_told, read_backend
@@ -185,26 +184,8 @@ def _not_text(texts: Sequence[Any]) -> TfkitError:
     return DataError("half of a character (a lone surrogate) stands in the text, which is no Unicode text")
 
 
-class TokenizerPart(Component):
+class TokenizerPart(slots.TokenizerPart):
     """Base of the tokenizers: `fit` learns from texts and gives the `Tokenizer` that everything uses."""
-
-    class Config(PartConfig):
-        """Options of every tokenizer."""
-
-        @property
-        def vocabulary_bound(self) -> int | None:
-            """The largest vocabulary these settings allow, None when only the text (or a file) can say."""
-            return None
-
-        def has(self, role: str) -> bool | None:
-            """Whether there will be a special token of that role (`sentinel_0`, ...), None when only a file can say."""
-            return None
-
-        def id_of(self, role: str) -> int | None:
-            """The id that the special token of that role will have, None where there is none or only a file can say."""
-            return None
-
-    learns: ClassVar[bool] = True  # False: `fit` does not read the texts, so that none need be gathered
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
         """A tokenizer for `texts`; the same texts give the same tokenizer. Raises DataError when there is no text."""

@@ -38,6 +38,9 @@ class File(TokenizerPart):
             None, description="texts of the special tokens by role, exactly those; none: by their common names"
         )
 
+        def told(self) -> str:
+            return self.path
+
         def has(self, role: str) -> bool | None:
             known = self.special_tokens is not None and role in ROLES
             return getattr(self.special_tokens, role) is not None if known else None

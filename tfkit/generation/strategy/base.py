@@ -48,6 +48,11 @@ class Strategy(Component):
         """How many texts are computed side by side for each prompt."""
         return 1
 
+    @property
+    def texts_returned(self) -> int:
+        """How many texts it returns for each prompt, at most."""
+        return 1
+
     def check(self, search: Search) -> None:
         """Raise UsageError, before anything is computed, for a model or rules that it cannot work with."""
         way = "say sampled: true" if "sampled" in type(self.config).model_fields else "say generate.strategy: sample"

@@ -76,6 +76,10 @@ class BeamSearch(Strategy):
     config: Config
 
     @property
+    def texts_returned(self) -> int:
+        return self.config.n_best
+
+    @property
     def texts_at_once(self) -> int:
         return self.config.num_beams
 

@@ -35,6 +35,10 @@ class Sample(Strategy):
     config: Config
 
     @property
+    def texts_returned(self) -> int:
+        return self.config.n_best
+
+    @property
     def texts_at_once(self) -> int:
         return self.config.n_best
 

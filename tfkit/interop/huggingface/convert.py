@@ -107,15 +107,7 @@ def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
     _, number, sublayer, *_ = rest.split(".")
     layer = plan.layers[plan.order[int(number)]]
     config = next((sub.config for sub in layer.sublayers if sub.name == sublayer), None)
-    experts = getattr(config, "num_experts", None)
-    if experts is not None:
-        return {"expert": experts}
-    heads = getattr(config, "num_heads", None)
-    if config is None or heads is None:
-        return {}
-    groups = getattr(config, "num_kv_heads", None) or heads
-    dim = config.width(plan.shape(plan=layer)) if hasattr(config, "width") else plan.d_model // heads
-    return {"head": heads, "group": groups, "dim": dim}
+    return {} if config is None else config.axes(plan.shape(plan=layer))
 
 
 def names_of(family: type[Family], theirs: Iterable[str]) -> dict[str, str]:

@@ -111,7 +111,7 @@ def _check_shared(first: LayerPlan, plan: LayerPlan, node: Node, faults: Faults)
     if plan.shared and replace(plan, mask=first.mask) != first:
         faults.add(node.get("shared") or node, f"the layer {text}; only its mask")
     for one, other in zip(first.sublayers, plan.sublayers, strict=False):  # one with a fault is left out
-        if getattr(other.config, "shared", False) and one.config != other.config:
+        if other.config.shared and one.config != other.config:
             faults.add(node.get(other.name) or node, f"{other.name} {text}")
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 from tfkit.core.blueprint import Blueprint, StackPlan
-from tfkit.core.component import Config
 from tfkit.core.errors import Place
 from tfkit.core.options import check_norm
 from tfkit.core.shape import Side
+from tfkit.core.slots import HeadPart, of_kind
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm
 from tfkit.recipe.architecture.sizes import WIDTH_LIMIT
 from tfkit.recipe.text.faults import Faults, shown
@@ -32,12 +32,12 @@ class HeadResolver:
         self.blueprint = blueprint
         self.faults = faults
 
-    def head(self) -> Config | None:
+    def head(self) -> HeadPart.Config | None:
         """The head that gives the model's logits."""
         node = given(mapping(self.model), "head")
         return None if node is None else self._head(node)
 
-    def named(self) -> tuple[tuple[str, Config], ...]:
+    def named(self) -> tuple[tuple[str, HeadPart.Config], ...]:
         """The heads that stand beside it, with their names."""
         node = given(mapping(self.model), "heads")
         if node is not None and not isinstance(node.value, dict):
@@ -52,36 +52,38 @@ class HeadResolver:
                 heads.append((name, config))
         return tuple(heads)
 
-    def _head(self, node: Node) -> Config | None:
+    def _head(self, node: Node) -> HeadPart.Config | None:
         reads = given(mapping(node), "reads")
         side: Any = self.blueprint.last.side if reads is None else reads.value
         if side not in ("encoder", "decoder"):
-            return Preparer(self.faults).config(node, "head")  # finds what is wrong with it
+            Preparer(self.faults).config(node, "head")  # finds what is wrong with it
+            return None
         plan: StackPlan | None = getattr(self.blueprint, side)
         if plan is None:
             self.faults.add(reads or node, f"reads the {side}, which this model does not have")
             return None
         keys = self.stacks[plan.side]
-        config = Preparer(self.faults, stack_norm(keys)).config(node, "head", plan.shape(plan.num_layers))
+        preparer = Preparer(self.faults, stack_norm(keys))
+        config = of_kind(preparer.config(node, "head", plan.shape(plan.num_layers)), HeadPart.Config)
         self._check_table(config, plan, node)
         return config
 
-    def _check_table(self, config: Config | None, plan: StackPlan, node: Node) -> None:
+    def _check_table(self, config: HeadPart.Config | None, plan: StackPlan, node: Node) -> None:
         """A head that is tied to a token table, or looks for a token, reads ids; its norm has the table's width."""
         if _has_table(plan, given(self.stacks[plan.side], "embedding")):
-            if getattr(config, "tied", False) and plan.embedding is not None:
-                width: int = plan.embedding.table_width(plan.shape())  # type: ignore[attr-defined]
-                self.faults.problems(node, check_norm("norm", getattr(config, "norm", None), width))
+            if config is not None and config.is_tied() and plan.embedding is not None:
+                width = plan.embedding.table_width(plan.shape())
+                self.faults.problems(node, check_norm("norm", config.table_norm(), width))
             return
-        if getattr(config, "tied", False):
+        if config is not None and config.is_tied():
             self.faults.add(mapping(node).get("tied", node), f"tied to a token table, and the {plan.side} has none")
-        if getattr(config, "until", None) is not None:
+        if config is not None and config.end_token() is not None:
             self.faults.add(mapping(node).get("until", node), f"looks for a token, and the {plan.side} reads vectors")
 
     def shared_embedding(self) -> bool:
         """Whether both sides look tokens up in one table; two sizes of it contradict that."""
         plans = list(self.blueprint.stacks())
-        wanted = [plan for plan in plans if getattr(plan.embedding, "shared", False)]
+        wanted = [plan for plan in plans if plan.embedding is not None and plan.embedding.is_shared()]
         if not wanted:
             return False
         node = mapping(self.stacks[wanted[0].side].get("embedding")).get("shared", self.model)
@@ -126,4 +128,4 @@ class HeadResolver:
 
 def _has_table(plan: StackPlan, node: Node | None) -> bool:
     """Whether a stack looks tokens up; an embedding with faults, which are told where it stands, may."""
-    return node is not None and (plan.embedding is None or plan.embedding.reads(plan.shape()) is None)  # type: ignore[attr-defined]
+    return node is not None and (plan.embedding is None or plan.embedding.reads(plan.shape()) is None)

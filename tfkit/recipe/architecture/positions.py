@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tfkit.core.blueprint import StackPlan, SublayerPlan
-from tfkit.core.component import Config, Problem
+from tfkit.core.component import Problem
 from tfkit.core.shape import Shape
+from tfkit.core.slots import AttentionPart, PositionPart, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.stack_text import LayerText
 from tfkit.recipe.overlays.merge import merge
@@ -15,7 +16,9 @@ from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given, items
 
 
-def stack_positions(node: Node | None, plan: StackPlan, width: int, preparer: Preparer) -> tuple[Config, ...]:
+def stack_positions(
+    node: Node | None, plan: StackPlan, width: int, preparer: Preparer
+) -> tuple[PositionPart.Config, ...]:
     """The stack's own positions, which all layers without one of their own take.
 
     `plan` has the layers, or none where these have faults; `width` is the one at which positions are added.
@@ -29,20 +32,20 @@ def stack_positions(node: Node | None, plan: StackPlan, width: int, preparer: Pr
             continue
         positions.append(config)
         # what a bias or a rotation needs to know of the layers is not known where these have faults
-        if plan.layers or not {"bias", "rotation"} & config.part.hooks():  # type: ignore[attr-defined]
+        if plan.layers or not {"bias", "rotation"} & config.part.hooks():
             preparer.faults.problems(item, config.check(replace(plan.shape(), d_model=width)))
             preparer.faults.problems(item, _rotation_problems(config, dims))
-    rotations = [config for config in positions if "rotation" in config.part.hooks()]  # type: ignore[attr-defined]
+    rotations = [config for config in positions if "rotation" in config.part.hooks()]
     if node is not None and served and not any(map(_attends, served)):
         for item, config in zip(items(node), positions, strict=False):
-            if "embed" not in config.part.hooks():  # type: ignore[attr-defined]
+            if "embed" not in config.part.hooks():
                 preparer.faults.add(item, "no layer that it serves has an attention over its own tokens to take it")
     if node is not None and len(rotations) > 1:
         preparer.faults.add(node, "two positions that rotate queries and keys cannot stand together")
     return tuple(positions)
 
 
-def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tuple[Config, ...] | None:
+def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tuple[PositionPart.Config, ...] | None:
     """The layer's own positions, laid over the stack's; None where the stack's serve."""
     node = layer_position_text(layer)
     if node is None:
@@ -51,7 +54,7 @@ def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tupl
     positions = []
     for item in items(node):
         config = _config(item, layer.preparer, shape)
-        if config is not None and "embed" in config.part.hooks():  # type: ignore[attr-defined]
+        if config is not None and "embed" in config.part.hooks():
             layer.faults.add(
                 item, f"'{config.part.part_name}' is added to the embeddings; it stands in the stack, not in a layer"
             )
@@ -74,29 +77,28 @@ def _attends(sublayers: Sequence[SublayerPlan]) -> bool:
     return any(sub.config.part.part_slot == "attention" and not sub.memory for sub in sublayers)
 
 
-def _config(node: Node, preparer: Preparer, shape: Shape | None = None) -> Config | None:
+def _config(node: Node, preparer: Preparer, shape: Shape | None = None) -> PositionPart.Config | None:
     if node.value is not None:
-        return preparer.config(node, "position", shape)
+        return of_kind(preparer.config(node, "position", shape), PositionPart.Config)
     preparer.faults.add(node, "none stands alone, as in position: none; a list names positions")
     return None
 
 
 def agreed_heads(sublayers: Sequence[SublayerPlan]) -> int | None:
     """The number of heads of a layer's self-attentions; None where they have none, or do not agree."""
-    attentions = [sub.config for sub in sublayers if sub.config.part.part_slot == "attention" and not sub.memory]
-    counts = {getattr(config, "num_heads", None) for config in attentions}
+    attentions = [sub.config for sub in sublayers if not sub.memory]
+    counts = {config.heads() for config in attentions if isinstance(config, AttentionPart.Config)}
     return counts.pop() if len(counts) == 1 else None
 
 
 def _head_dims(sublayers: Sequence[SublayerPlan], shape: Shape) -> list[int]:
     """The widths of the query and key heads that a position may have to turn."""
-    widths = [getattr(sub.config, "width", None) for sub in sublayers if not sub.memory]
-    return sorted({width(shape) for width in widths if width is not None})
+    attentions = [sub.config for sub in sublayers if not sub.memory]
+    widths = {config.width(shape) for config in attentions if isinstance(config, AttentionPart.Config)}
+    return sorted(width for width in widths if width is not None)
 
 
-def _rotation_problems(config: Config, dims: Sequence[int]) -> Iterator[Problem]:
+def _rotation_problems(config: PositionPart.Config, dims: Sequence[int]) -> Iterator[Problem]:
     """What a position finds wrong with the widths of the heads that it turns."""
-    check = getattr(config, "check_head_dim", None)
-    if check is not None:
-        for dim in dims:
-            yield from check(dim)
+    for dim in dims:
+        yield from config.check_head_dim(dim)

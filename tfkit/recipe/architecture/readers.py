@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfkit.core.blueprint import Blueprint, StackPlan
-from tfkit.core.component import Config
+from tfkit.core.slots import HeadPart
 from tfkit.recipe.architecture.sight import MIXING, NOTHING, mixes, sight
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
@@ -26,7 +26,7 @@ def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
         _check_tokens(plan, own, blueprint.head is None, faults)
 
 
-def _heads(keys: Mapping[str, Node], blueprint: Blueprint) -> Iterator[tuple[Config, Node]]:
+def _heads(keys: Mapping[str, Node], blueprint: Blueprint) -> Iterator[tuple[HeadPart.Config, Node]]:
     """Every head of the model, with its text."""
     if blueprint.head is not None:
         yield blueprint.head, keys["head"]
@@ -34,7 +34,9 @@ def _heads(keys: Mapping[str, Node], blueprint: Blueprint) -> Iterator[tuple[Con
     yield from ((head, texts[name]) for name, head in blueprint.heads)
 
 
-def _check_tokens(plan: StackPlan, readers: Sequence[tuple[Config, Node]], is_output: bool, faults: Faults) -> None:
+def _check_tokens(
+    plan: StackPlan, readers: Sequence[tuple[HeadPart.Config, Node]], is_output: bool, faults: Faults
+) -> None:
     """The heads that read one token of a stack for the whole text; `is_output`: the model gives hidden states too."""
     pooling = [(head, node) for head, node in readers if _at_an_end(head)]
     kinds = {kind: sight(plan.layers[kind], plan) for kind in set(plan.order) if mixes(plan.layers[kind])}
@@ -43,7 +45,7 @@ def _check_tokens(plan: StackPlan, readers: Sequence[tuple[Config, Node]], is_ou
     sights = [kinds[kind] for kind in plan.order if kind in kinds]
     only = not is_output and len(pooling) == len(readers)  # nothing but these tokens is learnt from
     for head, node in pooling:
-        pool: str = head.pool  # type: ignore[attr-defined]
+        pool = head.pooling() or ""
         side, other = BLIND[pool]
         place = mapping(node).get("pool", node)
         blind = next((count for count, seen in enumerate(reversed(sights)) if getattr(seen, side)), len(sights))
@@ -59,10 +61,10 @@ def _check_tokens(plan: StackPlan, readers: Sequence[tuple[Config, Node]], is_ou
             faults.warn(place, f"at the {pool} token {text}; say pool: mean")
 
 
-def _at_an_end(head: Config) -> bool:
+def _at_an_end(head: HeadPart.Config) -> bool:
     """Whether a head reads the first token of a text or the last; after one that it looks for, `until`, may be more."""
-    pool = getattr(head, "pool", None)
-    return pool == "first" or (pool == "last" and getattr(head, "until", None) is None)
+    pool = head.pooling()
+    return pool == "first" or (pool == "last" and head.end_token() is None)
 
 
 def _ends_in_two_ways(plan: StackPlan) -> bool:
@@ -72,7 +74,7 @@ def _ends_in_two_ways(plan: StackPlan) -> bool:
     """
     layer = plan.layers[plan.order[-1]]
     mixing = [sub.config for sub in layer.sublayers if not sub.memory and sub.config.part.part_slot in MIXING]
-    if not mixing or layer.causal or not getattr(mixing[-1].part, "two_ways", False):
+    if not mixing or layer.causal or not mixing[-1].part.two_ways:
         return False
-    shared = layer.shared or getattr(mixing[-1], "shared", False)
+    shared = layer.shared or mixing[-1].shared
     return not shared or plan.entries.count(plan.entries[-1]) == 1

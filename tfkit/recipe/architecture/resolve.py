@@ -8,6 +8,7 @@ from dataclasses import replace
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.shape import Side
+from tfkit.core.slots import EmbeddingPart, of_kind
 from tfkit.recipe.architecture.distinct import DistinctLayers, sharing
 from tfkit.recipe.architecture.heads import HeadResolver
 from tfkit.recipe.architecture.layers import LayerResolver
@@ -162,10 +163,11 @@ class ModelResolver:
         """Embedding, position and final norm, which need to know the layers."""
         preparer = Preparer(self.faults, stack_norm(keys))
         node = given(keys, "embedding")
-        embedding = None if node is None else preparer.config(node, "embedding", plan.shape())
-        width = plan.d_model if embedding is None else embedding.width(plan.shape())  # type: ignore[attr-defined]
+        config = None if node is None else preparer.config(node, "embedding", plan.shape())
+        embedding = of_kind(config, EmbeddingPart.Config)
+        width = plan.d_model if embedding is None else embedding.width(plan.shape())
         position = stack_positions(keys.get("position"), plan, width, preparer)
-        holds = [most for config in position if (most := config.part.holds(config)) is not None]  # type: ignore[attr-defined]
+        holds = [most for config in position if (most := config.part.holds(config)) is not None]
         return replace(
             plan,
             max_length=min(holds, default=None) if plan.max_length is None else plan.max_length,
@@ -204,7 +206,7 @@ def final_norm_text(plan: StackPlan, keys: Mapping[str, Node], faults: Faults) -
     """The text of the final norm of the stack that `keys` describe, its layer's norm laid under it."""
     node, norm = keys.get("final_norm"), stack_norm(keys)
     if node is None:
-        ends = bool(plan.layers) and plan.layers[plan.order[-1]].residual.part.final_norm  # type: ignore[attr-defined]
+        ends = bool(plan.layers) and plan.layers[plan.order[-1]].residual.part.final_norm
         return norm if ends else None
     if node.value is True:
         if norm is None:

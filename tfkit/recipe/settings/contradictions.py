@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component, Config
 from tfkit.core.registry import is_shipped
+from tfkit.core.slots import HeadPart, ObjectivePart, TokenizerPart, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.rules import fact, reason
 from tfkit.recipe.text.faults import Faults
@@ -21,13 +22,13 @@ WANTED = {
 }
 
 
-def data_parts(data: Node | None) -> tuple[Config | None, dict[str, Config]]:
+def data_parts(data: Node | None) -> tuple[TokenizerPart.Config | None, dict[str, Config]]:
     """The tokenizer, and the corpora by split, that are right by themselves, whatever is wrong beside them."""
     preparer = Preparer(Faults())  # what is wrong with them is said when the whole section is validated
     slots = {"tokenizer": "tokenizer", "train": "corpus", "valid": "corpus", "test": "corpus"}
     nodes = {name: given(mapping(data), name) for name in slots}
     configs = {name: preparer.config(node, slots[name]) for name, node in nodes.items() if node is not None}
-    tokenizer = configs.pop("tokenizer", None)
+    tokenizer = of_kind(configs.pop("tokenizer", None), TokenizerPart.Config)
     return tokenizer, {split: config for split, config in configs.items() if config is not None}
 
 
@@ -39,26 +40,26 @@ class Contradictions:
         self.blueprint = blueprint
         self.faults = faults
 
-    def check_objective(self, objective: Config) -> None:
+    def check_objective(self, objective: ObjectivePart.Config) -> None:
         """An objective trains models of one direction, with some types of head."""
         self._direction(objective)
         self._head(objective)
 
-    def _direction(self, objective: Config) -> None:
-        wanted = getattr(objective.part, "reads", None)
+    def _direction(self, objective: ObjectivePart.Config) -> None:
+        wanted = objective.part.reads
         has = _direction_of(self.blueprint)
-        if wanted is not None and has != wanted and has not in getattr(objective.part, "also", ()):
+        if wanted is not None and has != wanted and has not in objective.part.also:
             node = at(self.root, "objective", "type") or at(self.root, "objective") or self.root
             place = (at(self.root, "model", "type") or self.root).place
             name = objective.part.part_name
             self.faults.add(node, f"'{name}' trains {WANTED[wanted]}; this model is {WANTED[has]}, see {place}")
 
-    def _head(self, objective: Config) -> None:
-        self._has_head(objective, getattr(objective, "head", None), getattr(objective.part, "heads", ()))
-        for name, types in getattr(objective.part, "beside", {}).items():
+    def _head(self, objective: ObjectivePart.Config) -> None:
+        self._has_head(objective, objective.trained_head(), objective.part.heads)
+        for name, types in objective.part.beside.items():
             self._has_head(objective, name, types)
 
-    def _has_head(self, objective: Config, name: str | None, wanted: Sequence[str]) -> None:
+    def _has_head(self, objective: ObjectivePart.Config, name: str | None, wanted: Sequence[str]) -> None:
         """The model's head, or the one called `name`, is of one of the types that an objective can train."""
         way = ("model", "head") if name is None else ("model", "heads", name)
         head = self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)
@@ -74,18 +75,19 @@ class Contradictions:
         elif head is not None and is_shipped(objective.part):
             self._reads_last(objective, head, written)
 
-    def _reads_last(self, objective: Config, head: Config, written: Node | None) -> None:
+    def _reads_last(self, objective: ObjectivePart.Config, head: HeadPart.Config, written: Node | None) -> None:
         """The shipped objectives train a head on the last stack; one that reads the other would be called otherwise."""
         last = self.blueprint.last
         if written is not None and self.blueprint.read_by(head) is not last:
             text = f"'{objective.part.part_name}' trains it on the {last.side}; say reads: {last.side}, or leave it out"
             self.faults.add(at(written, "reads") or written, text)
 
-    def check_labels(self, asked: Sequence[Node], objective: Config | None) -> None:
+    def check_labels(self, asked: Sequence[Node], objective: ObjectivePart.Config | None) -> None:
         """`num_classes: labels` stands in the head that an objective with labels trains."""
-        trains = "head" if getattr(objective, "head", None) is None else f"heads.{getattr(objective, 'head', None)}"
+        name = None if objective is None else objective.trained_head()
+        trains = "head" if name is None else f"heads.{name}"
         for node in asked:
-            if objective is None or not getattr(objective.part, "labelled", False):
+            if objective is None or not objective.part.labelled:
                 why = "there is no objective" if objective is None else f"'{objective.part.part_name}' has none"
                 self.faults.add(
                     node, f"labels are those that an objective learns from the corpus, and {why}; say a number"
@@ -93,7 +95,7 @@ class Contradictions:
             elif node.path != f"model.{trains}.num_classes":
                 self.faults.add(node, f"labels are those of model.{trains}, which the objective trains; say a number")
 
-    def check_calls(self, objective: Config) -> None:
+    def check_calls(self, objective: ObjectivePart.Config) -> None:
         """An objective hands over what the parts need, and nothing that some part cannot deal with."""
         node = at(self.root, "objective") or self.root
         pack = at(self.root, "data", "batch", "pack")
@@ -112,15 +114,15 @@ class Contradictions:
         parts = {config.part for plan in self.blueprint.stacks() for config in plan.parts()}
         return sorted(parts, key=lambda part: (part.part_slot, part.part_name))
 
-    def _check_needs(self, objective: Config, part: type[Component], node: Node) -> None:
+    def _check_needs(self, objective: ObjectivePart.Config, part: type[Component], node: Node) -> None:
         for name in sorted(part.needs - _gives(objective)):
             who = f"{part.part_slot} '{part.part_name}'"
             text = f"'{objective.part.part_name}' hands over no {name}, which {who} needs with every call"
             self.faults.add(node, text)
 
-    def check_tokenizer(self, tokenizer: Config) -> None:
+    def check_tokenizer(self, tokenizer: TokenizerPart.Config) -> None:
         """A tokenizer gives no ids that the model has no room for."""
-        size = getattr(tokenizer, "vocab_size", None)
+        size = tokenizer.vocabulary_bound
         for plan in self.blueprint.stacks():
             if size is None or plan.vocab_size is None or plan.vocab_size >= size:
                 continue
@@ -131,9 +133,9 @@ class Contradictions:
             )
             self.faults.add(node, text)
 
-    def check_corpora(self, corpora: Mapping[str, Config], objective: Config) -> None:
+    def check_corpora(self, corpora: Mapping[str, Config], objective: ObjectivePart.Config) -> None:
         """An objective finds the fields that it needs in every corpus."""
-        wanted = set(getattr(objective.part, "fields", ()))
+        wanted = set(objective.part.fields)
         for split, corpus in corpora.items():
             fields = set(corpus.build().fields)
             if not wanted <= fields:
@@ -143,15 +145,14 @@ class Contradictions:
                 self.faults.add(node, text)
 
 
-def _gives(objective: Config) -> frozenset[str]:
+def _gives(objective: ObjectivePart.Config) -> frozenset[str]:
     """The inputs that an objective calls a model with, besides ids and places."""
-    gives: frozenset[str] = getattr(objective.part, "gives", frozenset())
-    return gives
+    return objective.part.gives
 
 
 def serves(head: type[Component], wanted: Sequence[str]) -> bool:
     """Whether a head is one of those types, made from one, or a user's own that takes the loss as they do."""
-    types = {getattr(base, "part_name", "") for base in head.__mro__}
+    types = {base.part_name for base in head.__mro__ if issubclass(base, Component)}
     return bool(types.intersection(wanted)) or (not is_shipped(head) and hasattr(head, "loss"))
 
 
@@ -160,7 +161,7 @@ def _direction_of(blueprint: Blueprint) -> str:
     if blueprint.encoder is not None and blueprint.decoder is not None:
         return "encoder_decoder"
     plan = blueprint.last
-    causal = plan.causal if plan.layers else blueprint.type.part.sides[plan.side]  # type: ignore[attr-defined]
+    causal = plan.causal if plan.layers else blueprint.type.part.sides[plan.side]
     return "causal" if causal else "bidirectional"
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tfkit.core.blueprint import Blueprint, StackPlan
-from tfkit.core.component import Config, Doubt, Problem
+from tfkit.core.component import Doubt, Problem
 from tfkit.core.facts import Longest, RecipeFacts
+from tfkit.core.slots import ObjectivePart
 from tfkit.recipe.settings.contradictions import serves
 from tfkit.recipe.settings.frozen import freeze_problems
 from tfkit.recipe.settings.sections import Data, Generate, Mean, Train
@@ -32,7 +33,7 @@ def facts_of(
     blueprint: Blueprint | None,
     vocab_size: int | None,
     data: Data | None,
-    objective: Config | None,
+    objective: ObjectivePart.Config | None,
     train: Train,
     generate: Generate,
 ) -> RecipeFacts:
@@ -47,14 +48,18 @@ def facts_of(
         packed=data is not None and data.batch.pack,
         batch_tokens=None if data is None else data.batch.tokens,
         vocab_size=vocab_size,
-        most_tokens=getattr(tokenizer, "vocabulary_bound", None),
+        most_tokens=None if tokenizer is None else tokenizer.vocabulary_bound,
         steps=train.steps,
         logits=generate.logits,
     )
 
 
 def section_problems(
-    blueprint: Blueprint | None, data: Data | None, objective: Config | None, train: Train, generate: Generate
+    blueprint: Blueprint | None,
+    data: Data | None,
+    objective: ObjectivePart.Config | None,
+    train: Train,
+    generate: Generate,
 ) -> Iterator[Problem]:
     """What cannot stand together, whatever parts there are; `blueprint` is None where the model is wrong."""
     if data is not None:

@@ -10,10 +10,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from tfkit.core.component import Config, Slot
 from tfkit.core.devices import DeviceName
 from tfkit.core.options import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, RunPath
+from tfkit.core.slots import ObjectivePart, TokenizerPart
 
-Tokenizer = Annotated[Config, Slot("tokenizer")]
+Tokenizer = Annotated[TokenizerPart.Config, Slot("tokenizer")]
 Corpus = Annotated[Config, Slot("corpus")]
-Objective = Annotated[Config, Slot("objective")]
+Objective = Annotated[ObjectivePart.Config, Slot("objective")]
 Optimizer = Annotated[Config, Slot("optimizer")]
 Schedule = Annotated[Config, Slot("schedule")]
 Metric = Annotated[Config, Slot("metric")]

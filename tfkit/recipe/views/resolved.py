@@ -68,7 +68,7 @@ def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:
 
 def causal_by_type(plan: StackPlan, blueprint: Blueprint) -> bool:
     """Whether the model's type alone keeps this stack from seeing the future."""
-    return bool(blueprint.type.part.sides[plan.side])  # type: ignore[attr-defined]
+    return bool(blueprint.type.part.sides[plan.side])
 
 
 def spelled_masks(plan: LayerPlan, causal: bool) -> list[Config]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.shape import Side
+from tfkit.core.slots import HeadPart
 from tfkit.recipe.architecture.masks import written_masks
 from tfkit.recipe.architecture.pattern import Entry
 from tfkit.recipe.architecture.positions import layer_position_text
@@ -71,7 +72,7 @@ def trace(resolver: ModelResolver, blueprint: Blueprint) -> Trace:
     return Trace(replace(resolver.node, value=children), stacks)
 
 
-def _head(resolver: ModelResolver, blueprint: Blueprint, node: Node, head: Config | None) -> Node:
+def _head(resolver: ModelResolver, blueprint: Blueprint, node: Node, head: HeadPart.Config | None) -> Node:
     if head is None:
         return node
     side = blueprint.read_by(head).side

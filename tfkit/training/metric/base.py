@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from tfkit.core.component import Component
-from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import UsageError
+from tfkit.core.slots import MetricPart
 
 
-class Metric(Component):
+class Metric(MetricPart):
     """Base of the metrics; `reads` says which method it has."""
 
-    class Config(PartConfig):
-        """Options of every metric."""
-
-    reads: ClassVar[Literal["loss", "text"]]
-    compares: ClassVar[Literal["words", "tags", "numbers"]] = "words"  # what its texts are, where it reads texts
-    package: ClassVar[str | None] = None  # what has to be installed for it, and tfkit[train] installs
-    higher_is_better: ClassVar[bool] = True
-    per_character: ClassVar[bool] = False  # whether its loss is counted by characters, not by targets
-    # references and wrong outputs for the contract tests, where sentences would not do
-    samples: ClassVar[tuple[tuple[str, ...], tuple[str, ...]] | None] = None
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: MetricPart.Config) -> None:
         self.config = config
 
     @classmethod

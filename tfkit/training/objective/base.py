@@ -6,17 +6,18 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tfkit.core.component import Component, Problem
 from tfkit.core.component import Config as PartConfig
+from tfkit.core.component import Problem
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.output import counted
+from tfkit.core.slots import ObjectivePart
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids
@@ -28,7 +29,6 @@ Item = dict[str, Ids]  # token ids of one training example, by name
 Batch = dict[str, Tensor]  # what the loss needs; on the CPU until the training loop moves it
 Example = Mapping[str, str]
 Prediction = dict[str, Any]  # what a model says of one example, as JSON can hold it
-Direction = Literal["encoder_decoder", "causal", "bidirectional"]
 
 ENCODED_AT_ONCE = 10_000  # texts; bounds the memory that the tokenizer's own objects take
 
@@ -41,10 +41,10 @@ class Loss:
     count: int
 
 
-class Objective(Component):
+class Objective(ObjectivePart):
     """Base of the objectives. `bind` (or `prepare`, which calls it) comes before everything else."""
 
-    class Config(PartConfig):
+    class Config(ObjectivePart.Config):
         """Options of every objective."""
 
         def shortest(self, facts: RecipeFacts) -> int:
@@ -57,7 +57,7 @@ class Objective(Component):
             yield from self._vectors(facts)
 
         def _missing_tokens(self, facts: RecipeFacts) -> Iterator[Problem]:
-            required: tuple[str, ...] = self.part.required  # type: ignore[attr-defined]
+            required: tuple[str, ...] = self.part.required
             for role in facts.lacks(*required):
                 text = f"'{self.part.part_name}' needs a special token for {role}; name one, such as <{role}>"
                 yield Problem(role, text, at="data.tokenizer.special_tokens")
@@ -71,33 +71,13 @@ class Objective(Component):
                 yield Problem("tokens", f"a row of '{name}' has {least} tokens or more", at="data.batch")
 
         def _vectors(self, facts: RecipeFacts) -> Iterator[Problem]:
-            gives: frozenset[str] = self.part.gives  # type: ignore[attr-defined]
+            gives: frozenset[str] = self.part.gives
             if facts.blueprint is None or "inputs_embeds" in gives:
                 return
             for plan in facts.blueprint.stacks():
                 if plan.reads_vectors:
                     text = f"the {plan.side} reads vectors, and '{self.part.part_name}' hands over the ids of tokens"
                     yield Problem("embedding", f"{text}; say embedding: tokens", at=f"model.{plan.side}")
-
-    reads: ClassVar[Direction]  # the direction of attention it needs
-    fields: ClassVar[tuple[str, ...]]  # what it reads of a corpus
-    heads: ClassVar[tuple[str, ...]] = ("language_model", "masked_lm")  # the heads whose loss it can take
-    gives: ClassVar[frozenset[str]] = frozenset()  # the inputs it calls a model with, besides ids and places
-    required: ClassVar[tuple[str, ...]] = ()  # the special tokens it cannot do without
-    also: ClassVar[frozenset[Direction]] = frozenset()  # other directions of attention that it can train
-    beside: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # heads of `heads:` that it trains too, with their types
-    tokenized: ClassVar[tuple[str, ...] | None] = None  # the fields that become tokens, where not all of them do
-    labelled: ClassVar[bool] = False  # whether it learns the labels of the training corpus
-    predicts: ClassVar[bool] = False  # whether it says something of a text, with `predict`
-    writes: ClassVar[str | None] = None  # the field whose every character its loss is about
-    reference: ClassVar[str | None] = None  # the field that holds what the model should have said
-    # what its answers are where it has a `reference`: words, and tags or numbers among them
-    answers: ClassVar[frozenset[str]] = frozenset({"words"})
-    owns_model: ClassVar[bool] = False  # whether it trains a `module` of its own too
-    likelihood: ClassVar[bool] = True  # whether its loss is -log p of what it predicts
-    metrics: ClassVar[tuple[str, ...]] = ("perplexity",)  # what a run is judged by where the recipe says nothing
-    # texts of fields for the contract tests, where sentences would not do
-    sample_texts: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __init__(self, config: Config) -> None:
         self.config = config

@@ -47,7 +47,7 @@ class Classification(Reading):
         """Check that the head has a class for each label."""
         head = head_of(model, self.config.head)
         check_classes(head, self.labels)
-        if getattr(head.config, "independent", False):
+        if head.config.has_independent_classes():
             raise UsageError("the head's classes are independent, for texts of several; classification trains others")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
@@ -82,7 +82,7 @@ class Classification(Reading):
     def predict(self, model: Any, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
         """Of each text the `label`, its `probability`, and the probability of all `labels`, the likeliest first."""
         items = self.read_texts(examples, tokenizer, model.blueprint.last.max_length)
-        independent = getattr(head_of(model, self.config.head).config, "independent", False)
+        independent = head_of(model, self.config.head).config.has_independent_classes()
         predictions = []
         for example, logits in zip(examples, self.all_said(model, items), strict=True):
             chances = (logits.sigmoid() if independent else logits.softmax(0)).tolist()

@@ -47,10 +47,10 @@ class NextSentence(MaskedLm):
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             head = facts.head("next_sentence")
-            if getattr(head, "num_classes", 2) == 1:
+            if head is not None and head.classes() == 1:
                 text = "'next_sentence' has two classes: what follows, and what does not"
                 yield Problem("num_classes", text, at="model.heads.next_sentence")
-            if getattr(head, "independent", False):
+            if head is not None and head.has_independent_classes():
                 text = "the classes of 'next_sentence' exclude each other; leave independent out"
                 yield Problem("independent", text, at="model.heads.next_sentence")
 

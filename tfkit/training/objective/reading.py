@@ -37,12 +37,16 @@ class Reading(Objective):
 
         head: str | None = Field(None, description="which of the model's `heads` is trained; none: its `head`")
 
+        def trained_head(self) -> str | None:
+            return self.head
+
         def shortest(self, facts: RecipeFacts) -> int:
             return 2 + bool(facts.token("start")) + bool(facts.token("end"))
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
-            if getattr(facts.head(self.head), "independent", False):
+            head = facts.head(self.head)
+            if head is not None and head.has_independent_classes():
                 name = self.part.part_name
                 text = f"'{name}' trains classes that exclude each other; leave independent out"
                 yield Problem("independent", text, at="model.head" if self.head is None else f"model.heads.{self.head}")
@@ -221,7 +225,7 @@ def inputs_of(model: Any, batch: Batch) -> dict[str, Tensor]:
         return read_again(model, batch)
     plan = model.blueprint.last
     inputs = {}
-    if "token_type_ids" in batch and (getattr(plan.embedding, "segments", 0) or 0) > 1:
+    if "token_type_ids" in batch and plan.embedding is not None and plan.embedding.num_segments() > 1:
         inputs["token_type_ids"] = batch["token_type_ids"]
     if "global_attention_mask" in plan.needs:
         inputs["global_attention_mask"] = batch["marked"]

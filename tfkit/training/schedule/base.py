@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 from pydantic import Field, model_validator
 
-from tfkit.core.component import Component, Doubt, Problem
-from tfkit.core.component import Config as PartConfig
+from tfkit.core.component import Doubt, Problem
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import NonNegativeFloat, NonNegativeInt, PositiveFloat
+from tfkit.core.slots import SchedulePart
 
 
-class Schedule(Component):
+class Schedule(SchedulePart):
     """Base of the schedules."""
 
-    class Config(PartConfig):
+    class Config(SchedulePart.Config):
         """Options of every schedule."""
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
-            warmup = getattr(self, "warmup", 0)
+            warmup = self.warmup_steps()
             if facts.steps is not None and warmup >= facts.steps:
                 text = f"the learning rate rises for {warmup:,} steps, and train.steps is {facts.steps:,}"
                 yield Doubt("warmup", f"{text}: it never reaches what it rises to, or only at the end")
@@ -41,6 +41,9 @@ class Decay(Schedule):
         lr: PositiveFloat = Field(description="the highest learning rate, reached when the warmup ends")
         warmup: NonNegativeInt = Field(0, description="steps in which the learning rate rises from 0")
         final: NonNegativeFloat = Field(0.0, description="the learning rate of the last step")
+
+        def warmup_steps(self) -> int:
+            return self.warmup
 
         @model_validator(mode="after")
         def _falls(self) -> Decay.Config:

@@ -19,6 +19,9 @@ class Constant(Schedule):
         lr: PositiveFloat = Field(description="the learning rate")
         warmup: NonNegativeInt = Field(0, description="steps in which the learning rate rises from 0")
 
+        def warmup_steps(self) -> int:
+            return self.warmup
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.peak = config.lr

@@ -26,6 +26,9 @@ class InverseSquareRoot(Schedule):
             None, description="the highest learning rate, whatever d_model; instead of factor"
         )
 
+        def warmup_steps(self) -> int:
+            return self.warmup
+
         @model_validator(mode="after")
         def _one_way(self) -> InverseSquareRoot.Config:
             if self.factor is not None and self.peak is not None:
