@@ -3,11 +3,17 @@
 A block is a fence below a mark. `<!-- file: NAME -->` is a file that the document's commands read,
 `<!-- recipe: NAME -->` a shipped recipe, `<!-- python -->` code that runs, `<!-- run: STATUS -->` one command with all
 that it prints, and `<!-- session -->` commands that run one after another, whose output is not compared.
+`python -m tests.documents` writes anew what the commands of all `run` blocks print.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,3 +64,34 @@ def rewrite(path: Path, name: str, table: str) -> None:
     """Write a table into a document, between its two marks."""
     before, _, after = between(path.read_text(encoding="utf-8"), name)
     path.write_text(f"{before}{table}\n{after}", encoding="utf-8")
+
+
+def write_files(document: Path, folder: Path) -> None:
+    """Write the files that a document shows, as a reader would have."""
+    for block in blocks("file", document):
+        (folder / block.value).write_text(block.text, encoding="utf-8")
+
+
+def words_of(block: Block) -> list[str]:
+    """The arguments of tfkit in the command of a `run` block."""
+    return shlex.split(block.text.partition("\n")[0].removeprefix("$ tfkit "))
+
+
+def rewrite_outputs() -> None:
+    """Write anew what the commands of all `run` blocks print, in 100 columns."""
+    for block in blocks("run"):
+        with tempfile.TemporaryDirectory() as folder:
+            write_files(block.document, Path(folder))
+            command = [sys.executable, "-m", "tfkit", *words_of(block)]
+            environment = os.environ | {"COLUMNS": "100", "PYTHONPATH": str(ROOT)}
+            done = subprocess.run(
+                command, cwd=folder, env=environment, check=False, text=True, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        lines = [block.text.partition("\n")[0], *(line.rstrip() for line in done.stdout.splitlines())]
+        text = _text(block.document).replace(block.text, "\n".join(lines) + "\n")
+        block.document.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite_outputs()

@@ -57,7 +57,7 @@ def forked(work: Callable[[], object], event: int | None = None) -> int:
 
 
 def fails(work: Callable[[], object], share: int = 1) -> Iterator[int]:
-    """Let the system refuse every `share`-th file event of `work` in turn; gives the number of each.
+    """Let the system refuse every `share`-th file event of `work` in turn; returns the number of each.
 
     That is told as an error of the user's, or does not matter.
     """
@@ -87,7 +87,7 @@ def _refused(work: Callable[[], object], event: int, there: int) -> None:
 
 
 def kills(work: Callable[[], object], share: int = 1) -> Iterator[int]:
-    """Kill `work` at every `share`-th of its file events in turn; gives the number of each."""
+    """Kill `work` at every `share`-th of its file events in turn; returns the number of each."""
     for event in count(0, share):
         status = forked(work, event)
         if status == 0:

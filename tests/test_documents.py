@@ -15,7 +15,7 @@ from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.shipped import shipped_recipes, shipped_tasks
 
 from . import reference
-from .documents import DOCUMENTS, KINDS, ROOT, Block, between, blocks
+from .documents import DOCUMENTS, KINDS, ROOT, Block, between, blocks, words_of, write_files
 from .interop import proofs
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,12 +28,6 @@ SHORT = (
     "train.evaluate_every=2",
     "train.checkpoint_every=2",
 )  # so that a documented training is quick
-
-
-def write_files(document: Path, folder: Path) -> None:
-    """Write the files that a document shows, as a reader would have."""
-    for block in blocks("file", document):
-        (folder / block.value).write_text(block.text, encoding="utf-8")
 
 
 @pytest.fixture
@@ -67,10 +61,11 @@ def test_a_recipe_shown_is_the_shipped_one(block):
 @pytest.mark.parametrize("block", blocks("run"), ids=label)
 def test_a_command_prints_what_is_shown(block, folder):
     write_files(block.document, folder)
-    command, _, shown = block.text.partition("\n")
-    result = CliRunner().invoke(main, shlex.split(command.removeprefix("$ tfkit ")))
+    result = CliRunner().invoke(main, words_of(block))
     assert result.exit_code == int(block.value or 0), result.output
-    assert printed(result.output) == printed(shown)
+    assert printed(result.output) == printed(block.text.partition("\n")[2]), (
+        "write it anew with: python -m tests.documents"
+    )
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=label)

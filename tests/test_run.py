@@ -397,7 +397,7 @@ def test_samples_stand_beside_their_references(
 
 
 def test_an_objective_of_ones_own_translates_with_a_decoder(tmp_path: Path) -> None:
-    """The target behind its source: there is no encoder to ask how much it reads."""
+    """The target after its source: there is no encoder to ask how much it reads."""
 
     @tfkit.register("objective", "target_behind_source")
     class TargetBehindSource(CausalLm):
@@ -447,9 +447,9 @@ def test_relative_paths_in_a_recipe_survive(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_progress_can_go_to_any_stream() -> None:
-    from tfkit.training.samples import Sample, cut, print_samples
+    from tfkit.training.samples import SampleOutput, cut, print_samples
 
     stream = io.StringIO()
-    print_samples([Sample("a [b]", "c", "c")], stream)
+    print_samples([SampleOutput("a [b]", "c", "c")], stream)
     assert "a [b]" in stream.getvalue()
     assert len(cut("x" * 500)) == 160

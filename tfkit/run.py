@@ -25,7 +25,7 @@ from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.prompts import Ids, Prompts, prompt_ids
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.vectors import Pooling, text_vectors
-from tfkit.generation.writer import Wishes, Writer, Written, check_wishes, make_writer, warn_of_cut
+from tfkit.generation.writer import GeneratedText, GenerateOptions, Writer, check_options, make_writer, warn_of_cut
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.sections import Data
@@ -42,7 +42,7 @@ from tfkit.training.mend import mend
 from tfkit.training.objective import MaskedLm, Objective, Prediction
 from tfkit.training.objective.reading import Reading
 from tfkit.training.progress import Reporter
-from tfkit.training.samples import Sample, cut, print_samples
+from tfkit.training.samples import SampleOutput, cut, print_samples
 from tfkit.training.scoring import chosen_metrics
 from tfkit.training.setup import longest_example
 from tfkit.training.supply import saved_recipe
@@ -121,8 +121,10 @@ class Run:
         objective.bind(self.tokenizer)
         return objective
 
-    def generate(self, prompts: Prompts, max_new_tokens: int | None = None, **wishes: Unpack[Wishes]) -> list[str]:
-        """Translations of the prompts, or what comes behind them; one text each, the best, in their order.
+    def generate(
+        self, prompts: Prompts, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
+    ) -> list[str]:
+        """Translations of the prompts, or what follows them; one text each, the best, in their order.
 
         A prompt is a text, or a list of ids. `max_new_tokens`, `strategy`, `logits`, `stop` and `seed` are by
         default what the recipe's `generate:` says; `batch_size` prompts (64) are written together. A masked language
@@ -130,42 +132,42 @@ class Run:
         Raises UsageError for a prompt that the model cannot read, and for a model that does not write; RecipeError for
         a part that is wrong.
         """
-        best = [found[0] for found in self._found(prompts, max_new_tokens, wishes, scored=False)]
+        best = [found[0] for found in self._found(prompts, max_new_tokens, options, scored=False)]
         warn_of_cut(best)
         return [written.text for written in best]
 
     def candidates(
-        self, prompts: Prompts, max_new_tokens: int | None = None, **wishes: Unpack[Wishes]
-    ) -> list[list[Written]]:
+        self, prompts: Prompts, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
+    ) -> list[list[GeneratedText]]:
         """All that a strategy finds for each prompt, the best first: texts with ids, log-probability and score.
 
         Of a masked language model the likeliest ways to fill the masks of each text.
         """
-        return self._found(prompts, max_new_tokens, wishes, scored=True)
+        return self._found(prompts, max_new_tokens, options, scored=True)
 
     def stream(
-        self, prompt: str | Ids, max_new_tokens: int | None = None, **wishes: Unpack[Wishes]
-    ) -> Generator[str, None, Written]:
+        self, prompt: str | Ids, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
+    ) -> Generator[str, None, GeneratedText]:
         """What `generate` gives for one prompt, in pieces while it is written; joined they are the same text.
 
         Raises UsageError at once for what cannot be written, and for a strategy that knows its text only at the end.
         Closing the iterator ends the search. What the generator returns is the candidate.
         """
-        writer = self.writer(max_new_tokens, **wishes)
+        writer = self.writer(max_new_tokens, **options)
         read = prompt_ids(prompt, self.read)
         if len(read) != 1:
             raise UsageError(f"a stream is of one prompt, got {len(read)}")
         return writer.stream(read[0])
 
-    def writer(self, max_new_tokens: int | None = None, **wishes: Unpack[Wishes]) -> Writer:
+    def writer(self, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]) -> Writer:
         """What writes, with its strategy and rules made; raises as `generate` does."""
         if not self.writes:
             raise UsageError(f"{self.folder} holds an encoder, which reads texts but writes none")
         start = self._start if self.blueprint.encoder is not None else None
-        check_wishes(wishes, max_new_tokens)
-        quantize = wishes.get("quantize")
+        check_options(options, max_new_tokens)
+        quantize = options.get("quantize")
         decoder = self.decoder(quantize)
-        writer = make_writer(decoder, self.tokenizer, self.recipe.generate, start, max_new_tokens, wishes)
+        writer = make_writer(decoder, self.tokenizer, self.recipe.generate, start, max_new_tokens, options)
         writer.strategy.bind(self.tokenizer, partial(self._other, quantize=quantize))
         return writer
 
@@ -192,19 +194,21 @@ class Run:
         return self.blueprint.decoder is not None
 
     @parts_named()
-    def _found(self, prompts: Prompts, max_new_tokens: int | None, wishes: Wishes, scored: bool) -> list[list[Written]]:
+    def _found(
+        self, prompts: Prompts, max_new_tokens: int | None, options: GenerateOptions, scored: bool
+    ) -> list[list[GeneratedText]]:
         if self.writes:
-            return self.writer(max_new_tokens, **wishes).write(prompt_ids(prompts, self.read), scored)
-        return self._filled(prompts, {"max_new_tokens": max_new_tokens, **wishes})
+            return self.writer(max_new_tokens, **options).write(prompt_ids(prompts, self.read), scored)
+        return self._filled(prompts, {"max_new_tokens": max_new_tokens, **options})
 
-    def _filled(self, texts: Any, wishes: Mapping[str, Any]) -> list[list[Written]]:
+    def _filled(self, texts: Any, options: Mapping[str, Any]) -> list[list[GeneratedText]]:
         """The ways to fill the masks of each text; raises UsageError for an encoder that fills none."""
         if not isinstance(self.predictor, MaskedLm):
             raise UsageError(
                 f"{self.folder} holds an encoder, which reads texts but writes none; tfkit predict or embed may serve"
             )
-        check_wishes({name: wish for name, wish in wishes.items() if name != "max_new_tokens"})
-        asked = ", ".join(name for name, wish in wishes.items() if wish is not None)
+        check_options({name: option for name, option in options.items() if name != "max_new_tokens"})
+        asked = ", ".join(name for name, option in options.items() if option is not None)
         if asked:
             raise UsageError(f"{self.folder} fills masks, and {asked} is for models that write")
         mask = self.tokenizer.token(self.predictor.special["mask"])
@@ -348,7 +352,7 @@ class Run:
             raise UsageError(f"{metric} is of models that write a text; {self.objective.part_name} does not")
         return max(1, sum(len(example[field]) for example in examples))
 
-    def samples(self, count: int, split: str = "valid") -> list[Sample]:
+    def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
         """Outputs beside references, of the first examples of a split; none of a model that translates nothing."""
         translates = self.writes and self.objective.fields == ("source", "target")
         if not count or not translates or getattr(self._data, split) is None:
@@ -356,7 +360,7 @@ class Run:
         examples = self._examples(split)[:count]
         outputs, references = self._outputs(examples, "samples")
         sources = [example["source"] for example in examples]
-        return [Sample(*texts) for texts in zip(sources, outputs, references, strict=True)]
+        return [SampleOutput(*texts) for texts in zip(sources, outputs, references, strict=True)]
 
     @property
     def _data(self) -> Data:

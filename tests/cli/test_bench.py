@@ -17,7 +17,18 @@ import torch
 from click.testing import CliRunner, Result
 
 from tfkit.cli.main import main
-from tfkit.reports.bench import DEFAULT, LEAST, MOST, Measured, Setting, _quickest, _seconds, growth, layers, measure
+from tfkit.reports.bench import (
+    DEFAULT,
+    LEAST,
+    MOST,
+    BenchSetting,
+    Measured,
+    _quickest,
+    _seconds,
+    growth,
+    layers,
+    measure,
+)
 from tfkit.reports.bench_peers import PEERS
 
 SMALL = ["--d-model", "16", "--heads", "2", "--window", "16"]
@@ -65,7 +76,7 @@ def test_what_cannot_be_measured_is_said(arguments: tuple[str, ...], said: str) 
     "name", [name if name in ("full", "window") else pytest.param(name, marks=pytest.mark.slow) for name in DEFAULT]
 )
 def test_memory_grows_with_the_length(name: str) -> None:
-    setting = Setting(d_model=32, num_heads=2, window=32)
+    setting = BenchSetting(d_model=32, num_heads=2, window=32)
     found = list(measure([name], [2048, 4096, 8192], setting))
     doubling = growth(found, lambda one: one.peak_bytes)
     assert doubling is not None and 1 < doubling <= 2.3, found
@@ -75,7 +86,7 @@ def test_memory_grows_with_the_length(name: str) -> None:
 
 @pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_layer_can_be_measured(causal: bool) -> None:
-    setting = Setting(d_model=8, num_heads=2, window=4, causal=causal, backward=True)
+    setting = BenchSetting(d_model=8, num_heads=2, window=4, causal=causal, backward=True)
     found = list(measure(list(layers(setting)), [16], setting))
     assert [one.attention for one in found] == list(layers(setting)) and all(one.peak_bytes > 0 for one in found)
 

@@ -163,9 +163,9 @@ def test_the_samples_of_a_run_may_lose_their_reader(tmp_path: Path) -> None:
         reporter.open(tmp_path / "train.log")
         reporter.say("while somebody reads")
         os.close(read)
-        from tfkit.training.samples import Sample, print_samples
+        from tfkit.training.samples import SampleOutput, print_samples
 
-        reporter.draw(lambda there: print_samples([Sample("a", "b", "c")], there))
+        reporter.draw(lambda there: print_samples([SampleOutput("a", "b", "c")], there))
         reporter.say("after that")
         os.dup2(os.open(os.devnull, os.O_WRONLY), write)  # for the buffer, when it is closed
     assert "after that" in (tmp_path / "train.log").read_text()

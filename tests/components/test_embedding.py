@@ -13,6 +13,7 @@ from tfkit.components.embedding import Tokens, load_vectors
 from tfkit.core.context import Inputs, Placement
 from tfkit.core.errors import DataError, UsageError
 from tfkit.core.shape import Shape
+from tfkit.core.slots import PositionFacts
 
 SHAPE = Shape(d_model=4, vocab_size=7)
 IDS = torch.tensor([[1, 2, 6], [0, 0, 3]])
@@ -20,7 +21,7 @@ PLACES = torch.arange(3)[None]
 PLACED = torch.randn(1, 3, 3)
 
 
-class Added:
+class Added(PositionFacts):
     """A position that adds fixed vectors, of width 3 unless given others."""
 
     def __init__(self, vectors: Tensor = PLACED) -> None:
@@ -28,15 +29,6 @@ class Added:
 
     def embed(self, positions: Tensor) -> Tensor:
         return self.vectors
-
-    def rotation(self, positions: Tensor, dim: int) -> None:
-        return None
-
-    def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> None:
-        return None
-
-    def temperature(self, positions: Tensor) -> None:
-        return None
 
 
 NOWHERE, SOMEWHERE = Placement((), PLACES, PLACES), Placement((Added(),), PLACES, PLACES)

@@ -17,7 +17,7 @@ from tfkit.core.component import Slot
 from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.errors import RecipeError
 from tfkit.core.shape import Shape
-from tfkit.functional.kernel import CHUNK, Sums, kernel_attention
+from tfkit.functional.kernel import CHUNK, KernelSums, kernel_attention
 from tfkit.recipe.load import load_recipe
 
 WIDTH, HEADS, ROWS = 12, 3, 2
@@ -185,7 +185,7 @@ def test_large_scores_overflow_nothing(causal: bool) -> None:
 
 @torch.no_grad()
 def test_a_state_keeps_sums_and_no_keys() -> None:
-    part, state = part_of("performer", causal=True, features=5), Sums()
+    part, state = part_of("performer", causal=True, features=5), KernelSums()
     sizes = []
     for count in (3, 1, 4):
         query = part.log_features(part._split(states(count)))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from tfkit.components.position import ALiBi, Learned, LogTemperature, Rotary, Sinusoidal, T5Bias
+from tfkit.components.position import ALiBi, LearnedPosition, LogTemperature, Rotary, Sinusoidal, T5Bias
 from tfkit.components.position.alibi import slopes
 from tfkit.contracts.compile import one_graph
 from tfkit.core.errors import UsageError
@@ -26,47 +26,49 @@ DECODER = Shape(8, causal=True, num_heads=2)
 
 
 def test_learned_looks_up_its_row() -> None:
-    part = Learned(Learned.Config(offset=2), SHAPE)
+    part = LearnedPosition(LearnedPosition.Config(offset=2), SHAPE)
     assert part.table.weight.shape == (8, 8)
     out = part.embed(torch.tensor([[0, 3], [5, 1]]))
     assert torch.equal(out, part.table.weight[torch.tensor([[2, 5], [7, 3]])])
 
 
 def test_learned_has_its_own_max_length() -> None:
-    part = Learned(Learned.Config(max_length=9), Shape(4))
+    part = LearnedPosition(LearnedPosition.Config(max_length=9), Shape(4))
     assert part.table.num_embeddings == 9
 
 
 @pytest.mark.parametrize("positions", [[[0, 6]], [[0, 1, 2, 3, 4, 5, 6]]])
 def test_learned_names_the_position_beyond_its_table(positions: list[list[int]]) -> None:
     with pytest.raises(UsageError, match=r"position 6 .* 6 learned positions"):
-        Learned(Learned.Config(), SHAPE).embed(torch.tensor(positions))
+        LearnedPosition(LearnedPosition.Config(), SHAPE).embed(torch.tensor(positions))
 
 
 def test_learned_refuses_a_long_text_by_its_shape_on_meta() -> None:
-    part = Learned(Learned.Config(), SHAPE).to("meta")
+    part = LearnedPosition(LearnedPosition.Config(), SHAPE).to("meta")
     assert part.embed(torch.zeros(1, 6, dtype=torch.long, device="meta")).shape == (1, 6, 8)
     with pytest.raises(UsageError, match="position 6"):
         part.embed(torch.zeros(1, 7, dtype=torch.long, device="meta"))
 
 
 def test_learned_takes_a_packed_batch_longer_than_its_table() -> None:
-    assert Learned(Learned.Config(), SHAPE).embed(torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])).shape == (1, 9, 8)
+    assert LearnedPosition(LearnedPosition.Config(), SHAPE).embed(
+        torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
+    ).shape == (1, 9, 8)
 
 
 def test_learned_compiles_whole() -> None:
-    part = Learned(Learned.Config(), SHAPE)
+    part = LearnedPosition(LearnedPosition.Config(), SHAPE)
     positions = torch.arange(5)[None]
     with one_graph(part.embed) as compiled:
         assert torch.equal(compiled(positions), part.embed(positions))
 
 
 def test_learned_needs_a_length() -> None:
-    assert [problem.option for problem in Learned.Config().check(Shape(4))] == ["max_length"]
-    assert [problem.option for problem in Learned.Config(max_length=5).check(SHAPE)] == ["max_length"]
-    assert not list(Learned.Config(max_length=7).check(SHAPE))
+    assert [problem.option for problem in LearnedPosition.Config().check(Shape(4))] == ["max_length"]
+    assert [problem.option for problem in LearnedPosition.Config(max_length=5).check(SHAPE)] == ["max_length"]
+    assert not list(LearnedPosition.Config(max_length=7).check(SHAPE))
     with pytest.raises(UsageError, match="max_length"):
-        Learned(Learned.Config(), Shape(4))
+        LearnedPosition(LearnedPosition.Config(), Shape(4))
 
 
 # --- rotary ---
@@ -333,7 +335,7 @@ def test_sinusoidal_counts_real_tokens_only_where_a_call_has_padding() -> None:
 
 
 def test_each_overrides_one_hook() -> None:
-    assert [sorted(part.hooks()) for part in (Learned, Sinusoidal, Rotary, ALiBi, T5Bias)] == [
+    assert [sorted(part.hooks()) for part in (LearnedPosition, Sinusoidal, Rotary, ALiBi, T5Bias)] == [
         ["embed"],
         ["embed"],
         ["rotation"],

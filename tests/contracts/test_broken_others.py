@@ -18,12 +18,12 @@ from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
 from tfkit.core.options import PositiveInt, RecipePath
 from tfkit.data.corpus import Corpus, Example
-from tfkit.data.corpus.text import Text
+from tfkit.data.corpus.text import TextCorpus
 from tfkit.data.tokenizer import Character, Tokenizer
 from tfkit.generation.logits import LogitsRule
 from tfkit.generation.rules import Rules
 from tfkit.generation.search import Candidate, Search
-from tfkit.generation.stop import Row, StopRule
+from tfkit.generation.stop import StopRule, WrittenRow
 from tfkit.generation.strategy import Greedy, Sample, Strategy
 from tfkit.models import Model
 from tfkit.training.metric import ExactMatch, LossMetric, Metric, Perplexity, TextMetric
@@ -118,7 +118,7 @@ class Backwards(Wrapped):
 # --- corpora
 
 
-class Unnamed(Text):
+class Unnamed(TextCorpus):
     """Other fields than it says."""
 
     def read(self) -> Iterator[Example]:
@@ -126,14 +126,14 @@ class Unnamed(Text):
             yield {"words": example["text"]}
 
 
-class Shuffled(Text):
+class Shuffled(TextCorpus):
     def read(self) -> Iterator[Example]:
         examples = list(super().read())
         random.Random(next(COUNTER)).shuffle(examples)
         yield from examples
 
 
-class Limitless(Text):
+class Limitless(TextCorpus):
     def examples(self) -> list[Example]:
         return list(self.read())
 
@@ -240,7 +240,7 @@ class Idle(AdamW):
 
 
 class OwnRate(Optimizer):
-    """Has a learning rate of its own behind the schedule's."""
+    """Has a learning rate of its own after the schedule's."""
 
     class Stubborn(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -379,13 +379,13 @@ class SecondCall(StopRule):
 
     calls = 0
 
-    def done(self, row: Row) -> bool:
+    def done(self, row: WrittenRow) -> bool:
         self.calls += 1
         return self.calls > 2
 
 
 class Adds(StopRule):
-    def done(self, row: Row) -> bool:
+    def done(self, row: WrittenRow) -> bool:
         return len(row.ids) > 3
 
     def cut_text(self, text: str) -> str:

@@ -444,7 +444,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("cache", "feedforward", RunningMean, "decoded in steps of"),
     ("cache", "attention", TakesNothingBack, "after tokens were taken back|it raises"),
     ("cache", "mixer", ClaimsToTakeBack, "it declares 'rewind', and its state refuses to take tokens back"),
-    ("cache", "attention", Hoards, "behind a window|it raises"),
+    ("cache", "attention", Hoards, "after a window|it raises"),
     ("reorder", "attention", Stuck, r"after the rows became \[2, 0, 0, 1\]|it raises"),
     ("encoder_runs_once", "model", Forgetful, "the encoder ran 4 times"),
     ("rotation", "attention", Unturned, "declares 'rotation', but a rotary position changes nothing"),
@@ -620,7 +620,7 @@ class FaultyOption(Plain):
     """Wrong with one option only."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x[:, :1] if self.config.odd else x.tanh()  # broadcast by what comes behind it
+        return x[:, :1] if self.config.odd else x.tanh()  # broadcast by what comes after it
 
 
 def test_the_option_at_fault_is_named(register: Register) -> None:

@@ -11,14 +11,14 @@ from torch import Tensor
 from tfkit.core.context import Inputs, Span, Visibility, looks_back
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
-from tfkit.core.slots import MaskPart
+from tfkit.core.slots import MaskFacts
 
 CPU = torch.device("cpu")
 
 
-def rules(*said: dict[str, Any] | str) -> list[MaskPart]:
+def rules(*said: dict[str, Any] | str) -> list[MaskFacts]:
     """The rules of a causal layer."""
-    made: list[MaskPart] = []
+    made: list[MaskFacts] = []
     for rule in ("causal", *said):
         options = {"type": rule} if isinstance(rule, str) else dict(rule)
         part = REGISTRY.get("mask", options.pop("type"))

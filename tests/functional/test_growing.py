@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tfkit.functional import growing
-from tfkit.functional.growing import SLACK, SPARE, Growing
+from tfkit.functional.growing import SLACK, SPARE, GrowingBuffers
 
 
 def kept(whole: torch.Tensor, keeps: int | None) -> torch.Tensor:
@@ -21,7 +21,7 @@ def kept(whole: torch.Tensor, keeps: int | None) -> torch.Tensor:
 def test_it_gives_what_concatenation_gives(keeps: int | None, reserved: int) -> None:
     draw = random.Random(f"{keeps} {reserved}")
     for _ in range(6):
-        held, whole = Growing(1, keeps), torch.zeros(2, 0)
+        held, whole = GrowingBuffers(1, keeps), torch.zeros(2, 0)
         held.reserve(reserved)
         for _ in range(60):
             new = torch.rand(2, draw.choice([1, 1, 1, 2, 5, draw.randint(1, 200)]))
@@ -44,7 +44,7 @@ def test_it_gives_what_concatenation_gives(keeps: int | None, reserved: int) -> 
 
 
 def test_several_tensors_grow_together_and_keep_their_kinds() -> None:
-    held = Growing(2)
+    held = GrowingBuffers(2)
     held.append(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 5, dtype=torch.float64))
     keys, values = held.append(torch.ones(1, 2, 1, 4), torch.ones(1, 2, 1, 5, dtype=torch.float64))
     assert (keys.shape, values.shape) == ((1, 2, 4, 4), (1, 2, 4, 5))
@@ -53,13 +53,13 @@ def test_several_tensors_grow_together_and_keep_their_kinds() -> None:
 
 
 def test_nothing_added_is_nothing_held() -> None:
-    held = Growing(1)
+    held = GrowingBuffers(1)
     held.reorder(torch.tensor([0]))
     assert (held.held(), held.bytes(), held.rows, held.earliest()) == ((), 0, 0, 0)
 
 
 def test_what_is_reserved_is_not_copied_on_the_way() -> None:
-    held = Growing(1)
+    held = GrowingBuffers(1)
     held.reserve(50)
     held.append(torch.zeros(1, 10))
     place = held.held()[0].data_ptr()
@@ -71,7 +71,7 @@ def test_what_is_reserved_is_not_copied_on_the_way() -> None:
 
 
 def test_what_is_read_once_has_no_room_and_what_grows_has_as_much_again() -> None:
-    held = Growing(1)
+    held = GrowingBuffers(1)
     held.append(torch.zeros(1, 10))
     assert held.held()[0].untyped_storage().nbytes() == 4 * 10
     held.append(torch.zeros(1, 1))
@@ -80,7 +80,7 @@ def test_what_is_read_once_has_no_room_and_what_grows_has_as_much_again() -> Non
 
 @pytest.mark.parametrize("first", [1, 1000])
 def test_memory_is_bounded_where_the_past_is_forgotten(first: int) -> None:
-    held = Growing(1, keeps=100)
+    held = GrowingBuffers(1, keeps=100)
     held.append(torch.zeros(1, first))
     for _ in range(1000):
         held.append(torch.zeros(1, 1))
@@ -89,7 +89,7 @@ def test_memory_is_bounded_where_the_past_is_forgotten(first: int) -> None:
 
 
 def test_so_many_can_be_taken_back_however_far_the_text_is() -> None:
-    held = Growing(1, keeps=7)
+    held = GrowingBuffers(1, keeps=7)
     for length in range(1, 600):
         held.append(torch.full((1, 1), float(length)))
         assert held.earliest() <= max(0, length - SLACK)
@@ -103,7 +103,7 @@ def test_rows_are_reordered_in_a_new_buffer_or_where_they_are(
     limit: int, learned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(growing, "IN_PLACE", limit)
-    held, new = Growing(2), torch.rand(3, 2, 5, 4, requires_grad=learned)
+    held, new = GrowingBuffers(2), torch.rand(3, 2, 5, 4, requires_grad=learned)
     held.reserve(400)
     held.append(new, 2 * new)
     for rows in ([2, 0, 0], [1], [0, 0, 0, 0]):

@@ -133,7 +133,7 @@ def test_where_the_rules_leave_nothing_texts_end_as_they_stand() -> None:
 
 def test_any_stop_rule_ends_a_hypothesis() -> None:
     class After(StopRule):
-        """Ends behind any two even tokens."""
+        """Ends after any two even tokens."""
 
         def done(self, row: Any) -> bool:
             return len(row.ids) > 1 and row.ids[-1] % 2 == 0 and row.ids[-2] % 2 == 0

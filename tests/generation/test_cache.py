@@ -76,13 +76,13 @@ def model(
 
 
 def prompts_of(draw: random.Random, *lengths: int, common: int = 0) -> list[list[int]]:
-    """Prompts of such lengths behind a beginning that is common to all."""
+    """Prompts of such lengths after a beginning that is common to all."""
     begin = [draw.randint(1, 22) for _ in range(common)]
     return [begin + [draw.randint(1, 22) for _ in range(length)] for length in lengths]
 
 
 def agree(cached: Stepper, plain: Stepper, tolerance: float = 1e-9) -> None:
-    """The logits of both are the same, and so are the hidden states behind them."""
+    """The logits of both are the same, and so are the hidden states after them."""
     logits, expected = cached.logits(), plain.logits()
     torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
     assert cached.hidden is not None and plain.hidden is not None
@@ -142,7 +142,7 @@ SOME = [
 ]
 
 
-# lengths of prompts behind a common beginning of that length, read in such pieces
+# lengths of prompts after a common beginning of that length, read in such pieces
 BATCHES = (((3, 1, 12), 0, 4096), ((2, 2), 9, 8), ((5, 2, 5), 4, 7))
 
 
@@ -217,7 +217,7 @@ def test_what_all_begin_with_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     ("mask", "lengths", "calls"),
     [
         ("window", (2, 2), [(1, 9), (2, 2)]),  # of one length: nothing stands between
-        ("window", (2, 1), [(2, 11)]),  # padding behind the beginning would count as places
+        ("window", (2, 1), [(2, 11)]),  # padding after the beginning would count as places
         ("chunk", (2, 1), [(2, 11)]),
     ],
 )

@@ -69,7 +69,7 @@ def bound(tokenizer: Tokenizer, *parts: Any, stop: Sequence[Any] = ("end_token",
 def written(
     tokenizer: Tokenizer, rules: Rules, strategy: Any = "greedy", room: int = 40, pair: bool = False
 ) -> list[str]:
-    """What a small model that was never trained writes behind prompts of unlike length."""
+    """What a small model that was never trained writes after prompts of unlike length."""
     model = small_model("encoder_decoder" if pair else "causal", "language_model", tokenizer.vocab_size)
     read = [tokenizer.encode("a", special=False)[-1:], tokenizer.encode("a small cat"), tokenizer.encode("the house")]
     start = [[tokenizer.special_ids["start"]]] * len(read)
@@ -157,7 +157,7 @@ def test_whatever_is_drawn_matches(kind: str) -> None:
 
 
 def spelled(texts: Sequence[bytes], rest: bytes) -> bool:
-    """Whether some tokens behind one another write `rest`."""
+    """Whether some tokens after one another write `rest`."""
     return not rest or any(spelled(texts, rest[len(text) :]) for text in texts if text and rest.startswith(text))
 
 
@@ -222,8 +222,8 @@ def test_each_output_is_one_of_the_choices(strategy: Any) -> None:
 def test_one_choice_may_be_the_beginning_of_another() -> None:
     tokenizer = made("character")
     guide = Guide(automaton_of("cat|cats"), tokenizer, {2})
-    behind = guide.state(False, tokenizer.encode("cat"))
-    assert set(guide.allowed(behind).nonzero()[:, 0].tolist()) == {2, tokenizer.id("s")}
+    after = guide.state(False, tokenizer.encode("cat"))
+    assert set(guide.allowed(after).nonzero()[:, 0].tolist()) == {2, tokenizer.id("s")}
     assert guide.allowed(guide.state(False, tokenizer.encode("cats"))).nonzero()[:, 0].tolist() == [2]
 
 
@@ -243,7 +243,7 @@ def test_without_an_end_token_a_text_stops_when_it_is_complete() -> None:
 
 
 def fewest(texts: Sequence[bytes], rest: bytes) -> int:
-    """The fewest of some tokens that write `rest` behind one another."""
+    """The fewest of some tokens that write `rest` after one another."""
     ways = [0, *[10**6] * len(rest)]
     for end in range(1, len(rest) + 1):
         ways[end] = min([ways[end], *(ways[end - len(t)] + 1 for t in texts if t and rest[:end].endswith(t))])
@@ -379,7 +379,7 @@ def test_a_text_that_has_left_the_pattern_may_only_end() -> None:
     scores = rules.scores(torch.zeros(3, tokenizer.vocab_size + 5), ids, torch.tensor([2, 2, 2]))
     possible = [set((row > float("-inf")).nonzero()[:, 0].tolist()) for row in scores]
     digits = {tokenizer.id(digit) for digit in "1234567"}
-    assert possible == [{2}, digits | {2}, set()]  # behind an end token nothing comes; nor ids that no token has
+    assert possible == [{2}, digits | {2}, set()]  # after an end token nothing comes; nor ids that no token has
 
 
 # --- what is refused
@@ -391,8 +391,8 @@ def refusals() -> Iterator[tuple[str, list[Any], str]]:
     yield "character", [{"type": "regex", "pattern": "Q+"}], "regex: no text that it allows can be written with the tok"
     yield "word", [{"type": "choices", "choices": [" the", "xyz"]}], "choices: 'xyz' cannot be written with the tokens"
     yield "word", [{"type": "regex", "pattern": "a", "ends": "zzz"}], "'zzz' is no token of this vocabulary"
-    yield "character", [heat, pattern], "regex stands behind temperature, which may leave none .*; list regex first"
-    yield "character", [pattern, {"type": "choices", "choices": "a"}], "choices stands behind regex, which allows other"
+    yield "character", [heat, pattern], "regex stands after temperature, which may leave none .*; list regex first"
+    yield "character", [pattern, {"type": "choices", "choices": "a"}], "choices stands after regex, which allows other"
 
 
 @pytest.mark.parametrize(("kind", "parts", "message"), list(refusals()))
@@ -404,10 +404,10 @@ def test_what_cannot_be_is_refused_before_anything_is_computed(kind: str, parts:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"type": "regex", "pattern": "the"}, "regex: no text that it allows can be written behind a prompt"),
+        ({"type": "regex", "pattern": "the"}, "regex: no text that it allows can be written after a prompt"),
         (
             {"type": "choices", "choices": [" the", "cat"]},
-            "choices: the choice 'cat' cannot be written behind a prompt",
+            "choices: the choice 'cat' cannot be written after a prompt",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def looped(net: Model, prompt: list[int]) -> list[int]:
 
 
 def followed(net: Model, ids: list[list[int]]) -> Tensor:
-    """The logits of a decode state behind each of some given tokens."""
+    """The logits of a decode state after each of some given tokens."""
     found = []
     with evaluating(net):
         stepper = Stepper(net, [row[:3] for row in ids])

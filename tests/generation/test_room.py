@@ -43,10 +43,10 @@ def tokenizer() -> Tokenizer:
     return fitted
 
 
-def writer(position: str | None, count: int | None = None, pair: bool = False, **wishes: Any) -> Writer:
+def writer(position: str | None, count: int | None = None, pair: bool = False, **options: Any) -> Writer:
     start = 1 if pair else None
-    decoder = StepDecoder(model(position, pair), wishes.get("quantize"))
-    return make_writer(decoder, tokenizer(), Generate(stop=()), start, count, wishes)  # type: ignore[arg-type]
+    decoder = StepDecoder(model(position, pair), options.get("quantize"))
+    return make_writer(decoder, tokenizer(), Generate(stop=()), start, count, options)  # type: ignore[arg-type]
 
 
 def ids(length: int) -> list[int]:
@@ -54,7 +54,7 @@ def ids(length: int) -> list[int]:
 
 
 def told(writer: Writer, length: int) -> list[str]:
-    """What is warned of when it writes behind a prompt of that length."""
+    """What is warned of when it writes after a prompt of that length."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         writer.write([ids(length)])

@@ -21,7 +21,7 @@ from tfkit.generation.logits import LogitsRule
 from tfkit.generation.prompts import PromptError
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import prepare
-from tfkit.generation.stop import Row, StopRule
+from tfkit.generation.stop import StopRule, WrittenRow
 from tfkit.generation.texts import find
 from tfkit.models import Model, build_model
 from tfkit.run import Run
@@ -204,7 +204,7 @@ def test_a_rule_of_ones_own(net: Model, tokenizer: Tokenizer) -> None:
 
         config: Config
 
-        def done(self, row: Row) -> bool:
+        def done(self, row: WrittenRow) -> bool:
             return sum(row.ids) >= self.config.most
 
     out = best(net, PROMPTS, 50, searched(tokenizer, ["only_even"], [{"type": "sum", "most": 20}]))

@@ -1,4 +1,4 @@
-"""The rules of sampling: equal to Hugging Face's, one behind another, and never without a token."""
+"""The rules of sampling: equal to Hugging Face's, one after another, and never without a token."""
 
 from __future__ import annotations
 

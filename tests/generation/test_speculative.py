@@ -123,8 +123,8 @@ def test_what_is_kept_of_a_draft_follows_the_model(letters: Tokenizer) -> None:
     assert float(((found[:3].sum(dim=1) - first) ** 2 / first).sum()) < 13.8  # 2 degrees of freedom, one in a thousand
     kept = torch.minimum(p, q).sum(dim=1)[0]
     assert float(found[:, :4].sum()) / count == pytest.approx(float(kept), abs=0.04)
-    behind = p[1] * found[:, :4].sum()
-    assert float(((found[:, :4].sum(dim=0) - behind) ** 2 / behind).sum()) < 16.3
+    after = p[1] * found[:, :4].sum()
+    assert float(((found[:, :4].sum(dim=0) - after) ** 2 / after).sum()) < 16.3
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.rules import Rules, bound_rules
-from tfkit.generation.stop import Row
+from tfkit.generation.stop import WrittenRow
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_texts_are_made_only_when_a_rule_asks() -> None:
         asked.append(len(ids))
         return "text"
 
-    row = Row([1], [2, 3], 0.0, decode)
+    row = WrittenRow([1], [2, 3], 0.0, decode)
     length = Slot("stop").validate({"type": "length", "tokens": 2}).build()
     assert length.done(row) and not asked
     assert row.text == "text" and row.text == "text" and asked == [2]

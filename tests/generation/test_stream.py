@@ -18,7 +18,7 @@ from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import Candidate, prepare
-from tfkit.generation.stop import Row, StopRule
+from tfkit.generation.stop import StopRule, WrittenRow
 from tfkit.generation.strategy import Greedy
 from tfkit.generation.streaming import told
 from tfkit.models import Model, build_model
@@ -109,7 +109,7 @@ def test_a_rule_that_cuts_in_its_own_way_keeps_all_back() -> None:
     class Trimmed(StopRule):
         """Ends never, and leaves the spaces out that a text ends with."""
 
-        def done(self, row: Row) -> bool:
+        def done(self, row: WrittenRow) -> bool:
             return False
 
         def cut_text(self, text: str) -> str:

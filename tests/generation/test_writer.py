@@ -1,4 +1,4 @@
-"""A run that writes: prompts of every kind, wishes, streams; and what is wrong said with the prompt's number."""
+"""A run that writes: prompts of every kind, options, streams; and what is wrong said with the prompt's number."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ def test_a_text_that_is_cut_says_so(run: Run) -> None:
     assert end.value.value.cut and end.value.value.ids == found[0].ids
 
 
-# --- wishes
+# --- options
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("options", "message"),
     [
         ({"max_new_tokens": -1}, "max_new_tokens is a whole number from 0, got -1"),
         ({"max_new_tokens": 2.5}, "max_new_tokens is a whole number from 0, got 2.5"),
@@ -117,10 +117,10 @@ def test_a_text_that_is_cut_says_so(run: Run) -> None:
         ({"strategy": "sample", "logits": {"type": "top_k", "k": 5000}}, "k: 5000 is more than the"),
     ],
 )
-def test_a_wrong_wish_is_refused(run: Run, wishes: dict[str, Any], message: str) -> None:
+def test_a_wrong_wish_is_refused(run: Run, options: dict[str, Any], message: str) -> None:
     for ask in (run.generate, run.candidates, run.stream):
         with pytest.raises(UsageError, match=message):
-            ask("a", **wishes)
+            ask("a", **options)
 
 
 def test_what_the_recipe_says_holds_until_a_call_says_otherwise(run: Run) -> None:
@@ -143,7 +143,7 @@ def test_candidates_say_what_the_model_thinks(run: Run) -> None:
 
 def test_a_recipe_that_cannot_write_is_refused_before_training(tmp_path: Path) -> None:
     hot = {"logits": {"type": "temperature", "temperature": 0.5}}
-    with pytest.raises(RecipeError, match=r"does not declare 'draws' .* which logits 'temperature' asks for"):
+    with pytest.raises(RecipeError, match=r"does not declare 'draws' .* which logits 'temperature' requires"):
         tfkit.train({**RECIPE, "generate": hot}, out=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
@@ -160,18 +160,18 @@ def test_the_run_records_how_it_writes(run: Run, tmp_path: Path) -> None:
 # --- streams
 
 
-@pytest.mark.parametrize("wishes", [{}, SAMPLE, {"stop": {"type": "strings", "strings": ["e", "ab"]}}])
-def test_the_pieces_of_a_stream_are_the_text(run: Run, wishes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{}, SAMPLE, {"stop": {"type": "strings", "strings": ["e", "ab"]}}])
+def test_the_pieces_of_a_stream_are_the_text(run: Run, options: dict[str, Any]) -> None:
     for prompt in ("The ", "a", run.read(["x"])[0]):
-        pieces = list(run.stream(prompt, 20, **wishes))
-        assert "".join(pieces) == run.generate(prompt, 20, **wishes)[0]
+        pieces = list(run.stream(prompt, 20, **options))
+        assert "".join(pieces) == run.generate(prompt, 20, **options)[0]
         assert all(pieces)
     forced = {"type": "forced", "tokens": list("to do")}
-    assert list(run.stream("The ", 5, logits=forced, **wishes)) == list("to do")
+    assert list(run.stream("The ", 5, logits=forced, **options)) == list("to do")
 
 
 @pytest.mark.parametrize(
-    ("prompt", "wishes", "message"),
+    ("prompt", "options", "message"),
     [
         ("a", {"strategy": "beam"}, "beam knows its text only at the end, so that it cannot be streamed"),
         ("a", {"strategy": {"type": "sample", "n_best": 3}}, "a stream is one text, and n_best asks for 3"),
@@ -180,9 +180,9 @@ def test_the_pieces_of_a_stream_are_the_text(run: Run, wishes: dict[str, Any]) -
         ("b" * 60, {}, "prompt 1 has 60 tokens"),
     ],
 )
-def test_a_stream_is_refused_when_it_is_asked_for(run: Run, prompt: Any, wishes: dict[str, Any], message: str) -> None:
+def test_a_stream_is_refused_when_it_is_asked_for(run: Run, prompt: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        run.stream(prompt, **wishes)
+        run.stream(prompt, **options)
 
 
 # --- masks
@@ -210,8 +210,8 @@ def test_masks_are_filled_the_likeliest_first(filler: Run) -> None:
     assert [len(candidates) for candidates in found] == [5, 5]
     totals = [one.log_probability for one in found[0]]
     assert totals == sorted(totals, reverse=True) and len({one.text for one in found[0]}) == 5
-    chances = [[fill["probability"] for fill in fills] for fills in prediction["fills"]]
-    every = sorted((one * other for one in chances[0] for other in chances[1]), reverse=True)
+    probabilities = [[fill["probability"] for fill in fills] for fills in prediction["fills"]]
+    every = sorted((one * other for one in probabilities[0] for other in probabilities[1]), reverse=True)
     assert np.exp(totals) == pytest.approx(every[:5], rel=1e-5)
     first, second = (fills[0] for fills in prediction["fills"])
     assert found[0][0].ids == (first["id"], second["id"])

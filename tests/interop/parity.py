@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import REGISTRY
-from tfkit.interop.huggingface.convert import Plain, to_ours
+from tfkit.interop.huggingface.convert import RenamedTensors, to_ours
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import SINGLE, open_checkpoint, read_config
 from tfkit.models.base import Model
@@ -43,7 +43,7 @@ class Row:
     own: tuple[str, ...] = ()  # their names of tensors that are not another one, though their class makes them so
     kept: tuple[str, ...] = ()  # parts of their names of tables that are computed, never learned
     call: Mapping[str, Any] = field(default_factory=dict)  # what theirs needs with every call to be right
-    behind: bool = False  # their last hidden states are behind a projection that is part of our head
+    after: bool = False  # their last hidden states are after a projection that is part of our head
     stretches: bool = False  # theirs turns all rows by the length of the longest, ours each by its own
     logits: str = "logits"  # what the output of theirs calls what our head gives; several names: stacked
     marks: bool = False  # takes a global_attention_mask
@@ -96,7 +96,7 @@ def described(folder: Path) -> tuple[type[Family], Blueprint]:
     model = family.recipe(config)
     if (folder / SINGLE).is_file():
         with open_checkpoint(folder) as checkpoint:
-            family.to_stored(model, Plain(family, checkpoint))
+            family.to_stored(model, RenamedTensors(family, checkpoint))
     return family, load_recipe({"tfkit": 1, "model": model}).blueprint()
 
 
@@ -106,7 +106,7 @@ def families() -> list[type[Family]]:
 
 
 def fill(ours: Model, family: type[Family], folder: Path) -> list[str]:
-    """Load a folder's weights; gives their names that no output reads."""
+    """Load a folder's weights; returns their names that no output reads."""
     wanted = {name: value.shape for name, value in weights(ours).items()}
     with open_checkpoint(folder) as checkpoint:
         brought = to_ours(family, checkpoint, wanted, ours.blueprint)
@@ -159,7 +159,7 @@ def far(ours: Tensor, theirs: Tensor) -> float:
 
 
 def said(theirs: Any, names: str) -> Tensor:
-    """What of their output our head gives; of several names, one behind another along a last axis."""
+    """What of their output our head gives; of several names, one after another along a last axis."""
     parts = [getattr(theirs, name) for name in names.split()]
     return parts[0] if len(parts) == 1 else torch.stack(parts, dim=-1)
 
@@ -172,9 +172,9 @@ def outputs(pair: Pair, **call: Any) -> dict[str, tuple[Tensor, Tensor]]:
     theirs = pair.theirs(**call, **pair.row.call, output_hidden_states=True, **places)
     ours = pair.ours(**call, **places)
     hidden = getattr(theirs, "decoder_hidden_states", None) or getattr(theirs, "hidden_states", None)
-    last = getattr(theirs, "last_hidden_state", None)  # where there is a norm behind them, hidden_states has it not
+    last = getattr(theirs, "last_hidden_state", None)  # where there is a norm after them, hidden_states has it not
     last = hidden[-1] if last is None else last
-    found = {} if pair.row.behind else {"hidden": (ours.hidden, last)}
+    found = {} if pair.row.after else {"hidden": (ours.hidden, last)}
     if ours.logits is not None:
         found["logits"] = (ours.logits, said(theirs, pair.row.logits))
     return found | {name: (ours.heads[name], getattr(theirs, said)) for name, said in pair.row.heads.items()}

@@ -81,7 +81,7 @@ ROWS = (
     causal("gpt_neox", "GPTNeoX", {
         **WIDE, "use_parallel_residual": False, "hidden_act": "gelu_new", "attention_bias": False,
         "rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "partial_rotary_factor": 0.5, "factor": 2.0},
-    }, label="gpt_neox-one-behind-the-other"),
+    }, label="gpt_neox-one-after-the-other"),
     causal("gpt_neox_japanese", "GPTNeoXJapanese", {**WIDE, "intermediate_multiple_size": 2}),
     causal("bloom", "Bloom", {"n_layer": 3, "hidden_size": 36, "n_head": 6, **SPECIAL}),
     causal("falcon", "Falcon", FALCON, label="falcon-7b"),
@@ -98,7 +98,7 @@ ROWS = (
     causal("opt", "OPT", OPT, "OPTModel"),
     causal("opt", "OPT", {
         **OPT, "word_embed_proj_dim": 20, "do_layer_norm_before": False,
-    }, label="opt-350m", behind=True),
+    }, label="opt-350m", after=True),
     causal("opt", "OPT", {
         **OPT, "enable_bias": False, "layer_norm_elementwise_affine": False, "_remove_final_layer_norm": True,
     }, label="opt-bare"),

@@ -94,7 +94,7 @@ def test_every_class_is_one_of_theirs(family: type[Family]) -> None:
 
 @pytest.mark.parametrize("turned", [2, 6, 14, 58])
 def test_as_many_channels_turn_as_gptj_says(turned: int) -> None:
-    """A share of the head that, rounded down, gives the number again."""
+    """A share of the head that, rounded down, returns the number again."""
     fraction = GPTJ.recipe({"n_embd": 400, "n_head": 2, "rotary_dim": turned})["position"]["fraction"]
     assert int(200 * fraction) == turned
 

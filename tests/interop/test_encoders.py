@@ -86,7 +86,7 @@ def test_minilm_gives_what_was_computed_elsewhere(minilm: tfkit.Run) -> None:
         ("bert", {"is_decoder": True}, "is_decoder: only False"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type: only 'absolute'"),
         ("ernie", {"use_task_id": True}, "use_task_id: only False"),
-        ("roberta", {"max_position_embeddings": 2}, "max_position_embeddings 2 leaves no room behind row 2"),
+        ("roberta", {"max_position_embeddings": 2}, "max_position_embeddings 2 leaves no room after row 2"),
         ("albert", {"inner_group_num": 2, "num_hidden_groups": 3}, "inner_group_num: 2 layers in each of 3 groups"),
         ("roformer", {"rotary_value": True}, "rotary_value: only False"),
         ("mpnet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets: only 32"),
@@ -112,7 +112,7 @@ def test_what_cannot_be_brought_in_is_refused_by_name(name: str, config: dict[st
     [(1, 3, ["group", "group", "group"], 12), (2, 1, ["group*2", "group*2"], 4), (1, 1, None, 4)],
 )
 def test_groups_of_albert(groups: int, inner: int, pattern: list[str] | None, layers: int) -> None:
-    """Several layers in a group come again and again; several groups come one behind another."""
+    """Several layers in a group come again and again; several groups come one after another."""
     said = {"num_hidden_groups": groups, "inner_group_num": inner, "num_hidden_layers": 4, "hidden_size": 64}
     model = Albert.recipe(said)
     assert (model.get("pattern"), model["num_layers"]) == (pattern, layers)

@@ -124,7 +124,7 @@ def test_the_same_greedy_continuation(pair: Pair) -> None:
 
 @torch.no_grad()
 def test_every_tensor_is_read(pair: Pair) -> None:
-    """What is moved must move the output, unless it is said that it cannot."""
+    """What is moved must move the output, unless it is set that it cannot."""
     row = pair.row
     tokens, real = padded([row.length, row.length - 3 * row.padding], "right")
     tokens = ended(row, tokens, real)

@@ -47,7 +47,7 @@ class Two:
     end: int
 
     def theirs(self, **options: Any) -> tuple[list[list[int]], list[float]]:
-        """Their texts without the end token, those of one prompt behind each other, and their scores."""
+        """Their texts without the end token, those of one prompt after each other, and their scores."""
         from transformers import GenerationConfig
 
         settings = {"max_new_tokens": NEW, "eos_token_id": self.end, "pad_token_id": PAD, "bos_token_id": PAD} | options
@@ -150,6 +150,6 @@ def test_rules(two: Two, theirs: dict[str, Any]) -> None:
 @pytest.mark.parametrize("beams", [1, 4])
 def test_a_forced_beginning(two: Two, beams: int) -> None:
     if two.sources is None:
-        pytest.skip("theirs force the token behind the start token of an encoder-decoder only")
+        pytest.skip("theirs force the token after the start token of an encoder-decoder only")
     strategy: Any = {"type": "beam", "num_beams": beams} if beams > 1 else "greedy"
     agree(two, {"num_beams": beams, "forced_bos_token_id": 9}, strategy, [{"type": "forced", "tokens": [9]}])

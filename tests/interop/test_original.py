@@ -20,7 +20,7 @@ TINY = {
 }  # fmt: skip
 HEADS = 3
 Weights = dict[str, Tensor]
-# one text with padding behind it, one without; what is written is as long as it likes
+# one text with padding after it, one without; what is written is as long as it likes
 SOURCE = torch.tensor([[4, 8, 15, 16, 2], [3, 18, 5, 0, 0]])
 LENGTHS = [5, 3]
 TARGET = torch.tensor([[1, 7, 9, 11], [1, 13, 6, 17]])

@@ -11,7 +11,7 @@ from torch import nn
 import tfkit
 from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.exporting import export_model
-from tfkit.interop.huggingface.importing import Imported, import_model
+from tfkit.interop.huggingface.importing import ImportedModel, import_model
 from tfkit.interop.huggingface.verifying import verify
 
 from .made import SIZE, T5, said
@@ -33,7 +33,7 @@ def saved(folder: Path, family: str, own: bool = False) -> Path:
     return folder
 
 
-def tied(made: Imported) -> bool:
+def tied(made: ImportedModel) -> bool:
     model = tfkit.load_run(made.run).model
     return model.head.output.weight is model.stack("encoder").embedding.tokens.weight  # type: ignore[union-attr]
 

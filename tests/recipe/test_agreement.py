@@ -129,7 +129,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         DECODER,
         ("generate.strategy=beam", "generate.logits={type: temperature, temperature: 2}"),
         "generate.logits: strategy 'beam' does not declare 'draws' (draws tokens at random), "
-        "which logits 'temperature' asks for; say sampled: true; strategies that go with",
+        "which logits 'temperature' requires; say sampled: true; strategies that go with",
     ),
     (DECODER, ("generate.strategy=contrastive", "generate.logits={type: min_p, p: 0.9}"), "generate.logits: strategy"),
     (DECODER, ("generate.strategy={type: contrastive, k: 51}",), "generate.strategy.k: 51 tokens are more than the"),
@@ -141,7 +141,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         DECODER,
         ("generate.logits=[{type: regex, pattern: a}, {type: choices, choices: b}]",),
-        "generate.logits[1]: choices stands behind regex, which allows other texts",
+        "generate.logits[1]: choices stands after regex, which allows other texts",
     ),
     (
         DECODER,
@@ -173,7 +173,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         PAIR,
         ("objective=span_corruption", "data.train=docstrings", "data.valid=docstrings"),
-        "data.tokenizer.special_tokens.sentinels: 'span_corruption' hides spans behind tokens of their own",
+        "data.tokenizer.special_tokens.sentinels: 'span_corruption' hides spans after tokens of their own",
     ),
     (
         ENCODER,

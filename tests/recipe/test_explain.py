@@ -131,7 +131,7 @@ def command(*arguments: str) -> Result:
         ("model.final_norm.eps", {}, 1e-6, "follows from model.layer.norm: base recipe base (base.yaml:11:35)"),
         ("model.embedding.norm.eps", {}, 1e-6, "follows from model.layer.norm: base recipe base (base.yaml:11:35)"),
         ("model.layer.position.type", {}, "rotary", "follows from model.position: base recipe base (base.yaml:8:13)"),
-        ("model.layer.mixer", {}, None, "default: mixing of tokens that is no attention; none: without it"),
+        ("model.layer.mixer", {}, None, "default: what mixes tokens without attention; none: no such sublayer"),
         ("model.final_dropout", {}, 0.0, "default: dropout after the final norm"),
         ("model.pattern", {}, ["local*5", "global+thin"], "mine.yaml:12:12"),
         ("model.layers.unused.dropout", {}, 0.3, "kind 'unused' of the pattern (mine.yaml:11:23)"),

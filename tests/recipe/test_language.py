@@ -239,7 +239,7 @@ def test_r4_limits_are_anded_and_openings_ored():
     first, second = (decoder(torch.tensor([[1, last, 3]]), prefix_length=torch.tensor([2])).hidden for last in (2, 5))
     assert not torch.allclose(first[0, 0], second[0, 0])  # within the prefix the future is seen
     first, second = (decoder(torch.tensor([[1, 2, last]]), prefix_length=torch.tensor([2])).hidden for last in (3, 5))
-    assert torch.allclose(first[0, :2], second[0, :2])  # behind it, not
+    assert torch.allclose(first[0, :2], second[0, :2])  # after it, not
 
 
 def test_r4_what_cannot_stand_together():
@@ -407,7 +407,7 @@ def test_r7_several_positions_stand_together():
     blueprint = resolve(position=["sinusoidal", "alibi"])
     assert [config.part.part_name for config in blueprint.last.position] == ["sinusoidal", "alibi"]
     assert faults(position=["rotary", {"type": "rotary", "theta": 5}]) == [
-        "model.position: two positions that rotate queries and keys cannot stand together"
+        "model.position: two positions that rotate queries and keys cannot be combined"
     ]
 
 

@@ -1,4 +1,4 @@
-"""The rule table: parts that cannot stand together are refused by name, and what would go together is said."""
+"""The rule table: parts that cannot be combined are refused by name, and what would can be combined is said."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def good(text):
 
 
 def said(text):
-    """The faults of a text, one a line as they are printed."""
+    """The faults of a text, one per line as they are printed."""
     return [str(fault) for fault in parse(text, "r.yaml")[1]]
 
 

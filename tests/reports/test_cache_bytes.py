@@ -49,7 +49,7 @@ def recipe(layer: dict[str, Any], kind: str, **more: Any) -> Any:
 
 
 def held(plan: Any, rows: int, prompt: int, length: int) -> int:
-    """Bytes of the state after a prompt and the tokens behind it, up to `length`, from a source of that length."""
+    """Bytes of the state after a prompt and the tokens after it, up to `length`, from a source of that length."""
     with evaluating(model := build_model(plan)):
         sources = [[3 + row] * length for row in range(rows)] if plan.encoder is not None else None
         stepper = Stepper(model, [[1 + row] * prompt for row in range(rows)], sources, rooms=[length] * rows)

@@ -61,8 +61,8 @@ def test_equals_the_textbook(order):
     expected = []
     for row in valid:
         whole = [VOCAB] * (order - 1) + row.tolist()
-        chances = (naive.probability(whole[:end], whole[end]) for end in range(order, len(whole)))
-        expected.extend(-math.log(chance) for chance in chances)
+        probabilities = (naive.probability(whole[:end], whole[end]) for end in range(order, len(whole)))
+        expected.extend(-math.log(chance) for chance in probabilities)
     assert KneserNey(VOCAB, order).fit(train).nats(valid) == pytest.approx(expected)
 
 

@@ -12,7 +12,7 @@ import tfkit
 from tests.training.small import RECIPE, outcome, small, trained
 from tfkit.core.errors import RecipeError, RunError
 from tfkit.core.options import RecipePath
-from tfkit.data.corpus import Corpus, Example, LabelledText, ParallelText, Phrases, Text
+from tfkit.data.corpus import Corpus, Example, LabelledText, ParallelText, Phrases, TextCorpus
 from tfkit.recipe.load import load_recipe
 from tfkit.training import environment
 from tfkit.training.changed import differences, file_hashes
@@ -84,7 +84,7 @@ def test_every_shipped_corpus_says_its_files(tmp_path: Path) -> None:
     assert data.train.files_read() == (str(tmp_path / "train.txt"),)  # type: ignore[attr-defined]
     assert ParallelText.Config(source="a", target="b").files_read() == ("a", "b")
     assert LabelledText.Config(file="a").files_read() == ("a",)
-    assert Text.Config(files=["a", "b", "a"]).files_read() == ("a", "b")
+    assert TextCorpus.Config(files=["a", "b", "a"]).files_read() == ("a", "b")
     assert Phrases.Config().files_read() == ()
 
 

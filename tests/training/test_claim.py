@@ -44,7 +44,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def paused(done: Run, tmp_path: Path) -> Iterator[Any]:
-    """Trains in a process of its own, which waits in its first step; gives its id, and kills it in the end."""
+    """Trains in a process of its own, which waits in its first step; returns its id, and kills it in the end."""
     children: list[int] = []
     waiting, go_on = os.pipe()  # it waits for a byte that never comes, or for the end of this process
     ready, there = os.pipe()

@@ -24,7 +24,7 @@ from tfkit.training.feed import Feed
 from tfkit.training.folder import RunFolder
 from tfkit.training.initial import freeze
 from tfkit.training.loop import NotFinite, Trainer
-from tfkit.training.progress import Meter, Reporter, duration
+from tfkit.training.progress import ProgressMeter, Reporter, duration
 from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task, prepare
 from tfkit.training.step import accumulate, scale_gradients, tokens_read
@@ -438,7 +438,7 @@ def test_progress_on_a_terminal_and_elsewhere(tmp_path: Path, monkeypatch: pytes
         reporter = Reporter(True, stream)
         reporter.say("before the log is open")
         reporter.open(tmp_path / f"{type(stream).__name__}.log")
-        meter = Meter(reporter, 0, 10)
+        meter = ProgressMeter(reporter, 0, 10)
         for step in range(1, 11):
             meter.step(step, 2.5, 100, 100, 0.5)
         reporter.close()
@@ -619,5 +619,5 @@ def test_packed_rows_are_read_without_their_padding(tmp_path: Path) -> None:
 def test_progress_names_both_rates_where_they_differ() -> None:
     for targets, said in ((1000, "1,000 tokens/s"), (150, "1,000 tokens/s read, 150 predicted")):
         stream = io.StringIO()
-        Meter(Reporter(True, stream), 0, 10).step(1, 2.5, 1000, targets, 1.0)
+        ProgressMeter(Reporter(True, stream), 0, 10).step(1, 2.5, 1000, targets, 1.0)
         assert stream.getvalue().startswith(f"step 1 of 10: loss 2.5000, {said}, ")

@@ -62,8 +62,8 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 def nats(logits: torch.Tensor, labels: list[int]) -> torch.Tensor:
     """Token by token, the slow way."""
-    chances = logits.double().softmax(-1)
-    return -sum((chances[place, label].log() for place, label in enumerate(labels)), torch.zeros(()).double())
+    probabilities = logits.double().softmax(-1)
+    return -sum((probabilities[place, label].log() for place, label in enumerate(labels)), torch.zeros(()).double())
 
 
 def gradients(net: nn.Module, total: torch.Tensor) -> list[torch.Tensor]:

@@ -170,9 +170,9 @@ class TestReplacedToken:
         logits = guessed.logits.flatten(0, 1)[batch["predicted"]]
         of_generator = torch.nn.functional.cross_entropy(logits, batch["labels"])
         ids = batch["original"].clone().flatten()
-        chances = logits.softmax(-1).cumsum(-1)
+        probabilities = logits.softmax(-1).cumsum(-1)
         ids[batch["predicted"]] = torch.stack(
-            [(row < lot * row[-1]).sum() for row, lot in zip(chances, batch["lots"], strict=True)]
+            [(row < lot * row[-1]).sum() for row, lot in zip(probabilities, batch["draws"], strict=True)]
         )
         said = net(input_ids=ids.view_as(batch["original"]), attention_mask=batch["attention_mask"]).logits
         wrong = (ids.view_as(batch["original"]) != batch["original"]).float()
@@ -252,8 +252,8 @@ class TestMaskedLm:
         two, one = objective.predict(net, [{"text": "the <mask> sat <mask>"}, {"text": "<mask> cat"}], words)
         assert [len(fill) for fill in two["fills"]] == [5, 5] and len(one["fills"]) == 1
         for fill in two["fills"]:
-            chances = [choice["probability"] for choice in fill]
-            assert chances == sorted(chances, reverse=True) and 0 < sum(chances) <= 1 + 1e-6
+            probabilities = [choice["probability"] for choice in fill]
+            assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) <= 1 + 1e-6
         first, second = (fill[0]["token"] for fill in two["fills"])
         assert two["filled"] == f"the {first} sat {second}"
         if kind == "word":  # the mask stands for the space before its word too

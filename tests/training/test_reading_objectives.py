@@ -80,8 +80,8 @@ class TestClassification:
         assert batch["labels"].tolist() == [1, 0, 2]
         loss = objective.loss(net, batch, training=False)
         logits = net(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        chances = logits.log_softmax(-1)
-        expected = -sum(chances[row, label].item() for row, label in enumerate([1, 0, 2]))
+        probabilities = logits.log_softmax(-1)
+        expected = -sum(probabilities[row, label].item() for row, label in enumerate([1, 0, 2]))
         assert loss.count == 3 and loss.total.item() == pytest.approx(expected, rel=1e-5)
         smooth = part("classification", label_smoothing=0.5)
         batch_of(smooth, LABELLED)
@@ -155,14 +155,15 @@ class TestTokenClassification:
         batch = batch_of(objective, TAGGED)
         assert objective.labels == ("D", "N", "V") and batch["labels"].tolist() == [0, 1, 2, 0, 1]
         width = batch["input_ids"].shape[1]
-        # start, then the letters: a word begins behind each space
+        # start, then the letters: a word begins after each space
         assert batch["predicted"].tolist() == [1, 5, 9, width + 1, width + 3]
         logits = net(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.flatten(0, 1)
-        chances = logits.log_softmax(-1)
+        probabilities = logits.log_softmax(-1)
         places = zip(batch["predicted"].tolist(), [0, 1, 2, 0, 1], strict=True)
         loss = objective.loss(net, batch, training=False)
         assert loss.count == 5
-        assert loss.total.item() == pytest.approx(-sum(chances[place, tag].item() for place, tag in places), rel=1e-5)
+        wanted = -sum(probabilities[place, tag].item() for place, tag in places)
+        assert loss.total.item() == pytest.approx(wanted, rel=1e-5)
 
     def test_first_tokens(self) -> None:
         # "ab c": a token that is a space only, one that begins with the space, and one that goes on

@@ -14,7 +14,7 @@ from tfkit.core.errors import DataError, UsageError
 from tfkit.core.output import json_line
 
 if TYPE_CHECKING:
-    from tfkit.generation.writer import Written
+    from tfkit.generation.writer import GeneratedText
     from tfkit.run import Run
 
 NAMED = 5  # unknown pieces that are named at once
@@ -38,7 +38,7 @@ class Answers:
     cut: list[int] = field(default_factory=list)  # the numbers of prompts whose texts are cut
 
     def give(self, prompts: Sequence[str], before: int = 0) -> None:
-        """Print what there is to say of prompts, which are counted from behind `before`; raises TfkitError."""
+        """Print what there is to say of prompts, of which `before` were counted already; raises TfkitError."""
         self._note_unknown(prompts, before)
         if self.form == "stream":
             self._stream(prompts, before)
@@ -55,13 +55,13 @@ class Answers:
         streams = self.form == "best" and self.run.writes and self.run.writer(**self.asked).strategy.streams
         (replace(self, form="stream") if streams else self).give([prompt])
 
-    def _printed(self, prompt: str, candidate: Written) -> str:
+    def _printed(self, prompt: str, candidate: GeneratedText) -> str:
         """A candidate in the form that was asked for."""
         if self.form == "jsonl":
             return json_line(self._object(prompt, candidate))
         return candidate.text
 
-    def _note_cut(self, number: int, candidate: Written) -> None:
+    def _note_cut(self, number: int, candidate: GeneratedText) -> None:
         """Say on standard error of a candidate for a prompt of that number that it is cut."""
         from tfkit.generation.writer import CUT
 
@@ -70,7 +70,7 @@ class Answers:
             where = f"standard input, line {number}" if self.lines else f"prompt {number}"
             warn(f"tfkit: {where}: {CUT}")
 
-    def _object(self, prompt: str, candidate: Written) -> dict[str, Any]:
+    def _object(self, prompt: str, candidate: GeneratedText) -> dict[str, Any]:
         """A candidate as JSON can hold it, where there is no infinity."""
         numbers = {"log_probability": candidate.log_probability, "score": candidate.score}
         return {
@@ -96,7 +96,7 @@ class Answers:
                 echo()
             self._note_cut(number, written)
 
-    def _streamed(self, pieces: Generator[str, None, Written]) -> Written:
+    def _streamed(self, pieces: Generator[str, None, GeneratedText]) -> GeneratedText:
         """Print a text in its pieces."""
         from tfkit.generation.writer import CutWarning
 
@@ -107,7 +107,7 @@ class Answers:
                     warnings.simplefilter("ignore", CutWarning)  # it is told with the number of the prompt
                     text += next(pieces)
             except StopIteration as end:
-                written: Written = end.value
+                written: GeneratedText = end.value
                 return written
             line = self._shown(text)  # which grows as the text does
             echo_text(line[len(shown) :], end="")

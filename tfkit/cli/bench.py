@@ -1,4 +1,4 @@
-"""`tfkit bench`: what things cost, measured on this machine."""
+"""`tfkit bench`: time and memory, measured on this machine."""
 
 from __future__ import annotations
 
@@ -27,25 +27,29 @@ class Several(click.ParamType):  # type: ignore[type-arg]
 
 @click.group("bench")
 def command() -> None:
-    """Measure what things cost on this machine."""
+    """Measure time and memory on this machine."""
 
 
 @command.command("attention")
 @click.option(
-    "--lengths", type=Several(Whole()), default=LENGTHS, show_default=True, help="Tokens, with commas between them."
+    "--lengths",
+    type=Several(Whole()),
+    default=LENGTHS,
+    show_default=True,
+    help="Lengths in tokens, comma-separated.",
 )
 @click.option(
     "--attentions",
     type=Several(click.STRING),
-    help="Which, with commas between them; mixers too.  [default: full,window,chunk,longformer,performer,linear]",
+    help="Which parts, separated by commas; mixers too.  [default: full,window,chunk,longformer,performer,linear]",
 )
 @click.option("--d-model", type=Whole(), default=256, show_default=True, help="Width of the layer.")
 @click.option("--heads", type=Whole(), default=4, show_default=True, help="Heads of the attentions.")
 @click.option("--window", type=Whole(2), default=256, show_default=True, help="Keys of a window, tokens of a chunk.")
-@click.option("--causal", is_flag=True, help="In a layer that does not see the future.")
+@click.option("--causal", is_flag=True, help="Measure causal layers.")
 @click.option("--backward", is_flag=True, help="Measure the backward pass too.")
 @DEVICE
-@click.option("--json", "as_json", is_flag=True, help="Print the same as data, with exact figures.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with exact figures.")
 def attention(
     lengths: list[int],
     attentions: list[str] | None,
@@ -59,10 +63,10 @@ def attention(
 ) -> None:
     """Measure time and peak memory of attentions and mixers against the length of the text."""
     from tfkit.core.console import Console
-    from tfkit.reports.bench import Setting, as_data, chosen, measure, render
+    from tfkit.reports.bench import BenchSetting, as_data, chosen, measure, render
     from tfkit.training.device import choose_device
 
-    setting = Setting(d_model, heads, window, causal, backward, str(choose_device(device, "--device")))
+    setting = BenchSetting(d_model, heads, window, causal, backward, str(choose_device(device, "--device")))
     names = chosen(attentions, setting)
     measured = []
     with Console(stderr=True).status("measuring") as status:
@@ -78,16 +82,16 @@ def attention(
 
 @command.command("decoding")
 @click.option("--models", type=Several(click.STRING), default="small,gpt2,pair", show_default=True, help="Which sizes.")
-@click.option("--batches", type=Several(Whole()), default="1,8", show_default=True, help="Texts written together.")
+@click.option("--batches", type=Several(Whole()), default="1,8", show_default=True, help="Comma-separated batch sizes.")
 @click.option("--beams", type=Several(Whole()), default="1", show_default=True, help="1 is greedy search.")
-@click.option("--new", type=Whole(), default=128, show_default=True, help="Tokens written behind 32.")
-@click.option("--rounds", type=Whole(), default=10, show_default=True, help="Times that each is measured.")
+@click.option("--new", type=Whole(), default=128, show_default=True, help="New tokens, after a prompt of 32.")
+@click.option("--rounds", type=Whole(), default=10, show_default=True, help="How often each is measured.")
 @click.option(
     "--against",
     type=Several(click.STRING),
     help="Libraries to compare with: transformers, transformers-static, x-transformers, litgpt.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the same as data, with exact figures.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with exact figures.")
 def decoding(
     models: list[str],
     batches: list[int],

@@ -1,4 +1,4 @@
-"""`tfkit check`: are these recipes right?"""
+"""`tfkit check`: the faults of recipes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import Reading, reads_recipe, vocabulary_note
+from tfkit.cli.options import ReadOptions, reads_recipe, vocabulary_note
 from tfkit.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ NOTEWORTHY = 64 * 2**30  # bytes of weights from which on their size is worth a 
 @click.argument("files", nargs=-1, required=True, metavar="RECIPE...")
 @reads_recipe
 @click.pass_context
-def command(ctx: click.Context, files: tuple[str, ...], reading: Reading) -> None:
-    """Say of each RECIPE (a shipped name or a path) that it is right and how large, or all that is wrong in it."""
+def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) -> None:
+    """Check each RECIPE (a shipped name or a path): print the size of its model, or every fault."""
     from tfkit.cli.main import WRONG, complain
     from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, UsageError
 

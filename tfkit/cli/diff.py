@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import Reading, Whole, reads_recipe, vocabulary_note
+from tfkit.cli.options import ReadOptions, Whole, reads_recipe, vocabulary_note
 from tfkit.cli.show import DTYPES
 from tfkit.cli.terminal import echo_json
 
@@ -26,16 +26,22 @@ if TYPE_CHECKING:
 @click.option(
     "--length",
     type=Whole(),
-    help="Tokens of the sequence that is counted.  [default: the shorter max_length, else 512]",
+    help="Length of the sequence, in tokens.  [default: the shorter max_length, else 512]",
 )
-@click.option("--batch", type=Whole(), default=1, show_default=True, help="Sequences at once.")
+@click.option("--batch", type=Whole(), default=1, show_default=True, help="Sequences in a batch.")
 @click.option(
-    "--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Of weights and activations."
+    "--dtype",
+    type=click.Choice(DTYPES),
+    default=DTYPES[0],
+    show_default=True,
+    help="Type of weights and activations.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the same as data, with exact figures.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with exact figures.")
 @reads_recipe
-def command(a: str, b: str | None, length: int | None, batch: int, dtype: str, as_json: bool, reading: Reading) -> None:
-    """Say how A and B differ: parts, options, parameters, FLOPs, cache, and then data and training.
+def command(
+    a: str, b: str | None, length: int | None, batch: int, dtype: str, as_json: bool, reading: ReadOptions
+) -> None:
+    """Compare A and B: parts, options, parameters, FLOPs, cache, then data and training.
 
     A and B are shipped names, paths, runs' folders, or one of these with a variant: mine.yaml@wide, mine.yaml@heads=4.
     --set and --variant are laid over B; without B, over A itself. Two texts of one architecture are equal.
@@ -78,14 +84,14 @@ def _blueprint(recipe: Recipe, other: Recipe) -> Blueprint:
 
 
 def _note(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
-    """What to say of a vocabulary whose size is not known yet."""
+    """The message about a vocabulary whose size is not known yet."""
     note = vocabulary_note(recipe)
     if note is not None:
         taken = f"vocabulary known after the tokenizer is trained: taken as {blueprint.last.vocab_size:,}, the other's"
         yield f"{name}: {note if blueprint == recipe.blueprint() else taken}"
 
 
-def _read(text: str, reading: Reading) -> Recipe:
+def _read(text: str, reading: ReadOptions) -> Recipe:
     """The recipe that is called so; its own variants come before those of the command line."""
     source, variants = split(text)
     folder = Path(source)
@@ -94,7 +100,7 @@ def _read(text: str, reading: Reading) -> Recipe:
 
 
 def split(text: str) -> tuple[str, tuple[str, ...]]:
-    """A recipe and the variants behind its @ signs; a file that has an @ in its own name wins."""
+    """A recipe and the variants after its @ signs; a file that has an @ in its own name wins."""
     from tfkit.recipe.shipped import shipped_recipes
 
     words = text.split("@")
@@ -105,7 +111,7 @@ def split(text: str) -> tuple[str, tuple[str, ...]]:
     return words[0], tuple(words[1:])
 
 
-def _name(source: str, reading: Reading) -> str:
+def _name(source: str, reading: ReadOptions) -> str:
     """What a recipe is called once values are laid over it."""
     laid = [f"--variant {name}" for name in reading.variants] + [f"--set {text}" for text in reading.sets]
     return " ".join([source, *laid])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import DEVICE, Reading, Whole, reads_run
+from tfkit.cli.options import DEVICE, ReadOptions, Whole, reads_run
 from tfkit.cli.terminal import echo, standard_input
 from tfkit.cli.texts import file_lines, lines
 from tfkit.core.errors import DataError
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @click.command("embed")
 @click.argument("run")
 @click.argument("file")
-@click.option("--out", metavar="FILE", help="Write there: .npy is one array [texts d_model], others JSON lines.")
+@click.option("--out", metavar="FILE", help="Write to FILE: an array [texts d_model] as .npy, else JSON lines.")
 @click.option(
     "--pooling", type=click.Choice(["mean", "first", "last"]), default="mean", show_default=True,
-    help="What stands for a text: the mean of its tokens, its first or its last.",
+    help="Which vector represents a text: the mean of its tokens, its first or its last.",
 )  # fmt: skip
 @click.option("--normalize/--no-normalize", default=True, show_default=True, help="Divide a vector by its length.")
 @click.option("--batch-size", type=Whole(), help="At most N texts at a time.", metavar="N")
@@ -37,9 +37,9 @@ def command(
     normalize: bool,
     batch_size: int | None,
     device: str,
-    reading: Reading,
+    reading: ReadOptions,
 ) -> None:
-    """Print the vector of each line of FILE (- is standard input) by RUN (a run's folder), a JSON list a line."""
+    """Print the vector of each line of FILE (-: standard input) by RUN (a run's folder), one JSON list per line."""
     texts = list(lines(standard_input()) if file == "-" else file_lines(file))
     if not texts:
         raise DataError(f"{'standard input' if file == '-' else file}: there is no text in it")

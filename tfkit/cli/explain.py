@@ -1,4 +1,4 @@
-"""`tfkit explain`: who set a value."""
+"""`tfkit explain`: where a value comes from."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from pathlib import Path
 
 import click
 
-from tfkit.cli.options import Reading, reads_recipe
+from tfkit.cli.options import ReadOptions, reads_recipe
 from tfkit.cli.terminal import echo_json
 
 
 @click.command("explain")
 @click.argument("recipe", metavar="RECIPE_OR_RUN")
 @click.argument("key")
-@click.option("--json", "as_json", is_flag=True, help="Print the same as data.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @reads_recipe
-def command(recipe: str, key: str, as_json: bool, reading: Reading) -> None:
-    """Say what a recipe (a shipped name or a path) or a run's folder has at KEY, and who set it.
+def command(recipe: str, key: str, as_json: bool, reading: ReadOptions) -> None:
+    """Show the value of KEY in a recipe (a shipped name or a path) or a run's folder, and where it comes from.
 
     KEY is a dotted key as it is written or resolved: model.layer.attention.num_heads, train.optimizer.lr; a whole part
     or section, such as model.layer; or one layer by its number, such as decoder.layers.3.attention.num_heads.

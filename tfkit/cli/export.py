@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tfkit.cli.options import Reading, reads_run
+from tfkit.cli.options import ReadOptions, reads_run
 from tfkit.cli.terminal import echo
 
 FORMATS = ("huggingface",)
@@ -16,8 +16,8 @@ FORMATS = ("huggingface",)
 @click.option("--to", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="The format.")
 @click.option("--force", is_flag=True, help="Replace the model that is there.")
 @reads_run
-def command(run: str, folder: str, form: str, force: bool, reading: Reading) -> None:
-    """Write RUN (a run's folder) to FOLDER as transformers loads it.
+def command(run: str, folder: str, form: str, force: bool, reading: ReadOptions) -> None:
+    """Export RUN (a run's folder) to FOLDER, in the format that transformers loads.
 
     Where the architecture is one that transformers knows, the folder holds nothing but its files. Any other brings its
     own code, which transformers runs with trust_remote_code=True; tfkit need not be installed there.

@@ -1,4 +1,4 @@
-"""`tfkit generate`: what a run writes."""
+"""`tfkit generate`: text from a run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfkit.cli.answers import Answers, Form
-from tfkit.cli.options import DEVICE, Reading, sets_run
+from tfkit.cli.options import DEVICE, ReadOptions, sets_run
+from tfkit.cli.shorthands import Shorthands, takes_generation_options
 from tfkit.cli.terminal import is_terminal, standard_input
 from tfkit.cli.texts import batches, lines
-from tfkit.cli.wishes import Shorthands, takes_wishes
 from tfkit.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ CUT_OFF = 1  # the exit status where a text is not what its rules promise
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--stream", is_flag=True, help="Print each output while it is written.")
-@click.option("--jsonl", is_flag=True, help="Print every candidate as a JSON object a line, with its probability.")
-@takes_wishes
+@click.option("--jsonl", is_flag=True, help="Print every candidate as one JSON object per line, with its probability.")
+@takes_generation_options
 @DEVICE
 @sets_run
 @click.pass_context
@@ -38,9 +38,9 @@ def command(
     jsonl: bool,
     shorthands: Shorthands,
     device: str,
-    reading: Reading,
+    reading: ReadOptions,
 ) -> None:
-    """Let RUN (a run's folder) write: a continuation, the other text of an encoder-decoder, or fills for masks.
+    """Generate text with RUN (a run's folder): a continuation, the target of an encoder-decoder, or fills for masks.
 
     Prints one output for each TEXT. Without TEXT, reads standard input line by line and prints one line for each; line
     breaks within an output then become spaces. On a terminal it asks for texts instead, and streams its answers: Ctrl-C
@@ -88,7 +88,7 @@ def _asked(run: Run, shorthands: Shorthands, sets: tuple[str, ...]) -> dict[str,
             raise UsageError(f"{', '.join(given)}: {run.folder} holds an encoder; that is for models that write")
         return {}
     asked: dict[str, Any] = {
-        **shorthands.wishes(run.recipe.generate, sets),
+        **shorthands.options(run.recipe.generate, sets),
         "max_new_tokens": shorthands.max_new_tokens,
     }
     run.writer(**asked).check()

@@ -13,11 +13,11 @@ DTYPES = ("float32", "bfloat16", "float16")
 @click.command("import")
 @click.argument("source", metavar="FOLDER_OR_NAME")
 @click.option("--out", metavar="RUN", help="Where to write.  [default: runs/<its name>]")
-@click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Of the weights.")
+@click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Type of the weights.")
 @click.option("--force", is_flag=True, help="Replace the run that is there.")
 @IMPORTS
 def command(source: str, out: str | None, dtype: str, force: bool, imports: tuple[str, ...]) -> None:
-    """Bring in a model: a folder with config.json and safetensors, or the name of a repository on the hub.
+    """Import a model: a folder with config.json and safetensors, or the name of a repository on the hub.
 
     Writes a run's folder with a recipe, the weights and the tokenizer, which show, generate and verify take. Weights
     are read, never run: pickled ones are refused. A family of your own comes in with --import.

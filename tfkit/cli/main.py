@@ -23,30 +23,30 @@ from typing import Any, TextIO
 import click
 
 from tfkit import __version__
-from tfkit.cli.terminal import Told, open_streams, settle, warn, warn_wrapped
+from tfkit.cli.terminal import WarningHandler, open_streams, settle, warn, warn_wrapped
 from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning
 from tfkit.core.output import OutputLost, lost
 from tfkit.core.registry import nearest
 
 # command -> what `tfkit --help` says of it; its module is tfkit.cli.<command> (of a word of Python's, <command>_)
 COMMANDS = {
-    "recipes": "List the recipes that come with tfkit.",
-    "check": "Say whether recipes are right, or everything that is wrong in them.",
-    "show": "Show an architecture: its parts, their weights and what they cost.",
-    "explain": "Say who set a value of a recipe, and what it replaced.",
-    "diff": "Say how two recipes or runs differ, in words and numbers.",
-    "parts": "List the registered parts, or all there is to know about one.",
-    "new": "Write a recipe of your own from another one, or a part with its test.",
+    "recipes": "List the shipped recipes.",
+    "check": "Check recipes and report all of their faults.",
+    "show": "Show an architecture: parts, weights and costs.",
+    "explain": "Show where a value comes from, and what it replaced.",
+    "diff": "Compare two recipes or runs.",
+    "parts": "List the registered parts, or everything about one.",
+    "new": "Write a new recipe from another one, or a part and its test.",
     "schema": "Print the JSON Schema of the recipe language, for editors.",
     "train": "Train the model of a recipe into a run's folder.",
     "evaluate": "Measure a run on its data.",
-    "generate": "Let a run write.",
-    "predict": "Let a run say what it was trained to: labels, tags, answers, fills for a mask.",
+    "generate": "Generate text with a run.",
+    "predict": "Print predictions of a run: labels, tags, answers, fills for a mask.",
     "embed": "Print vectors of texts.",
-    "import": "Bring a model of Hugging Face's in as a run.",
-    "export": "Write a run as a folder that transformers loads.",
-    "verify": "Say whether a run computes what a model of Hugging Face's does.",
-    "bench": "Measure what attentions cost, by length of the text.",
+    "import": "Import a Hugging Face model as a run.",
+    "export": "Export a run as a folder that transformers loads.",
+    "verify": "Compare a run with a Hugging Face model, layer by layer.",
+    "bench": "Measure attentions and decoding on this machine.",
 }
 LOST, WRONG, INTERRUPTED = 1, 2, 130
 TRACEBACK = "TFKIT_TRACEBACK"  # set in the environment it shows all of an exception of a part of one's own
@@ -120,7 +120,7 @@ class Commands(click.Group):
 @contextlib.contextmanager
 def _logged() -> Iterator[None]:
     """What is logged as a warning, and by nothing else shown, goes to standard error as warnings do."""
-    before, logging.lastResort = logging.lastResort, Told()
+    before, logging.lastResort = logging.lastResort, WarningHandler()
     try:
         yield
     finally:

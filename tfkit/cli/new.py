@@ -1,4 +1,4 @@
-"""`tfkit new`: a recipe of one's own, or a part."""
+"""`tfkit new`: a new recipe, or a new part."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tfkit.cli.options import Reading, reads_recipe
+from tfkit.cli.options import ReadOptions, reads_recipe
 from tfkit.cli.terminal import echo
 
 DEFAULT = "translate-numbers"
@@ -16,13 +16,13 @@ DEFAULT = "translate-numbers"
 @click.command("new")
 @click.argument("name")
 @click.option(
-    "--from", "source", metavar="RECIPE", help=f"The recipe to begin with, by name or path.  [default: {DEFAULT}]"
+    "--from", "source", metavar="RECIPE", help=f"The recipe to start from, by name or path.  [default: {DEFAULT}]"
 )
-@click.option("--part", "slot", metavar="SLOT", help="Write a part for that slot instead, and a test of it.")
+@click.option("--part", "slot", metavar="SLOT", help="Write a part for that slot instead, with a test of it.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @reads_recipe
-def command(name: str, source: str | None, slot: str | None, force: bool, reading: Reading) -> None:
-    """Write NAME.yaml, a recipe that runs as it is: the text of another, its comments kept.
+def command(name: str, source: str | None, slot: str | None, force: bool, reading: ReadOptions) -> None:
+    """Write NAME.yaml, a recipe that runs as it is: the text of another one, with its comments.
 
     --set and --variant go into the text, paths in it still lead to the same files, and nothing is written unless the
     new recipe is right. Without --from it is made from translate-numbers, which needs no data and trains in minutes.
@@ -32,13 +32,13 @@ def command(name: str, source: str | None, slot: str | None, force: bool, readin
     """
     if slot is None:
         _recipe(_file(name, (".yaml", ".yml"), force), source or DEFAULT, reading)
-    elif source is not None or reading != Reading():
+    elif source is not None or reading != ReadOptions():
         raise click.UsageError("--part writes a part from its own beginning; it takes NAME and --force alone")
     else:
         _part(_file(name, (".py",), force), slot, force)
 
 
-def _recipe(file: Path, source: str, reading: Reading) -> None:
+def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
     from tfkit.core.errors import TfkitWarning
     from tfkit.core.files import whole
     from tfkit.recipe.derive import Derived
@@ -48,7 +48,7 @@ def _recipe(file: Path, source: str, reading: Reading) -> None:
     text = derived.text()
     with whole(file) as beside:
         beside.write_text(text, encoding="utf-8", newline="")
-        alone = Reading(imports=reading.imports, trust=reading.trust)
+        alone = ReadOptions(imports=reading.imports, trust=reading.trust)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TfkitWarning)  # the original has said it
             derived.check(alone.recipe(str(beside)), original)

@@ -52,7 +52,7 @@ class Device(click.ParamType):  # type: ignore[type-arg]
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How the command line wants recipes and runs to be read."""
 
     sets: tuple[str, ...] = ()
@@ -89,9 +89,9 @@ DEVICE = click.option(
     default="auto",
     show_default=True,
     metavar="NAME",
-    help="Where to compute: cpu, cuda, cuda:1; auto takes CUDA where there is one.",
+    help="Where to compute: cpu, cuda, cuda:1; auto: CUDA where there is one.",
 )
-TRUST = click.option("--trust", is_flag=True, help="Import what the recipe's own `imports:` names: that runs its code.")
+TRUST = click.option("--trust", is_flag=True, help="Import what the recipe's `imports:` names, which runs its code.")
 IMPORTS = click.option(
     "--import", "imports", multiple=True, metavar="FILE_OR_MODULE", help="Import parts of your own first; repeatable."
 )
@@ -103,13 +103,13 @@ GENERATE_SETS = click.option(
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change how it writes, as in generate.stop=[end_token, {type: time, seconds: 5}]; repeatable.",
+    help="Change a setting of generation, as in generate.stop=[end_token, {type: time, seconds: 5}]; repeatable.",
 )
 ACCEPT = click.option(
-    "--accept-changes", is_flag=True, help="Files of the run were exchanged on purpose: record them as they are."
+    "--accept-changes", is_flag=True, help="Files of the run were replaced on purpose: record their new hashes."
 )
 VARIANTS = click.option(
-    "--variant", "variants", multiple=True, metavar="NAME", help="Lay a variant of the recipe over it; repeatable."
+    "--variant", "variants", multiple=True, metavar="NAME", help="Apply a variant of the recipe; repeatable."
 )
 
 
@@ -139,7 +139,7 @@ def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
         accept_changes: bool = False,
         **kwargs: Any,
     ) -> Any:
-        return function(*args, reading=Reading(sets, variants, imports, trust, accept_changes), **kwargs)
+        return function(*args, reading=ReadOptions(sets, variants, imports, trust, accept_changes), **kwargs)
 
     decorated: Any = with_reading
     for option in reversed(options):
@@ -148,7 +148,7 @@ def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
 
 
 def vocabulary_note(recipe: Recipe) -> str | None:
-    """What to say of a vocabulary, or of classes, whose number is not known yet, and of ids without a token, if any."""
+    """The notes on a vocabulary or classes whose number is not known yet, and on ids without a token."""
     notes = []
     bound = recipe.vocabulary_bound
     if recipe.unknown_vocab:

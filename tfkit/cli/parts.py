@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @click.command("parts")
 @click.argument("slot", required=False)
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the same as data.")
-@click.option("--matrix", is_flag=True, help="Print which parts can stand together, and why others cannot.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--matrix", is_flag=True, help="Print which parts can be combined, and why others cannot.")
 @click.option("--check", is_flag=True, help="Run the contract checks on the parts of SLOT, or on NAME alone.")
 @click.option(
     "--verify",
@@ -41,7 +41,7 @@ def command(
     verify: tuple[str, ...],
     imports: tuple[str, ...],
 ) -> None:
-    """List the registered parts, those of one SLOT, or all there is to know about the part NAME in it.
+    """List the registered parts, those of one SLOT, or everything about its part NAME.
 
     The contract checks try what a part promises in small models of its own: that it does not see the future, decodes
     from a cache as it does at once, leaves padding out, and so on. Exit status 0 where all hold.

@@ -1,4 +1,4 @@
-"""`tfkit predict`: what a run says of texts."""
+"""`tfkit predict`: what a run predicts for texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tfkit.cli.options import DEVICE, Reading, reads_run
+from tfkit.cli.options import DEVICE, ReadOptions, reads_run
 from tfkit.cli.terminal import echo, echo_json, is_terminal, standard_input
 from tfkit.cli.texts import batches, lines
 
@@ -19,11 +19,11 @@ TOGETHER = 256  # lines of standard input that are read before they are answered
 @click.command("predict")
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line, with every probability.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with every probability.")
 @DEVICE
 @reads_run
-def command(run: str, texts: tuple[str, ...], as_json: bool, device: str, reading: Reading) -> None:
-    """Let RUN (a run's folder) say what it was trained to: labels, tags, numbers, answers, fills for a mask.
+def command(run: str, texts: tuple[str, ...], as_json: bool, device: str, reading: ReadOptions) -> None:
+    """Print what RUN (a run's folder) predicts for texts: labels, tags, numbers, answers, or fills for a mask.
 
     Prints one line for each TEXT; without TEXT, for each line of standard input. A tab stands between two texts that
     are read together: a question and its context.

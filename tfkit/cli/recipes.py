@@ -9,9 +9,9 @@ from tfkit.cli.terminal import echo_json
 
 @click.command("recipes")
 @click.argument("word", required=False, default="")
-@click.option("--json", "as_json", is_flag=True, help="Print the same as data.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(word: str, as_json: bool) -> None:
-    """List the recipes that come with tfkit, a line each; with WORD those that have it in their name or description."""
+    """List the recipes that tfkit ships, one per line; given WORD, those with it in name or description."""
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
     from tfkit.recipe.shipped import shipped_recipes

@@ -65,7 +65,7 @@ def working(what: str) -> Iterator[None]:
     logger = logging.getLogger("tfkit")
     level = logger.level
     with Console(stderr=True).status(what, spinner="line") as status:
-        handler = Told(status.update)
+        handler = WarningHandler(status.update)
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         try:
@@ -75,7 +75,7 @@ def working(what: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
-class Told(logging.Handler):
+class WarningHandler(logging.Handler):
     """Hands warnings that are logged to standard error, and what else is logged to `show`."""
 
     def __init__(self, show: Callable[[str], None] | None = None) -> None:

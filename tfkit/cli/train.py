@@ -1,4 +1,4 @@
-"""`tfkit train`: from a recipe to a run."""
+"""`tfkit train`: train the model of a recipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import ACCEPT, Reading, reads_recipe
+from tfkit.cli.options import ACCEPT, ReadOptions, reads_recipe
 
 if TYPE_CHECKING:
     from tfkit.core.errors import RecipeError
@@ -16,14 +16,12 @@ if TYPE_CHECKING:
 
 @click.command("train")
 @click.argument("recipe")
-@click.option(
-    "--out", metavar="RUN", help="The run's folder.  [default: runs/<recipe name>, the next free number behind it]"
-)
-@click.option("--resume", is_flag=True, help="Go on with what is there, or start; the same line can be repeated.")
+@click.option("--out", metavar="RUN", help="The run's folder.  [default: runs/<recipe name>, and the next free number]")
+@click.option("--resume", is_flag=True, help="Continue the run, or start it: the command can be repeated.")
 @click.option("--force", is_flag=True, help="Replace the run that is there.")
 @ACCEPT
 @reads_recipe
-def command(recipe: str, out: str | None, resume: bool, force: bool, reading: Reading) -> None:
+def command(recipe: str, out: str | None, resume: bool, force: bool, reading: ReadOptions) -> None:
     """Train the model of RECIPE (a shipped name or a path)."""
     if resume and force:
         raise click.UsageError("--resume goes on with a run, --force replaces it; give one of them")

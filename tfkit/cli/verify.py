@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import Reading, reads_run
+from tfkit.cli.options import ReadOptions, reads_run
 from tfkit.cli.terminal import echo, echo_json
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ WRONG = 2
 @click.command("verify")
 @click.argument("run")
 @click.option("--against", required=True, metavar="FOLDER_OR_NAME", help="Their model: a folder, or a name on the hub.")
-@click.option("--text", help="What both read.  [default: random tokens]")
+@click.option("--text", help="The text that both read.  [default: random tokens]")
 @click.option(
     "--tolerance", type=click.FloatRange(min=0), default=1e-4, show_default=True, help="Largest relative difference."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the same as data, with exact figures.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with exact figures.")
 @click.pass_context
 @reads_run
 def command(
@@ -32,9 +32,9 @@ def command(
     text: str | None,
     tolerance: float,
     as_json: bool,
-    reading: Reading,
+    reading: ReadOptions,
 ) -> None:
-    """Say whether RUN (a run's folder) computes what their model does: hidden states layer by layer, and logits.
+    """Compare RUN (a run's folder) with their model: hidden states layer by layer, and logits.
 
     Both compute in float32. Exit status 0: equal; 2: not. A model that brings its own code runs with --trust only.
     """

@@ -10,10 +10,10 @@ from tfkit.core import component
 from tfkit.core.capabilities import ASSUMED
 from tfkit.core.context import Context
 from tfkit.core.shape import Shape
-from tfkit.core.slots import SublayerPart
+from tfkit.core.slots import SublayerFacts
 
 
-class Sublayer(SublayerPart, nn.Module):
+class Sublayer(SublayerFacts, nn.Module):
     """A branch of the residual stream."""
 
     # what a part that says nothing of it is taken to promise: that it looks at `context.mask`, and at nothing else

@@ -14,7 +14,7 @@ from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY
 from tfkit.core.component import Slot
 from tfkit.core.context import Collector, Context, Placement, Span, Visibility
 from tfkit.core.shape import Shape
-from tfkit.core.slots import AttentionPart
+from tfkit.core.slots import AttentionFacts
 
 TIME = 6
 
@@ -35,7 +35,7 @@ class Alone:
         dtype: torch.dtype = torch.float64,
     ) -> None:
         config = case.config
-        heads = config.heads() if isinstance(config, AttentionPart.Config) else None
+        heads = config.heads() if isinstance(config, AttentionFacts.Config) else None
         causal = case.declares("causal") and memory_width is None and not both_ways
         self.shape = Shape(D_MODEL, VOCABULARY, MAX_LENGTH, causal=causal, memory_width=memory_width, num_heads=heads)
         with torch.random.fork_rng(devices=[]):

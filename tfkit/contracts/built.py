@@ -18,7 +18,7 @@ EVERY = tuple(CATALOGUES)
 
 
 def foreign(part: type[Component]) -> str | None:
-    """What to say of a part that does not extend the base class of its slot; None where it does."""
+    """The message about a part that does not extend the base class of its slot; None where it does."""
     module, name = base_of(part.part_slot)
     if issubclass(part, getattr(import_module(module), name)):
         return None

@@ -96,7 +96,7 @@ def _rewound(case: Case) -> None:
 
 
 def _forgotten(case: Case) -> None:
-    """A window lets a state forget: in steps, behind a long prompt, and with padding on the left."""
+    """A window lets a state forget: in steps, after a long prompt, and with padding on the left."""
     masked = case.with_layer(mask={"type": "window", "size": WINDOW})
     if not loads(masked):
         return
@@ -105,7 +105,7 @@ def _forgotten(case: Case) -> None:
     for sizes in ([1, 1, 5, 1, 3], [8, 1, 1, 1]):
         steps = stepwise(masked, ids, sizes, **more)
         for name, value in full.items():
-            expect_equal(steps[name], value, f"{name} behind a window decoded in steps of {sizes}, and at once")
+            expect_equal(steps[name], value, f"{name} after a window decoded in steps of {sizes}, and at once")
     if case.declares("padding"):
         _left_padded(masked)
 

@@ -70,7 +70,7 @@ def compiles(case: Case, made: Model, masked: bool) -> None:
 
 @contract("the whole model compiles into one graph", "determinism", capability="compile", once=True, slow=True)
 def check_compile(case: Case) -> None:
-    """Trace it without running a compiler behind it."""
+    """Trace it without running a compiler."""
     made = model(case, torch.float32, num_layers=1)
     for masked in (False, True) if case.declares("padding") else (False,):
         compiles(case, made, masked)

@@ -81,4 +81,4 @@ def check_missing_file(case: Case) -> None:
         except DataError as error:
             expect("file.txt" in str(error), f"where {option} is missing the error does not name the file: {error}")
         else:
-            raise Broken(f"{option} is a file that does not exist, and nothing is said")
+            raise Broken(f"{option} is a file that does not exist, and it is not reported")

@@ -13,11 +13,11 @@ from tfkit.contracts.samples import LINES
 from tfkit.contracts.training import letters
 from tfkit.generation.logits import LogitsRule
 from tfkit.generation.logits.base import PADDING
-from tfkit.generation.stop import Row, StopRule
+from tfkit.generation.stop import StopRule, WrittenRow
 
 LOGITS, STOP = ("logits",), ("stop",)
 ROWS, TIME = 4, 7
-WRITTEN = (0, 3, 1, 5)  # of each row's tokens, those behind its prompt
+WRITTEN = (0, 3, 1, 5)  # of each row's tokens, those after its prompt
 
 
 def rule_of(case: Case) -> LogitsRule:
@@ -79,8 +79,8 @@ def check_rows(case: Case) -> None:
 # --- stop rules
 
 
-def rows_of(texts: tuple[str, ...]) -> list[Row]:
-    """The texts as rows of a search, at every step, the end token behind the last."""
+def rows_of(texts: tuple[str, ...]) -> list[WrittenRow]:
+    """The texts as rows of a search, at every step, the end token after the last."""
     tokenizer = letters()
     prompt = tokenizer.encode("the ")
     end = tokenizer.special_ids["end"]
@@ -88,10 +88,10 @@ def rows_of(texts: tuple[str, ...]) -> list[Row]:
     def decode(before: Sequence[int], ids: Sequence[int]) -> str:
         return tokenizer.decode(ids)
 
-    rows: list[Row] = []
+    rows: list[WrittenRow] = []
     for text in texts:
         ids = [*tokenizer.encode(text), end]
-        rows += [Row(prompt, ids[:time], 0.5 * time, decode) for time in range(1, len(ids) + 1)]
+        rows += [WrittenRow(prompt, ids[:time], 0.5 * time, decode) for time in range(1, len(ids) + 1)]
     return rows
 
 

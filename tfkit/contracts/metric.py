@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import Broken, contract, expect
 from tfkit.core.errors import UsageError
-from tfkit.core.slots import MetricPart
+from tfkit.core.slots import MetricFacts
 from tfkit.recipe.rules import OF_OBJECTIVES
 from tfkit.training.metric import Metric
 
@@ -34,7 +34,7 @@ def sampled(metric: Metric) -> tuple[Sequence[str], Sequence[str]]:
 
 def reads(kind: str) -> Callable[[Case], bool]:
     """Whether a metric is computed from losses, or from texts."""
-    return lambda case: issubclass(case.part, MetricPart) and case.part.reads == kind
+    return lambda case: issubclass(case.part, MetricFacts) and case.part.reads == kind
 
 
 @contract("it says whether it reads a loss or texts, and refuses the other", "built", slots=METRIC)

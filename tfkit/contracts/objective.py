@@ -24,7 +24,7 @@ EXAMPLES = 5
 NEAR = 1e-4  # of losses in float32 that are summed in another order
 
 
-class Trial:
+class ObjectiveTrial:
     """An objective with everything that a run would hand it."""
 
     def __init__(self, case: Case) -> None:
@@ -38,7 +38,7 @@ class Trial:
         line = LINES[number]
         texts = {"target": LINES[-1 - number], "label": NOUNS[number % 2], "tags": " ".join("X" for _ in line.split())}
         own = {field: found[number % len(found)] for field, found in self.objective.sample_texts.items()}
-        # texts of unlike length, so that there is padding
+        # texts of different length, so that there is padding
         return {field: (texts | own).get(field, line[: 8 + 3 * number]) for field in self.fields}
 
     def items(self) -> list[Item]:
@@ -73,7 +73,7 @@ def check_says_what_it_reads(case: Case) -> None:
 )  # fmt: skip
 def check_items(case: Case) -> None:
     """Prepare the same examples twice."""
-    trial = Trial(case)
+    trial = ObjectiveTrial(case)
     items, size = trial.items(), trial.tokenizer.vocab_size
     expect(items, f"{EXAMPLES} examples become no items")
     for item in items:
@@ -88,7 +88,7 @@ def check_items(case: Case) -> None:
     expect(len(lengths) == len(items), f"lengths gives {len(lengths)} numbers for {len(items)} items")
     longest = int(lengths.max())
     expect(lengths.min() >= 1 and longest <= MAX_LENGTH, f"an item of {longest} places, the model reads {MAX_LENGTH}")
-    again = Trial(case).items()
+    again = ObjectiveTrial(case).items()
     same = len(again) == len(items) and all(_same(one, other) for one, other in zip(items, again, strict=True))
     expect(same, "the same examples become other items a second time")
 
@@ -101,7 +101,7 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 @contract("items become tensors, the same for the same random numbers", "items", slots=OBJECTIVE, every_option=True)
 def check_batches(case: Case) -> None:
     """Collate the items twice with one seed."""
-    trial = Trial(case)
+    trial = ObjectiveTrial(case)
     items = trial.items()
     batch = trial.batch(items)
     for name, value in batch.items():
@@ -112,7 +112,7 @@ def check_batches(case: Case) -> None:
     expect(_same(batch, trial.batch(items)), "the same items and random numbers become another batch")
 
 
-def evaluated(trial: Trial, model: Model, batch: Batch, training: bool = False) -> Loss:
+def evaluated(trial: ObjectiveTrial, model: Model, batch: Batch, training: bool = False) -> Loss:
     """A loss that is a finite number, over some targets."""
     loss = trial.objective.loss(model, batch, training=training)
     expect(loss.total.dim() == 0, f"the loss is {list(loss.total.shape)}, not one number")
@@ -124,7 +124,7 @@ def evaluated(trial: Trial, model: Model, batch: Batch, training: bool = False) 
 @contract("the loss is finite, and the same at every evaluation", "batches", slots=OBJECTIVE, every_option=True)
 def check_loss(case: Case) -> None:
     """Evaluate one batch twice, and take its loss for training."""
-    trial = Trial(case)
+    trial = ObjectiveTrial(case)
     model, batch = trial.model(), trial.batch(trial.items())
     first, again = (evaluated(trial, model, batch) for _ in range(2))
     same = torch.equal(first.total, again.total) and first.count == again.count
@@ -136,7 +136,7 @@ def check_loss(case: Case) -> None:
 @contract("the gradient of the loss reaches every weight", "loss", slots=OBJECTIVE, every_option=True)
 def check_loss_gradients(case: Case) -> None:
     """Of a model of the direction and with the head that it names."""
-    trial = Trial(case)
+    trial = ObjectiveTrial(case)
     model = trial.model()
     loss = evaluated(trial, model, trial.batch(trial.items()), training=True)
     expect(loss.total.requires_grad, "the loss for training has no gradient")
@@ -156,14 +156,14 @@ def check_loss_gradients(case: Case) -> None:
 @torch.no_grad()
 def check_loss_rows(case: Case) -> None:
     """Each item alone, and all in a batch; where chance chooses the targets there is nothing to compare."""
-    trial = Trial(case)
+    trial = ObjectiveTrial(case)
     items = trial.items()
     if not _same(trial.batch(items, seed=1), trial.batch(items, seed=2)):
         return
     _expect_sum(trial, trial.batch(items), items, "in a batch")
 
 
-def _expect_sum(trial: Trial, batch: Batch, items: Sequence[Item], how: str) -> None:
+def _expect_sum(trial: ObjectiveTrial, batch: Batch, items: Sequence[Item], how: str) -> None:
     """Raise Broken unless the loss of the batch is that of its items alone."""
     model = trial.model()
     whole = evaluated(trial, model, batch)
@@ -183,7 +183,7 @@ def packs(case: Case) -> bool:
 @torch.no_grad()
 def check_packed_loss(case: Case) -> None:
     """Two items a row; options under which nothing can be packed say so with a UsageError."""
-    trial = Trial(case)
+    trial = ObjectiveTrial(case)
     items = trial.items()
     length = int(np.asarray(trial.objective.lengths(items)).sum())
     try:
@@ -199,7 +199,7 @@ def check_packed_loss(case: Case) -> None:
 @contract("examples that cannot be used are refused", "items", slots=OBJECTIVE)
 def check_unusable(case: Case) -> None:
     """A field that is missing, texts that are all empty, and a vocabulary without a token that it needs."""
-    trial = Trial(case)
+    trial = ObjectiveTrial(case)
     without = {field: text for field, text in trial.examples[0].items() if field != trial.fields[-1]}
     empty = dict.fromkeys(trial.fields, "")
     faults: dict[str, Callable[[], object]] = {
@@ -217,4 +217,4 @@ def check_unusable(case: Case) -> None:
             use()
         except DataError:
             continue
-        raise Broken(f"{what}: nothing is said; a DataError would say what is wrong")
+        raise Broken(f"{what}: it is not reported; a DataError would say what is wrong")

@@ -23,7 +23,7 @@ RATE = 0.01
 STEPS = 12
 
 
-class Trial:
+class OptimizerTrial:
     """A small model, its table tied to its head, and the optimizer of the case for it."""
 
     def __init__(self, case: Case, model: Model | None = None, rate: float = RATE) -> None:
@@ -55,7 +55,7 @@ class Trial:
 @contract("a step moves every weight, each once, and training lowers the loss", "built", slots=OPTIMIZER)
 def check_step(case: Case) -> None:
     """One step, then some more on the same tokens."""
-    trial = Trial(case)
+    trial = OptimizerTrial(case)
     held = [id(weight) for group in trial.optimizer.param_groups for weight in group["params"]]
     expect(len(held) == len(set(held)), "a weight stands in the optimizer twice; a tied one counts once")
     before, first = trial.weights(), float(trial.loss().detach())
@@ -75,7 +75,7 @@ def check_step(case: Case) -> None:
 @contract("the learning rate is the schedule's", "step", slots=OPTIMIZER, every_option=True)
 def check_learning_rate(case: Case) -> None:
     """The rate it is made with is taken; where the schedule sets 0, nothing moves."""
-    trial = Trial(case)
+    trial = OptimizerTrial(case)
     rates = {float(group["lr"]) for group in trial.optimizer.param_groups}
     expect(rates == {RATE}, f"made with the learning rate {RATE} it has {', '.join(map(str, sorted(rates)))}")
     trial.step()
@@ -94,17 +94,17 @@ def check_frozen(case: Case) -> None:
     frozen = {name for name, _ in model.named_parameters() if ".embedding." in name or ".layers.0." in name}
     for name, weight in model.named_parameters():
         weight.requires_grad_(name not in frozen)
-    trial = Trial(case, model)
+    trial = OptimizerTrial(case, model)
     before = trial.weights()
     trial.step(2)
     moved = sorted(trial.moved(before) & frozen)
     expect(not moved, f"a step moves {', '.join(moved[:3])}, which is frozen")
 
 
-@contract("norms and biases take no weight decay unless that is said", "step", slots=OPTIMIZER, every_option=True)
+@contract("norms and biases take no weight decay unless that is set", "step", slots=OPTIMIZER, every_option=True)
 def check_decay(case: Case) -> None:
     """Steps without any gradient: what moves, decays."""
-    trial = Trial(case)
+    trial = OptimizerTrial(case)
     norms = {
         id(weight) for module in trial.model.modules() if isinstance(module, Norm) for weight in module.parameters()
     }
@@ -122,9 +122,9 @@ def check_decay(case: Case) -> None:
 @contract("a run that is resumed goes on as it would have", "step", slots=OPTIMIZER, every_option=True)
 def check_optimizer_state(case: Case) -> None:
     """Three steps, a checkpoint, three more; and three more from the checkpoint."""
-    trial = Trial(case)
+    trial = OptimizerTrial(case)
     trial.step(3)
-    other = Trial(case, copy.deepcopy(trial.model))
+    other = OptimizerTrial(case, copy.deepcopy(trial.model))
     with tempfile.TemporaryDirectory() as folder:
         saved = Checkpoints(Path(folder)).save(trial.model, trial.optimizer, Progress(step=3))
         restore(saved, other.model, other.optimizer)

@@ -108,7 +108,7 @@ def check_packing(case: Case) -> None:
 
 @contract("a text of one token, and rows that may see nothing, give numbers", "future", every_option=True)
 def check_few(case: Case) -> None:
-    """One token, a row of padding alone, and the gradients behind it."""
+    """One token, a row of padding alone, and their gradients."""
     ids = tokens(3, 6)
     if case.causal and not case.opens:
         first = run(case, ids)["hidden"][:, :1]

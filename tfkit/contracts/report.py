@@ -50,7 +50,7 @@ class Outcome:
         return self.status in ("ok", "excepted")
 
     def lines(self) -> Iterator[str]:
-        """What is said of it, a line each."""
+        """What is said of it, one line each."""
         if self.because:
             yield f"because '{self.because}' failed"
             return

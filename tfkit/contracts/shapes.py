@@ -22,7 +22,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 )
 @torch.no_grad()
 def check_shapes(case: Case) -> None:
-    """Hidden states are [batch time d_model] of the weights' dtype behind each layer; heads give one shape."""
+    """Hidden states are [batch time d_model] of the weights' dtype after each layer; heads give one shape."""
     ids = tokens(3, 7)
     exact: dict[str, Tensor] = {}
     for dtype in DTYPES:

@@ -71,7 +71,7 @@ def ids_of(found: Found) -> list[list[tuple[int, ...]]]:
 @contract("texts of the vocabulary for every prompt, no longer than they may be, the best first", "built",
           slots=STRATEGY, every_option=True)  # fmt: skip
 def check_candidates(case: Case) -> None:
-    """Prompts of unlike length, of which one has no room, in a decoder and in an encoder-decoder."""
+    """Prompts of different lengths, of which one has no room, in a decoder and in an encoder-decoder."""
     for reads in readers(case):
         with evaluating(writer(reads)):
             found = strategy_of(case).search(search_of(reads))
@@ -111,8 +111,8 @@ def check_ruled(case: Case) -> None:
         for texts in ids_of(find(strategy, search_of(reads, rules=rules))):
             for ids in texts:
                 expect(len(ids) <= 2, f"it goes on to {len(ids)} tokens where a stop rule ends a text at 2")
-                behind = written & set(ids)
-                expect(not behind, f"it leaves {sorted(behind)} in a text, which a stop rule ends there and cuts off")
+                after = written & set(ids)
+                expect(not after, f"it leaves {sorted(after)} in a text, which a stop rule ends there and cuts off")
 
 
 def _rules(logits: list[dict[str, Any]], stop: list[dict[str, Any]]) -> Rules:

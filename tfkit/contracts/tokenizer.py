@@ -10,7 +10,7 @@ from tfkit.contracts.cases import Case
 from tfkit.contracts.check import Broken, contract, expect
 from tfkit.contracts.samples import LINES, ODD
 from tfkit.core.errors import DataError
-from tfkit.core.slots import TokenizerPart, of_kind
+from tfkit.core.slots import TokenizerFacts, of_kind
 from tfkit.data.tokenizer import Tokenizer
 
 TOKENIZER = ("tokenizer",)
@@ -33,7 +33,7 @@ def fitted(case: Case) -> Tokenizer:
 def check_ids(case: Case) -> None:
     """Ordinary and odd texts; one that has no ids is refused with a DataError."""
     tokenizer = fitted(case)
-    config = of_kind(case.config, TokenizerPart.Config)
+    config = of_kind(case.config, TokenizerFacts.Config)
     size, bound = tokenizer.vocab_size, None if config is None else config.vocabulary_bound
     expect(size > 0, "the vocabulary is empty")
     expect(bound is None or size <= bound, f"the vocabulary has {size} tokens, more than its bound of {bound}")
@@ -111,7 +111,7 @@ def check_refit(case: Case) -> None:
 @contract("no text at all is refused", "built", slots=TOKENIZER)
 def check_no_text(case: Case) -> None:
     """Of a tokenizer that learns from the texts."""
-    if issubclass(case.part, TokenizerPart) and not case.part.learns:
+    if issubclass(case.part, TokenizerFacts) and not case.part.learns:
         return
     try:
         case.config.build().fit([])

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 
 from tfkit.core.component import Config
 from tfkit.core.shape import Shape, Side
-from tfkit.core.slots import EmbeddingPart, HeadPart, MaskPart, ModelPart, PositionPart, ResidualPart, SublayerPart
+from tfkit.core.slots import (
+    EmbeddingFacts,
+    HeadFacts,
+    MaskFacts,
+    ModelFacts,
+    PositionFacts,
+    ResidualFacts,
+    SublayerFacts,
+)
 
 
 @dataclass(frozen=True)
@@ -18,7 +26,7 @@ class SublayerPlan:
     """One sublayer: its name in the layer (`attention`, `feedforward_2`), its part, and a norm of its own or None."""
 
     name: str
-    config: SublayerPart.Config
+    config: SublayerFacts.Config
     norm: Config | None
     memory: bool = False  # attends to the memory
 
@@ -27,13 +35,13 @@ class SublayerPlan:
 class LayerPlan:
     """One layer, or all that equal it. `position` is None where the stack's own position serves the layer."""
 
-    residual: ResidualPart.Config
+    residual: ResidualFacts.Config
     sublayers: tuple[SublayerPlan, ...]
     norm: Config | None
     dropout: float
-    mask: tuple[MaskPart.Config, ...]
+    mask: tuple[MaskFacts.Config, ...]
     causal: bool
-    position: tuple[PositionPart.Config, ...] | None = None
+    position: tuple[PositionFacts.Config, ...] | None = None
     num_heads: int | None = None  # of its self-attentions, where they agree
     shared: bool = False  # one set of weights for all layers of its pattern entry
 
@@ -63,14 +71,14 @@ class StackPlan:
     d_model: int
     vocab_size: int | None
     max_length: int | None
-    embedding: EmbeddingPart.Config | None
-    position: tuple[PositionPart.Config, ...]
+    embedding: EmbeddingFacts.Config | None
+    position: tuple[PositionFacts.Config, ...]
     layers: tuple[LayerPlan, ...]
     order: tuple[int, ...]
     entries: tuple[int, ...]
     final_norm: Config | None
     final_dropout: float
-    mask: tuple[MaskPart.Config, ...] = ()
+    mask: tuple[MaskFacts.Config, ...] = ()
     memory_width: int | None = None
     other_depth: int = 0
 
@@ -147,11 +155,11 @@ class StackPlan:
 class Blueprint:
     """A whole model: its topology, its stacks, its heads and how it is initialised."""
 
-    type: ModelPart.Config
+    type: ModelFacts.Config
     encoder: StackPlan | None
     decoder: StackPlan | None
-    head: HeadPart.Config | None
-    heads: tuple[tuple[str, HeadPart.Config], ...]
+    head: HeadFacts.Config | None
+    heads: tuple[tuple[str, HeadFacts.Config], ...]
     init: Config
     shared_embedding: bool = False
     special_ids: tuple[tuple[str, int], ...] = ()
@@ -169,7 +177,7 @@ class Blueprint:
             raise ValueError("a blueprint has at least one stack")
         return stack
 
-    def read_by(self, head: HeadPart.Config) -> StackPlan:
+    def read_by(self, head: HeadFacts.Config) -> StackPlan:
         """The stack that `head` reads."""
         side = head.reads
         stack = self.last if side is None else self.encoder if side == "encoder" else self.decoder

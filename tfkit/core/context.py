@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from tfkit.core.slots import MaskPart, PositionPart
+    from tfkit.core.slots import MaskFacts, PositionFacts
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Reach:
-    """How many keys before and after itself a query sees at most; `aligned` = only those of its own such many."""
+    """How many keys before and after itself a query sees at most; `aligned` = only those of its own as many."""
 
     before: int
     after: int
     aligned: int | None = None
 
 
-def looks_back(rules: Sequence[MaskPart]) -> int | None:
+def looks_back(rules: Sequence[MaskFacts]) -> int | None:
     """How many keys before itself a query sees at most; None where there is no end, or something opens more."""
     if any(rule.opens for rule in rules):
         return None
@@ -82,7 +82,7 @@ class Visibility:
     whatever the span begins with.
     """
 
-    rules: Sequence[MaskPart]
+    rules: Sequence[MaskFacts]
     span: Span
     inputs: Inputs = field(default_factory=Inputs)
     real: Tensor | None = None  # [batch place], True = a real token
@@ -111,7 +111,7 @@ class Visibility:
         last_only = self.span.queries == 1 and self.span.past == self.span.keys - 1
         return all(last_only and self._shows_past(rule) for rule in self.rules)
 
-    def _shows_past(self, rule: MaskPart) -> bool:
+    def _shows_past(self, rule: MaskFacts) -> bool:
         """Whether a rule shows a query all keys before it that there are: a window, once the others are forgotten."""
         if rule.triangle:
             return True
@@ -171,8 +171,8 @@ class Visibility:
     def among(self, query: Tensor, key: Tensor) -> Tensor:
         """Who may look at whom, of queries at places [batch|1 ... query] and keys at places [batch|1 ... key].
 
-        Gives [batch|1 ... query key]; places of keys beyond the sequence are hidden. Openings are not asked where there
-        is more than one axis between.
+        Returns [batch|1 ... query key]; keys beyond the sequence are hidden. Openings are left out where there is
+        more than one axis between.
         """
         visible = self._ruled(query, key, openings=query.dim() == 2)
         facts = [((key >= self.span.first) & (key < self.span.keys))[..., None, :]]
@@ -206,7 +206,7 @@ class Visibility:
                 visible = visible | self._asked(rule, query, key) if rule.opens else visible
         return visible
 
-    def _asked(self, rule: MaskPart, query: Tensor, key: Tensor) -> Tensor:
+    def _asked(self, rule: MaskFacts, query: Tensor, key: Tensor) -> Tensor:
         starts = self.starts() if rule.counts_texts else None
         if starts is not None:
             query, key = query - at(starts, query), key - at(starts, key)
@@ -244,7 +244,7 @@ class Placement:
     `moves`; `counted` are the positions among real tokens alone, padding at -1, for parts that skip padding.
     """
 
-    parts: Sequence[PositionPart]
+    parts: Sequence[PositionFacts]
     query: Tensor
     key: Tensor
     lengths: tuple[Tensor, Tensor] | None = None
@@ -255,7 +255,7 @@ class Placement:
     def __post_init__(self) -> None:
         self.moves = any(part.moves for part in self.parts)
 
-    def of(self, parts: Sequence[PositionPart]) -> Placement:
+    def of(self, parts: Sequence[PositionFacts]) -> Placement:
         """The same positions, as other parts see them."""
         return Placement(parts, self.query, self.key, self.lengths, self.counted)
 
@@ -274,7 +274,7 @@ class Placement:
             self._kept[dim, of_keys] = found[0] if found else None
         return self._kept[dim, of_keys]
 
-    def _rotation(self, part: PositionPart, dim: int, side: int) -> Any | None:
+    def _rotation(self, part: PositionFacts, dim: int, side: int) -> Any | None:
         positions = self._seen_by(part)[side]
         if self.lengths is None or not part.moves:
             return part.rotation(positions, dim)
@@ -296,7 +296,7 @@ class Placement:
         temperature: Tensor | None = self._kept["temperature"]
         return temperature
 
-    def _seen_by(self, part: PositionPart) -> tuple[Tensor, Tensor]:
+    def _seen_by(self, part: PositionFacts) -> tuple[Tensor, Tensor]:
         """The positions of queries and of keys as a part counts them."""
         if self.counted is not None and part.skips_padding:
             return self.counted

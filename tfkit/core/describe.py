@@ -21,7 +21,7 @@ NOUNS = {"logits": "logits rule", "stop": "stop rule"}  # of slots that are call
 PLURAL = re.compile(r"^(?:an? )?(whole number|number|text|path|list|mapping|\w+(?: rule)?(?= \())")
 
 
-class Kind(NamedTuple):
+class OptionKind(NamedTuple):
     """One type that an option may have, with the marks of its annotation."""
 
     annotation: Any
@@ -38,12 +38,12 @@ def limits(field: FieldInfo) -> dict[str, Any]:
     return {name: value for kind in kinds(field) for name, value in _bounds(kind.marks).items()}
 
 
-def kinds(field: FieldInfo) -> Iterator[Kind]:
+def kinds(field: FieldInfo) -> Iterator[OptionKind]:
     """The types that an option may have, one by one."""
     yield from _unfolded(field.annotation, tuple(field.metadata))
 
 
-def kinds_of(annotation: Any) -> Iterator[Kind]:
+def kinds_of(annotation: Any) -> Iterator[OptionKind]:
     """The same of an annotation, such as that of a list's entries."""
     yield from _unfolded(annotation, ())
 
@@ -54,7 +54,7 @@ def sections(field: FieldInfo) -> list[type[BaseModel]]:
     return [kind for kind in bare if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
-def _unfolded(annotation: Any, marks: tuple[Any, ...]) -> Iterator[Kind]:
+def _unfolded(annotation: Any, marks: tuple[Any, ...]) -> Iterator[OptionKind]:
     """The members of a union; `Annotated` is undone, and its marks kept."""
     origin = get_origin(annotation)
     if origin is Annotated:
@@ -64,7 +64,7 @@ def _unfolded(annotation: Any, marks: tuple[Any, ...]) -> Iterator[Kind]:
         for member in get_args(annotation):
             yield from _unfolded(member, marks)
     else:
-        yield Kind(annotation, marks)
+        yield OptionKind(annotation, marks)
 
 
 def _flat(marks: Sequence[Any]) -> Iterator[Any]:
@@ -73,7 +73,7 @@ def _flat(marks: Sequence[Any]) -> Iterator[Any]:
         yield from _flat(mark.metadata) if isinstance(mark, FieldInfo) else (mark,)
 
 
-def _joined(found: list[Kind]) -> str:
+def _joined(found: list[OptionKind]) -> str:
     words = [word for kind in found for word in _alternatives(kind)]
     if words == ["true", "false"]:
         return "true or false"
@@ -82,7 +82,7 @@ def _joined(found: list[Kind]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, or {words[-1]}"
 
 
-def _alternatives(kind: Kind) -> list[str]:
+def _alternatives(kind: OptionKind) -> list[str]:
     """What may be written where this type stands, one entry for each choice."""
     slot = _slot(kind.marks)
     if slot is not None:

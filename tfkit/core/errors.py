@@ -130,7 +130,7 @@ def by_place(faults: Iterable[Fault]) -> list[Fault]:
 
 
 class RecipeError(TfkitError):
-    """A recipe is wrong. `.faults` holds every fault, sorted by place; `str()` prints one a line."""
+    """A recipe is wrong. `.faults` holds every fault, sorted by place; `str()` prints one per line."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = by_place(faults)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
-from tfkit.core.slots import HeadPart, ObjectivePart, TokenizerPart
+from tfkit.core.slots import HeadFacts, ObjectiveFacts, TokenizerFacts
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class RecipeFacts:
     """
 
     blueprint: Blueprint | None = None
-    objective: ObjectivePart.Config | None = None
-    tokenizer: TokenizerPart.Config | None = None
+    objective: ObjectiveFacts.Config | None = None
+    tokenizer: TokenizerFacts.Config | None = None
     reads_data: bool = False
     longest: Longest | None = None
     packed: bool = False
@@ -50,7 +50,7 @@ class RecipeFacts:
         """Those of the roles that no special token will have."""
         return [role for role in roles if self.token(role) is False]
 
-    def head(self, name: str | None) -> HeadPart.Config | None:
+    def head(self, name: str | None) -> HeadFacts.Config | None:
         """The model's head, or the one called `name` among its `heads`."""
         if self.blueprint is None:
             return None

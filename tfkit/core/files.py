@@ -166,7 +166,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def _created(path: Path) -> Iterator[int]:
-    """An empty file where nothing was, not even a link, marked as in use; gives its mode, which follows the umask."""
+    """An empty file where nothing was, not even a link, marked as in use; returns its mode, which follows the umask."""
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0), 0o666)
     try:
         mark_in_use(handle)

@@ -77,7 +77,7 @@ class UnknownPart(UsageError):
         super().__init__(f"unknown {slot} '{name}'{self.note}")
 
 
-class Entry(NamedTuple):
+class Registration(NamedTuple):
     """A part that was registered, and the one that stood there before."""
 
     slot: str
@@ -94,7 +94,7 @@ class Registry:
         self._parts: dict[str, dict[str, type[Component]]] = {slot: {} for slot in HOMES}
         self._loaded: set[str] = set()
         self._plugins_loaded = False
-        self._recorders: list[list[Entry]] = []
+        self._recorders: list[list[Registration]] = []
 
     def register(self, slot: str, name: str) -> Callable[[PartClass], PartClass]:
         """Class decorator that enters a part under `name` in `slot`.
@@ -133,12 +133,12 @@ class Registry:
         part.adopt(slot, name)
         self._parts[slot][name] = part
         for entries in self._recorders if foreign else ():
-            entries.append(Entry(slot, name, part, there))
+            entries.append(Registration(slot, name, part, there))
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[list[Entry]]:
+    def recording(self) -> Iterator[list[Registration]]:
         """What an import registers besides tfkit's own parts; taken back where it fails, unless its module stays."""
-        entries: list[Entry] = []
+        entries: list[Registration] = []
         self._recorders.append(entries)
         try:
             yield entries
@@ -148,7 +148,7 @@ class Registry:
         finally:
             self._recorders = [others for others in self._recorders if others is not entries]
 
-    def take_back(self, entries: Iterator[Entry]) -> None:
+    def take_back(self, entries: Iterator[Registration]) -> None:
         """Undo what was entered, where it is still there."""
         for slot, name, part, before in entries:
             if self._parts[slot].get(name) is not part:

@@ -7,27 +7,29 @@ whatever needs a fact of a part imports core alone. A fact that depends on optio
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-import torch
 from pydantic import Field
-from torch import Tensor, nn
 
 from tfkit.core import component
 from tfkit.core.component import Component, Problem
-from tfkit.core.context import Inputs
 from tfkit.core.options import PositiveFloat
 from tfkit.core.shape import Shape, Side
+
+if TYPE_CHECKING:  # recipes and data are read without torch
+    from torch import Tensor, nn
+
+    from tfkit.core.context import Inputs
 
 Direction = Literal["encoder_decoder", "causal", "bidirectional"]
 Pool = Literal["first", "mean", "last"]
 
 
-class SublayerPart(Component):
+class SublayerFacts(Component):
     """Facts of attentions, mixers and feed-forward parts."""
 
     class Config(component.Config):
-        part: ClassVar[type[SublayerPart]]
+        part: ClassVar[type[SublayerFacts]]
 
         shared: bool = Field(False, description="one set of weights for all layers of a pattern entry")
 
@@ -49,10 +51,10 @@ class SublayerPart(Component):
         return 0
 
 
-class AttentionPart(SublayerPart):
+class AttentionFacts(SublayerFacts):
     """Facts of attentions."""
 
-    class Config(SublayerPart.Config):
+    class Config(SublayerFacts.Config):
         def heads(self) -> int | None:
             """The number of heads: the option `num_heads`, where the part has one."""
             return dict(self).get("num_heads")
@@ -72,11 +74,11 @@ class AttentionPart(SublayerPart):
             return {"head": heads, "group": heads, "dim": self.width(shape) or shape.d_model // heads}
 
 
-class MaskPart(Component):
+class MaskFacts(Component):
     """Facts of mask rules."""
 
     class Config(component.Config):
-        part: ClassVar[type[MaskPart]]
+        part: ClassVar[type[MaskFacts]]
 
     opens: ClassVar[bool] = False  # an opening rather than a limit
     hides_future: ClassVar[bool] = False  # a limit that leaves only the past and the present
@@ -98,14 +100,14 @@ class MaskPart(Component):
         return None
 
 
-class PositionPart(Component):
+class PositionFacts(Component):
     """Facts of positions, and their hooks, which do nothing by default.
 
     Positions are [batch|1 time] integers.
     """
 
     class Config(component.Config):
-        part: ClassVar[type[PositionPart]]
+        part: ClassVar[type[PositionFacts]]
 
         def check_head_dim(self, head_dim: int) -> Iterator[Problem]:
             """What is wrong with query and key heads of that width."""
@@ -140,7 +142,7 @@ class PositionPart(Component):
     def hooks(cls) -> frozenset[str]:
         """The hooks this part overrides, among embed, rotation, bias and temperature."""
         names = ("embed", "rotation", "bias", "temperature")
-        return frozenset(name for name in names if getattr(cls, name) is not getattr(PositionPart, name))
+        return frozenset(name for name in names if getattr(cls, name) is not getattr(PositionFacts, name))
 
     @classmethod
     def asks(cls, config: component.Config) -> frozenset[str]:
@@ -159,14 +161,14 @@ class PositionPart(Component):
 
     def regime(self, length: Tensor) -> Tensor:
         """A number for each text of `length` [rows] tokens; texts with the same one have the same positions."""
-        return length if self.moves else torch.zeros_like(length)
+        return length if self.moves else length.new_zeros(length.shape)
 
 
-class ResidualPart(Component):
+class ResidualFacts(Component):
     """Facts of residual layouts."""
 
     class Config(component.Config):
-        part: ClassVar[type[ResidualPart]]
+        part: ClassVar[type[ResidualFacts]]
 
         branch_scale: PositiveFloat = Field(1.0, description="factor on what each sublayer adds (Granite)")
 
@@ -184,11 +186,11 @@ class ResidualPart(Component):
         return 1.0
 
 
-class EmbeddingPart(Component):
+class EmbeddingFacts(Component):
     """Facts of embeddings."""
 
     class Config(component.Config):
-        part: ClassVar[type[EmbeddingPart]]
+        part: ClassVar[type[EmbeddingFacts]]
 
         def width(self, shape: Shape) -> int:
             """The width in which positions are added."""
@@ -217,11 +219,11 @@ class EmbeddingPart(Component):
     tokens: nn.Embedding  # [vocab_size table_width], what a head may be tied to
 
 
-class HeadPart(Component):
+class HeadFacts(Component):
     """Facts of heads."""
 
     class Config(component.Config):
-        part: ClassVar[type[HeadPart]]
+        part: ClassVar[type[HeadFacts]]
 
         reads: Side | None = Field(None, description="the stack it reads; none: the last one")
 
@@ -250,11 +252,11 @@ class HeadPart(Component):
             return False
 
 
-class ModelPart(Component):
+class ModelFacts(Component):
     """Facts of topologies."""
 
     class Config(component.Config):
-        part: ClassVar[type[ModelPart]]
+        part: ClassVar[type[ModelFacts]]
 
     # the stacks of this topology, each with whether it hides the future unless a recipe says otherwise
     sides: ClassVar[Mapping[Side, bool]] = {}
@@ -262,11 +264,11 @@ class ModelPart(Component):
     joined_by_cross_attention: ClassVar[bool] = True
 
 
-class ObjectivePart(Component):
+class ObjectiveFacts(Component):
     """Facts of objectives."""
 
     class Config(component.Config):
-        part: ClassVar[type[ObjectivePart]]
+        part: ClassVar[type[ObjectiveFacts]]
 
         def trained_head(self) -> str | None:
             """The name of the head among `heads:` that it trains; None: the model's own head."""
@@ -293,11 +295,11 @@ class ObjectivePart(Component):
     sample_texts: ClassVar[Mapping[str, Sequence[str]]] = {}
 
 
-class TokenizerPart(Component):
+class TokenizerFacts(Component):
     """Facts of tokenizers."""
 
     class Config(component.Config):
-        part: ClassVar[type[TokenizerPart]]
+        part: ClassVar[type[TokenizerFacts]]
 
         @property
         def vocabulary_bound(self) -> int | None:
@@ -319,28 +321,28 @@ class TokenizerPart(Component):
     learns: ClassVar[bool] = True  # False: `fit` does not read the texts, so that none need be gathered
 
 
-class CorpusPart(Component):
+class CorpusFacts(Component):
     """Facts of corpora."""
 
     fields: tuple[str, ...] = ()  # what an example has; set on the object where its options say them
 
 
-class SchedulePart(Component):
+class ScheduleFacts(Component):
     """Facts of schedules."""
 
     class Config(component.Config):
-        part: ClassVar[type[SchedulePart]]
+        part: ClassVar[type[ScheduleFacts]]
 
         def warmup_steps(self) -> int:
             """The steps in which the learning rate rises from 0."""
             return 0
 
 
-class MetricPart(Component):
+class MetricFacts(Component):
     """Facts of metrics."""
 
     class Config(component.Config):
-        part: ClassVar[type[MetricPart]]
+        part: ClassVar[type[MetricFacts]]
 
     reads: ClassVar[Literal["loss", "text"] | None] = None  # which of the two it is computed from
     compares: ClassVar[Literal["words", "tags", "numbers"]] = "words"  # what its texts are, where it reads texts
@@ -353,20 +355,20 @@ class MetricPart(Component):
 
 # slot -> the class whose facts its parts have; the parts of the other slots are read by nobody but their own room
 FACTS: dict[str, type[Component]] = {
-    "attention": AttentionPart,
-    "mixer": SublayerPart,
-    "feedforward": SublayerPart,
-    "mask": MaskPart,
-    "position": PositionPart,
-    "residual": ResidualPart,
-    "embedding": EmbeddingPart,
-    "head": HeadPart,
-    "model": ModelPart,
-    "objective": ObjectivePart,
-    "tokenizer": TokenizerPart,
-    "corpus": CorpusPart,
-    "schedule": SchedulePart,
-    "metric": MetricPart,
+    "attention": AttentionFacts,
+    "mixer": SublayerFacts,
+    "feedforward": SublayerFacts,
+    "mask": MaskFacts,
+    "position": PositionFacts,
+    "residual": ResidualFacts,
+    "embedding": EmbeddingFacts,
+    "head": HeadFacts,
+    "model": ModelFacts,
+    "objective": ObjectiveFacts,
+    "tokenizer": TokenizerFacts,
+    "corpus": CorpusFacts,
+    "schedule": ScheduleFacts,
+    "metric": MetricFacts,
 }
 
 Kind = TypeVar("Kind", bound=component.Config)

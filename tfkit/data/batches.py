@@ -1,4 +1,4 @@
-"""Which examples stand together in a batch, and in what order.
+"""Which examples be combined in a batch, and in what order.
 
 Everything is a pure function of (lengths, settings, seed, epoch), so that a run resumes exactly from two numbers and
 every process of a distributed run computes the same plan. No state of a random generator is kept anywhere.
@@ -101,12 +101,12 @@ class BatchOrder(Generic[Batch]):
                 last = index + 1 == len(batches)
                 self._epoch, self._batch = (epoch + 1, 0) if last else (epoch, index + 1)
                 yield epoch, index, batches[index]
-            if self._epoch == epoch:  # resumed exactly behind the last batch
+            if self._epoch == epoch:  # resumed exactly after the last batch
                 self._epoch, self._batch = epoch + 1, 0
 
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> Indices:
-    """The rows with `value` behind the shorter ones: [rows longest]."""
+    """The rows with `value` after the shorter ones: [rows longest]."""
     padded = np.full((len(rows), max(map(len, rows), default=0)), value, dtype=np.int64)
     for index, row in enumerate(rows):
         padded[index, : len(row)] = row

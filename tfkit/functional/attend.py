@@ -12,7 +12,7 @@ from einops import rearrange, repeat
 from torch import Tensor
 
 from tfkit.core.context import Visibility
-from tfkit.functional.band import Shown, band_of, rows_at, with_rows
+from tfkit.functional.band import TileMask, band_of, rows_at, with_rows
 
 log = logging.getLogger("tfkit")
 
@@ -36,7 +36,7 @@ def attend(
     """Attention by the fastest kernel that can do it; rows that may see nothing give zeros.
 
     `query` is [batch heads query dim], `key` [batch kv_heads key dim], `value` [batch kv_heads key value_dim], where
-    heads is a multiple of kv_heads; `bias` is [batch|1 heads query key]. Gives [batch heads query value_dim]. Under a
+    heads is a multiple of kv_heads; `bias` is [batch|1 heads query key]. Returns [batch heads query value_dim]. Under a
     mask that leaves a band, time and memory grow with the length, unless there is a bias.
     """
     if bias is None and scores.softcap is None and scores.sinks is None and mask.is_full:
@@ -53,12 +53,12 @@ def attend(
 
 def attend_rows(query: Tensor, places: Tensor, key: Tensor, value: Tensor, mask: Visibility, scores: Scores) -> Tensor:
     """`attend` for a few queries, which stand at `places` [batch n]: of queries and of what is given, the time is n."""
-    rows = Shown(mask.among(places, mask.span.key()[:, 0]))
+    rows = TileMask(mask.among(places, mask.span.key()[:, 0]))
     return _whole(query, key, value, rows, scores)
 
 
 def _whole(
-    query: Tensor, key: Tensor, value: Tensor, mask: Visibility | Shown, scores: Scores, bias: Tensor | None = None
+    query: Tensor, key: Tensor, value: Tensor, mask: Visibility | TileMask, scores: Scores, bias: Tensor | None = None
 ) -> Tensor:
     """Attention of all queries to all keys."""
     if scores.softcap is not None:
@@ -78,7 +78,7 @@ def _whole(
 
 
 def _with_sinks(
-    query: Tensor, key: Tensor, value: Tensor, mask: Visibility | Shown, scores: Scores, bias: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, mask: Visibility | TileMask, scores: Scores, bias: Tensor | None
 ) -> Tensor:
     """The sink as one more key of zeros whose score is its bias; a row that sees nothing else gives zeros by itself."""
     assert scores.sinks is not None
@@ -117,11 +117,11 @@ def reference(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Visibility | Shown,
+    mask: Visibility | TileMask,
     scores: Scores,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The same in plain float32 steps; gives the output and the weights [batch heads query key] before dropout."""
+    """The same in plain float32 steps; returns the output and the weights [batch heads query key] before dropout."""
     group = query.shape[1] // key.shape[1]
     key = repeat(key, "batch head time dim -> batch (head group) time dim", group=group)
     value = repeat(value, "batch head time dim -> batch (head group) time dim", group=group)

@@ -84,7 +84,7 @@ def tiles_of(mask: Visibility) -> Tiles | None:
 
 
 @dataclass(frozen=True)
-class Shown:
+class TileMask:
     """Who of some queries may look at whom of some keys: what `Visibility` is for the whole."""
 
     visible: Tensor  # [batch|1 query key]
@@ -100,7 +100,7 @@ class Shown:
 
 
 class Band:
-    """A mask cut into tiles. Where some tokens are marked, every tile has their keys behind its own.
+    """A mask cut into tiles. Where some tokens are marked, every tile has their keys after its own.
 
     What marked tokens see is left to `rows`; `places` [batch n] is where they stand, None where none is.
     """
@@ -109,19 +109,19 @@ class Band:
         self.tiles = tiles
         marked = mask.marked()
         self.places = None if marked is None else places_of(marked)[0]
-        self.shown = self._causal(mask) or Shown(self._visible(mask, batch).flatten(0, 1))
-        self.rows = None if self.places is None else Shown(mask.among(self.places, mask.span.key()[:, 0]))
+        self.shown = self._causal(mask) or TileMask(self._visible(mask, batch).flatten(0, 1))
+        self.rows = None if self.places is None else TileMask(mask.among(self.places, mask.span.key()[:, 0]))
 
-    def _causal(self, mask: Visibility) -> Shown | None:
+    def _causal(self, mask: Visibility) -> TileMask | None:
         """The triangle of each tile, where there is nothing else to hide."""
         others = [rule for rule in mask.rules if rule.aligned != self.tiles.block]
         if self.tiles.width > self.tiles.block or len(others) != 1 or not others[0].triangle:
             return None
         square = torch.ones(1, self.tiles.block, self.tiles.block, dtype=torch.bool, device=mask.span.device)
-        return None if mask.real is not None or mask.segments is not None else Shown(square.tril(), is_causal=True)
+        return None if mask.real is not None or mask.segments is not None else TileMask(square.tril(), is_causal=True)
 
     def _visible(self, mask: Visibility, batch: int) -> Tensor:
-        """[batch tile block width], the marked keys only where they stand behind."""
+        """[batch tile block width], the marked keys only where they stand after."""
         query, key = self.tiles.places(mask.span.device)
         count = self._at_once(mask.span.device, self.tiles.width)  # places are whole numbers, which take memory
         pieces = zip(torch.split(query, count, dim=1), torch.split(key, count, dim=1), strict=True)
@@ -135,13 +135,13 @@ class Band:
         far = known.among(query.expand(batch, -1, -1), self.places[:, None]) & meant
         return torch.cat((near, far.expand(-1, self.tiles.count, -1, -1)), dim=-1)
 
-    def parts(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Shown]]:
+    def parts(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, TileMask]]:
         """Queries [tiles head block dim], keys and values [tiles head width dim] of some tiles after the others."""
         triple = self.tiles.of_queries(query), self._keys(key), self._keys(value)
         visible, count = self.shown.visible, self._at_once(query.device, triple[1].shape[2])
         for start in range(0, len(triple[0]), count):
             own = slice(start, start + count)
-            shown = self.shown if len(visible) == 1 else Shown(visible[own])
+            shown = self.shown if len(visible) == 1 else TileMask(visible[own])
             yield triple[0][own], triple[1][own], triple[2][own], shown
 
     def _at_once(self, device: torch.device, width: int) -> int:
@@ -151,7 +151,7 @@ class Band:
         return max(1, PIECE // (self.tiles.block * width))
 
     def _keys(self, x: Tensor) -> Tensor:
-        """[batch head key dim] -> [(batch tile) head width dim], the marked ones behind."""
+        """[batch head key dim] -> [(batch tile) head width dim], the marked ones after."""
         near = self.tiles.of_keys(x)
         if self.places is None:
             return near.flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Tensors that grow along one axis, in buffers with room behind them."""
+"""Tensors that grow along one axis, in buffers with spare room at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IN_PLACE = 1 << 22  # elements; a buffer of more is reordered where it is: memor
 AHEAD = 4096  # room is reserved for so many at most: not every text becomes as long as it may
 
 
-class Growing:
+class GrowingBuffers:
     """Tensors of one length that grow along `axis` together; adding copies what is new alone, most of the time.
 
     Where `keeps` is a number, only so many of those before the newest are ever asked for again, and the rest is
@@ -34,7 +34,7 @@ class Growing:
         return self._buffers[0].shape[0] if self._buffers else 0
 
     def append(self, *new: Tensor) -> tuple[Tensor, ...]:
-        """Add tensors of one length, and give what is kept of those before with the new ones behind."""
+        """Add tensors of one length, and give what is kept of those before with the new ones after."""
         count = new[0].shape[self.axis]
         first = 0 if self.keeps is None else self._first(self.length)
         end = self.length + count
@@ -89,7 +89,7 @@ class Growing:
         return sum(part.numel() * part.element_size() for part in self.held())
 
     def _first(self, length: int) -> int:
-        """The first place that what comes behind `length` may ask for."""
+        """The first place that what comes after `length` may ask for."""
         return 0 if self.keeps is None else max(0, length - self.keeps)
 
     def _between(self, first: int, end: int) -> tuple[Tensor, ...]:
@@ -130,7 +130,7 @@ class Growing:
         self._buffers, self._origin, self.length = tuple(made), origin, end
 
     def _capacity(self, origin: int, end: int) -> int:
-        """As much as is reserved, or as much again as there is; no more than is ever kept, and then some."""
+        """New capacity: the reserved length, or twice the present one, at most the window plus slack."""
         kept = end - origin
         # what is read once, such as a memory, gets no room
         capacity = 2 * kept if self._buffers else kept

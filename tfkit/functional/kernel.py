@@ -13,7 +13,7 @@ CHUNK = 128  # tokens that meet one another directly; those before them as one s
 
 
 @dataclass
-class Sums:
+class KernelSums:
     """What linear attention keeps of the keys so far, for each feature: exp(-peak) times the sums over them.
 
     `values` are [rows head feature value_dim] of features times values, `total` [rows head feature] of features; `peak`
@@ -41,7 +41,7 @@ class Sums:
 
 
 def kernel_attention(
-    query: Tensor, key: Tensor, value: Tensor, real: Tensor | None, causal: bool, past: Sums | None = None
+    query: Tensor, key: Tensor, value: Tensor, real: Tensor | None, causal: bool, past: KernelSums | None = None
 ) -> Tensor:
     """sum_j a_ij v_j / sum_j a_ij with a_ij = sum_f exp(query_if + key_jf): over all j, or over j <= i if `causal`.
 
@@ -69,7 +69,7 @@ def kernel_attention(
     return _mean(out).to(value.dtype)
 
 
-def read(query: Tensor, past: Sums) -> Tensor:
+def read(query: Tensor, past: KernelSums) -> Tensor:
     """The same over the keys of `past` alone."""
     assert past.values is not None and past.total is not None and past.peak is not None
     sums = torch.cat((past.values, past.total[..., None]), dim=-1)
@@ -103,7 +103,7 @@ def _sums(keys: Tensor, values: Tensor) -> Tensor:
     return keys.transpose(-1, -2) @ values
 
 
-def _before(past: Sums | None, peak: Tensor) -> Tensor | float:
+def _before(past: KernelSums | None, peak: Tensor) -> Tensor | float:
     """The sums of a past relative to the new peak, [batch head feature value_dim + 1]."""
     if past is None or past.values is None or past.total is None or past.peak is None:
         return 0.0

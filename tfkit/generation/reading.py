@@ -18,7 +18,7 @@ WORTHWHILE = 64  # tokens that a common beginning must save, so that reading it 
 
 
 @dataclass(frozen=True)
-class Text:
+class PaddedRows:
     """Rows of ids [rows time], of which the first `fill` [rows 1] are padding, and the memory that they attend to."""
 
     ids: Tensor
@@ -52,10 +52,10 @@ class Text:
             return torch.full((1,), until, device=self.ids.device)
         return (until - self.fill[:, 0]).clamp(min=1)
 
-    def chosen(self, rows: Tensor) -> Text:
+    def chosen(self, rows: Tensor) -> PaddedRows:
         """Row `rows[i]` as row i."""
         parts = (self.ids, self.fill, self.memory, self.memory_real)
-        return Text(*(None if part is None else part.index_select(0, rows) for part in parts))  # type: ignore[arg-type]
+        return PaddedRows(*(None if part is None else part.index_select(0, rows) for part in parts))  # type: ignore[arg-type]
 
     def _places(self, start: int) -> Tensor:
         return torch.arange(start, self.length, device=self.ids.device)[None]
@@ -71,7 +71,7 @@ def encoded(model: Model, source: Tensor, real: Tensor | None) -> tuple[Tensor, 
     return (memory if len(firsts) == len(which) else memory[which]), which
 
 
-def read_begun(model: Model, state: DecodeState, text: Text) -> Tensor:
+def read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
     """Hidden states [rows time d_model] of texts read into an empty state; equal rows are read once."""
     which, firsts = distinct([tuple(row) for row in text.ids.tolist()], text.fill, state.sources)
     if len(firsts) == text.rows:
@@ -85,18 +85,18 @@ def read_begun(model: Model, state: DecodeState, text: Text) -> Tensor:
     return hidden
 
 
-def read_on(model: Model, state: DecodeState, text: Text) -> Tensor:
+def read_on(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
     """Hidden states [rows new d_model] of what the state has not seen of the texts, padding known to it."""
     return _read(model, state, text, None, text.positions(state.length))
 
 
-def hidden_of(model: Model, text: Text) -> Tensor:
+def hidden_of(model: Model, text: PaddedRows) -> Tensor:
     """Hidden states [rows time d_model] of the texts, nothing kept."""
     hidden: Tensor = last(model)(_call(text, text.ids, text.real, text.positions()))
     return hidden
 
 
-def _read_begun(model: Model, state: DecodeState, text: Text) -> Tensor:
+def _read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
     """The same for rows that differ: what all begin with is read as one row, where that pays and changes nothing."""
     count = _common(model, text)
     if not count:
@@ -104,7 +104,9 @@ def _read_begun(model: Model, state: DecodeState, text: Text) -> Tensor:
     fill = torch.zeros(text.rows, 1, dtype=torch.long, device=text.ids.device) if text.fill is None else text.fill
     row = int(fill.argmin())
     start = int(fill[row])
-    first = _read(model, state, begun := Text(text.ids[row : row + 1, start : start + count]), None, begun.positions())
+    first = _read(
+        model, state, begun := PaddedRows(text.ids[row : row + 1, start : start + count]), None, begun.positions()
+    )
     state.reorder(torch.zeros(text.rows, dtype=torch.long, device=fill.device))
     # the padding of a row stands between what it begins with and what is its own
     place = torch.arange(text.length, device=fill.device)[None]
@@ -115,10 +117,10 @@ def _read_begun(model: Model, state: DecodeState, text: Text) -> Tensor:
     return hidden if text.fill is None else hidden.gather(1, order[..., None].expand(-1, -1, hidden.shape[2]))
 
 
-def _common(model: Model, text: Text) -> int:
+def _common(model: Model, text: PaddedRows) -> int:
     """Tokens that all rows begin with and that may be read by themselves, at least one less than any row has.
 
-    Padding comes to stand behind them, which is the same only for a stack that counts no places; and positions must
+    Padding comes to stand after them, which is the same only for a stack that counts no places; and positions must
     say of a beginning what they say of the whole.
     """
     stack = last(model)
@@ -133,7 +135,7 @@ def _common(model: Model, text: Text) -> int:
     return count if stack.lasts(torch.full((1,), count, device=text.ids.device), text.lengths(text.length)) else 0
 
 
-def _read(model: Model, state: DecodeState, text: Text, real: Tensor | None, positions: Tensor) -> Tensor:
+def _read(model: Model, state: DecodeState, text: PaddedRows, real: Tensor | None, positions: Tensor) -> Tensor:
     """Hidden states of what the state has not seen, at `positions`, in pieces; `real` is of the whole text."""
     seen, end = state.length, text.length
     size = max(1, PIECE // text.rows)
@@ -148,7 +150,9 @@ def _read(model: Model, state: DecodeState, text: Text, real: Tensor | None, pos
     return found[0] if len(found) == 1 else torch.cat(found, dim=1)
 
 
-def _call(text: Text, ids: Tensor, real: Tensor | None, positions: Tensor, state: DecodeState | None = None) -> Call:
+def _call(
+    text: PaddedRows, ids: Tensor, real: Tensor | None, positions: Tensor, state: DecodeState | None = None
+) -> Call:
     """What asks for the hidden states of some of the ids; `real` may be of all that the state has seen too."""
     if state is not None and state.memory is None:
         state.memory, state.memory_real = text.memory, text.memory_real

@@ -14,7 +14,7 @@ from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.logits import LogitsRule
 from tfkit.generation.logits.base import NEVER, misplaced
-from tfkit.generation.stop import Row, StopRule
+from tfkit.generation.stop import StopRule, WrittenRow
 from tfkit.generation.tokens import without_token
 
 UNFINISHED = "\ufffd"  # what a decoder writes for bytes that are no character
@@ -53,7 +53,7 @@ class Rules:
         return logits if never is None else logits.masked_fill(never.to(logits.device), NEVER)
 
     def check(self, prompts: Sequence[Sequence[int]], room: Sequence[int]) -> None:
-        """Raise UsageError for a prompt behind which the rules allow no text of so many tokens as there is room for."""
+        """Raise UsageError for a prompt after which the rules allow no text of so many tokens as there is room for."""
         for rule in self.logits:
             for prompt, most in zip(prompts, room, strict=True):
                 rule.check(prompt, most)
@@ -69,7 +69,7 @@ class Rules:
 
     def done(self, prompt: Sequence[int], ids: Sequence[int], seconds: float) -> bool:
         """Whether a rule ends the text whose new tokens are `ids`."""
-        row = Row(prompt, ids, seconds, self._decode)
+        row = WrittenRow(prompt, ids, seconds, self._decode)
         return any(rule.done(row) for rule in self.stop)
 
     def cut(self, ids: Sequence[int]) -> list[int]:
@@ -79,14 +79,14 @@ class Rules:
         return list(ids)
 
     def text(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
-        """What is given out for the new tokens `ids` that stand behind `prompt`."""
+        """What is given out for the new tokens `ids` that stand after `prompt`."""
         text = self._decode(prompt, ids)
         for rule in self.stop:
             text = rule.cut_text(text)
         return text
 
     def certain(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
-        """What of the text of `ids` will be given out whatever tokens come behind them, so that a stream may show it.
+        """What of the text of `ids` will be given out whatever tokens follow them, so that a stream may show it.
 
         Half a character is not certain: a byte, or the sign that stands for bytes which are no character yet.
         """
@@ -99,7 +99,7 @@ class Rules:
         return text
 
     def _decode(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
-        """The text of `ids` as it stands behind the prompt: a space between the two belongs to it."""
+        """The text of `ids` as it stands after the prompt: a space between the two belongs to it."""
         if self.tokenizer is None:
             raise UsageError("a rule reads the text, and this search has no tokenizer")
         before, whole = self.tokenizer.decode(prompt), self.tokenizer.decode([*prompt, *ids])

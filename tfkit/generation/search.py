@@ -35,7 +35,7 @@ class Candidate:
 
 @dataclass
 class Search:
-    """What is to be written: behind each prompt at most `room` new tokens, within `rules`.
+    """What is to be written: after each prompt at most `room` new tokens, within `rules`.
 
     In an encoder-decoder `sources` are read, and a prompt is what the target begins with. `on_token(row, token)` is
     told each token as soon as it is certain. `scored=False` says that nobody will ask for probabilities.
@@ -55,14 +55,14 @@ class Search:
     began: float = field(default_factory=lambda: time.monotonic())
 
     def stepper(self, rows: Sequence[int] | None = None) -> Stepper:
-        """The model's logits behind the prompts, or behind those of some `rows` (one may come several times)."""
+        """The model's logits after the prompts, or after those of some `rows` (one may come several times)."""
         chosen = range(len(self.prompts)) if rows is None else rows
         sources = None if self.sources is None else [self.sources[row] for row in chosen]
         rooms = [self.most(row) for row in chosen]
         return Stepper(self.model, [self.prompts[row] for row in chosen], sources, self.use_cache, rooms)
 
     def most(self, row: int) -> int:
-        """How many tokens will be written behind a prompt at most, by a stop rule that counts them too."""
+        """How many tokens will be written after a prompt at most, by a stop rule that counts them too."""
         return min([self.room[row], *self.rules.bounds])
 
     def seconds(self) -> float:
@@ -74,7 +74,7 @@ class Search:
         return len(ids) >= self.room[row] or self.rules.done(self.prompts[row], ids, seconds)
 
     def not_finite(self, row: int, written: int) -> PromptError:
-        """What to raise where the token behind the `written` ones of a prompt has a score that is no number."""
+        """What to raise where the token after the `written` ones of a prompt has a score that is no number."""
         return PromptError(
             "prompt" if self.sources is None else "source",
             self.numbers[row] if self.numbers else row + 1,

@@ -14,7 +14,7 @@ from tfkit.core.output import counted
 from tfkit.functional.attend import announce
 from tfkit.generation.logits.base import PADDING
 from tfkit.generation.prompts import Ids, PromptError
-from tfkit.generation.reading import Text, encoded, hidden_of, last, read_begun, read_on
+from tfkit.generation.reading import PaddedRows, encoded, hidden_of, last, read_begun, read_on
 from tfkit.models import DecodeState, Model
 from tfkit.models.call import check_needed
 
@@ -22,7 +22,7 @@ SPECIAL = ("global_attention_mask", "prefix_length")  # what a call can hand to 
 
 
 class Stepper:
-    """Logits of the next token of every row. Prompts of unlike length are padded on the left, sources on the right.
+    """Logits of the next token of every row. Prompts of different lengths are padded on the left, sources on the right.
 
     With a decode state equal rows are read once, and so is what all rows begin with; a long prompt is read in pieces.
     """
@@ -37,7 +37,7 @@ class Stepper:
     ) -> None:
         """`prompts` are what the decoder begins with (the start token, where there are two), `sources` what is encoded.
 
-        As far as is known at most so many tokens as `rooms` says will be written behind each prompt. Raises UsageError
+        As far as is known at most so many tokens as `rooms` says will be written after each prompt. Raises UsageError
         for a prompt or a source that is empty, too long, or holds an unknown id.
         """
         check_ids(model, prompts, sources)
@@ -47,7 +47,7 @@ class Stepper:
         device = next(model.parameters()).device
         self._rooms = None if rooms is None else torch.tensor(rooms, device=device)
         ids, real = _padded(prompts, device, left=True)
-        self.text = Text(ids, None if real is None else (~real).sum(dim=1, keepdim=True))
+        self.text = PaddedRows(ids, None if real is None else (~real).sum(dim=1, keepdim=True))
         self.state: DecodeState | None = model.new_state() if use_cache and model.caches else None
         if use_cache and self.state is None:
             announce(f"{last(model).keeps_nothing}; the whole text is read for every token")
@@ -74,7 +74,7 @@ class Stepper:
         return self.last_logits(1)[:, 0]
 
     def last_logits(self, count: int) -> Tensor:
-        """Logits of what comes behind each of the last `count` tokens, [rows count vocab], which no state has seen."""
+        """Logits of what follows each of the last `count` tokens, [rows count vocab], which no state has seen."""
         if self._sources is not None:
             self._encode(*self._sources)
         self.hidden = hidden_of(self.model, self.text) if self.state is None else self._read(self.state)
@@ -82,7 +82,7 @@ class Stepper:
         return out
 
     def tokens(self) -> Tensor:
-        """Each row's prompt and what was written behind it, [rows time], PADDING before them."""
+        """Each row's prompt and what was written after it, [rows time], PADDING before them."""
         real = self.real
         return self.ids if real is None else self.ids.masked_fill(~real, PADDING)
 
@@ -207,7 +207,7 @@ def _padded(rows: Sequence[Ids], device: torch.device, left: bool) -> tuple[Tens
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout and no gradients within the block; the model's mode is as before behind it."""
+    """No dropout and no gradients within the block; and afterwards the model's mode is as it was."""
     before = model.training
     model.eval()
     try:

@@ -28,7 +28,7 @@ from tfkit.recipe.settings.sections import Generate
 CUT = "the text is cut off: no text that generate.logits allows was complete when it ended"
 
 
-class Wishes(TypedDict, total=False):
+class GenerateOptions(TypedDict, total=False):
     """What a call asks for in the place of what the recipe's `generate:` says; None = as the recipe says.
 
     `strategy`, `logits` and `stop` are names, mappings with a type, or Configs. `batch_size` prompts are written
@@ -44,8 +44,8 @@ class Wishes(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Written:
-    """A candidate as a text: what was written behind the prompt, its ids, and what the model thinks of it.
+class GeneratedText:
+    """A candidate as a text: what was written after the prompt, its ids, and what the model thinks of it.
 
     Of a text whose masks were filled in, `text` is the whole of it and `ids` are those that fill them. `cut` says that
     something ended it before it was a text that the logits rules allow: `regex` and `choices` promise whole ones.
@@ -62,7 +62,7 @@ class CutWarning(TfkitWarning):
     """A text that is only the beginning of one that the logits rules allow."""
 
 
-def warn_of_cut(written: Sequence[Written]) -> None:
+def warn_of_cut(written: Sequence[GeneratedText]) -> None:
     """Warn (CutWarning) of the first of the texts, one for each prompt, that is cut."""
     number = next((number for number, text in enumerate(written, 1) if text.cut), None)
     if number is not None:
@@ -88,7 +88,7 @@ class Writer:
         """The model that the decoder is a view of."""
         return self.decoder.model
 
-    def write(self, read: Sequence[Ids], scored: bool = True) -> list[list[Written]]:
+    def write(self, read: Sequence[Ids], scored: bool = True) -> list[list[GeneratedText]]:
         """The candidates for each prompt (or source) of ids, the best first; raises UsageError."""
         if not read:
             return []
@@ -100,7 +100,7 @@ class Writer:
             for prompt, candidates in zip(search.prompts, found, strict=True)
         ]
 
-    def stream(self, read: Ids) -> Generator[str, None, Written]:
+    def stream(self, read: Ids) -> Generator[str, None, GeneratedText]:
         """The text for one prompt (or source), in pieces as they become certain; together they are its whole text.
 
         What the generator returns is the candidate. Raises UsageError at once for what cannot be written or streamed.
@@ -115,7 +115,7 @@ class Writer:
         self.strategy.check(Search(self.model, [], [], self.rules))
         check_room(self.strategy, self.model, prompts=1)
 
-    def _pieces(self, search: Search) -> Generator[str, None, Written]:
+    def _pieces(self, search: Search) -> Generator[str, None, GeneratedText]:
         (prompt,) = search.prompts
         ids: list[int] = []
         given = ""
@@ -159,10 +159,10 @@ class Writer:
             raise UsageError("says no model.special_ids.start, which the decoder begins with")
         return self.start
 
-    def _written(self, prompt: Ids, candidate: Candidate) -> Written:
+    def _written(self, prompt: Ids, candidate: Candidate) -> GeneratedText:
         text = self.rules.text(prompt, candidate.ids)
         cut = not self.rules.complete(prompt, candidate.ids)
-        return Written(text, candidate.ids, candidate.log_probability, candidate.score, cut)
+        return GeneratedText(text, candidate.ids, candidate.log_probability, candidate.score, cut)
 
     def limit(self, length: int) -> int:
         """How many tokens may be written for a prompt or source of that length."""
@@ -174,18 +174,23 @@ class Writer:
 
 
 def make_writer(
-    decoder: StepDecoder, tokenizer: Tokenizer, settings: Generate, start: int | None, most: int | None, wishes: Wishes
+    decoder: StepDecoder,
+    tokenizer: Tokenizer,
+    settings: Generate,
+    start: int | None,
+    most: int | None,
+    options: GenerateOptions,
 ) -> Writer:
-    """A Writer as the settings say, unless the wishes, which were checked, say otherwise.
+    """A Writer as the settings say, unless the options, which were checked, say otherwise.
 
     Raises RecipeError for a part that is wrong, UsageError for one that cannot go with the tokenizer.
     """
-    seed = wishes.get("seed")
-    strategies = _chosen("strategy", wishes.get("strategy"), [settings.strategy])
+    seed = options.get("seed")
+    strategies = _chosen("strategy", options.get("strategy"), [settings.strategy])
     if len(strategies) != 1:
         raise UsageError(f"there is one strategy, got {len(strategies)}")
-    logits = _chosen("logits", wishes.get("logits"), settings.logits)
-    rules = bound_rules(logits, _chosen("stop", wishes.get("stop"), settings.stop), tokenizer)
+    logits = _chosen("logits", options.get("logits"), settings.logits)
+    rules = bound_rules(logits, _chosen("stop", options.get("stop"), settings.stop), tokenizer)
     return Writer(
         decoder,
         tokenizer,
@@ -195,26 +200,26 @@ def make_writer(
         rules,
         settings.seed if seed is None else seed,
         most,
-        wishes.get("batch_size") or 64,
+        options.get("batch_size") or 64,
     )
 
 
-def check_wishes(wishes: Mapping[str, Any], most: Any = None) -> None:
-    """Raise UsageError for a wish that there is not, and for a number that is none or too small."""
-    for name in wishes:
-        if name not in Wishes.__annotations__:
-            hint = nearest(name, [*Wishes.__annotations__, "max_new_tokens"])
-            known = f"did you mean '{hint}'?" if hint else f"there are {', '.join(Wishes.__annotations__)}"
+def check_options(options: Mapping[str, Any], most: Any = None) -> None:
+    """Raise UsageError for a option that there is not, and for a number that is none or too small."""
+    for name in options:
+        if name not in GenerateOptions.__annotations__:
+            hint = nearest(name, [*GenerateOptions.__annotations__, "max_new_tokens"])
+            known = f"did you mean '{hint}'?" if hint else f"there are {', '.join(GenerateOptions.__annotations__)}"
             raise UsageError(f"nothing of generation is called '{name}'; {known}")
     numbers = {
         "max_new_tokens": (most, 0),
-        "seed": (wishes.get("seed"), 0),
-        "batch_size": (wishes.get("batch_size"), 1),
+        "seed": (options.get("seed"), 0),
+        "batch_size": (options.get("batch_size"), 1),
     }
     for name, (value, least) in numbers.items():
         if value is not None and (type(value) is not int or value < least):
             raise UsageError(f"{name} is a whole number from {least}, got {value!r}")
-    check_quantize(wishes.get("quantize"))
+    check_quantize(options.get("quantize"))
 
 
 def _chosen(slot: str, wished: Parts | None, settled: Sequence[Config]) -> Sequence[Config]:

@@ -11,7 +11,7 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
 from tfkit.core.context import Inputs
 from tfkit.core.errors import UsageError
-from tfkit.core.slots import HeadPart, ModelPart
+from tfkit.core.slots import HeadFacts, ModelFacts
 from tfkit.models.call import Call, check_needed
 from tfkit.models.stack import Stack
 from tfkit.models.state import DecodeState
@@ -31,7 +31,7 @@ class ModelOutput:
 torch.export.register_dataclass(ModelOutput)
 
 
-class Model(ModelPart, nn.Module):
+class Model(ModelFacts, nn.Module):
     """Base of the topologies; `blueprint` says what it is made of."""
 
     def __init__(self, config: Config, blueprint: Blueprint) -> None:
@@ -45,7 +45,9 @@ class Model(ModelPart, nn.Module):
         self.head = None if blueprint.head is None else self._build_head(blueprint.head)
         self.heads = nn.ModuleDict({name: self._build_head(head) for name, head in blueprint.heads})
         # what each head reads, asked of its options here: the compiler cannot look at them
-        self._readings = {"": Reading.of(blueprint.head)} | {name: Reading.of(head) for name, head in blueprint.heads}
+        self._readings = {"": HeadInput.of(blueprint.head)} | {
+            name: HeadInput.of(head) for name, head in blueprint.heads
+        }
 
     def stack(self, side: str) -> Stack:
         """The encoder or the decoder; raises UsageError for one that this model does not have."""
@@ -59,7 +61,7 @@ class Model(ModelPart, nn.Module):
         special = {"global_attention_mask": inputs.global_attention_mask, "prefix_length": inputs.prefix_length}
         check_needed(self.special_inputs, special)
 
-    def _build_head(self, config: HeadPart.Config) -> nn.Module:
+    def _build_head(self, config: HeadFacts.Config) -> nn.Module:
         plan = self.blueprint.read_by(config)
         head: nn.Module = config.build(plan.shape(plan.num_layers), self.stack(plan.side).embedding)
         return head
@@ -97,14 +99,14 @@ class Model(ModelPart, nn.Module):
 
 
 @dataclass(frozen=True)
-class Reading:
+class HeadInput:
     """What a head reads: the encoder or the last stack, and the text up to which token."""
 
     of_encoder: bool = False
     until: int | None = None
 
     @classmethod
-    def of(cls, head: HeadPart.Config | None) -> Reading:
+    def of(cls, head: HeadFacts.Config | None) -> HeadInput:
         """What the options of a head say."""
         return cls() if head is None else cls(head.reads == "encoder", head.end_token())
 
@@ -122,7 +124,7 @@ class Body:
         """The encoder's hidden states, in an encoder-decoder."""
         return None if self.source is None else self.call.memory
 
-    def read(self, reading: Reading) -> tuple[Tensor, Tensor | None]:
+    def read(self, reading: HeadInput) -> tuple[Tensor, Tensor | None]:
         """The hidden states that a head reads, and which of them are real tokens of its text."""
         if reading.of_encoder and self.source is not None and self.call.memory is not None:
             return self.call.memory, as_text(self.call.memory_real, self.source.inputs.input_ids, reading.until)
@@ -138,5 +140,5 @@ def as_text(real: Tensor | None, ids: Tensor | None, end: int | None) -> Tensor 
     if ids is None:
         raise UsageError(f"this model looks for the token {end} in its input: give input_ids")
     found = ids == end if real is None else (ids == end) & real  # padding may be of that id too
-    before = found.cumsum(dim=1) == found  # the first one itself is not behind it
+    before = found.cumsum(dim=1) == found  # the first one itself is not after it
     return before if real is None else before & real

@@ -13,7 +13,7 @@ from tfkit.core.blueprint import StackPlan
 from tfkit.core.component import Config
 from tfkit.core.context import Context, Inputs, Placement, Span, Visibility, looks_back
 from tfkit.core.errors import UsageError
-from tfkit.core.slots import MaskPart, PositionPart
+from tfkit.core.slots import MaskFacts, PositionFacts
 from tfkit.functional.dropout import Dropout
 from tfkit.models.call import Call
 from tfkit.models.layer import Layer
@@ -21,17 +21,17 @@ from tfkit.models.state import DecodeState
 
 
 @dataclass(frozen=True)
-class Kind:
+class LayerKind:
     """What all equal layers have in common in a call; `twin` is the first distinct layer that sees the same.
 
     `keeps` is how many keys of the past a decode state needs, None for all. `position` are weightless parts of the
     layers' own, made once for all of them; None where there are none, or where each layer has parts `with_weights`.
     """
 
-    rules: Sequence[MaskPart]
+    rules: Sequence[MaskFacts]
     keeps: int | None
     twin: int
-    position: Sequence[PositionPart] | None = None
+    position: Sequence[PositionFacts] | None = None
     with_weights: bool = False
 
 
@@ -46,12 +46,12 @@ class Facts:
     lengths: Tensor | None  # of the text that each token belongs to, [batch|1 place|1], where some position moves
     counted: Tensor | None  # positions among real tokens alone, where some part skips padding
 
-    def visibility(self, rules: Sequence[MaskPart], first: int, inputs: Inputs) -> Visibility:
+    def visibility(self, rules: Sequence[MaskFacts], first: int, inputs: Inputs) -> Visibility:
         """Who may look at whom, of the keys at places from `first` on."""
         segments = None if self.segments is None else (self.segments[:, self.span.past :], self.segments)
         return Visibility(rules, replace(self.span, first=first), inputs, self.real, segments)
 
-    def placement(self, parts: Sequence[PositionPart], first: int) -> Placement:
+    def placement(self, parts: Sequence[PositionFacts], first: int) -> Placement:
         """What position parts say of the queries, and of the keys at places from `first` on."""
         lengths = None if self.lengths is None else self._sides(self.lengths, first)
         counted = None if self.counted is None else self._sides(self.counted, first)
@@ -75,16 +75,16 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(_build_layers(plan))
         self.final_norm = nn.Identity() if plan.final_norm is None else plan.final_norm.build(shape)
         self.final_dropout = Dropout(plan.final_dropout)
-        self._stack_parts: list[PositionPart] = list(self.position)  # type: ignore[arg-type]
-        self._kinds: list[Kind] = []
+        self._stack_parts: list[PositionFacts] = list(self.position)  # type: ignore[arg-type]
+        self._kinds: list[LayerKind] = []
         for index in range(len(plan.layers)):
             self._kinds.append(self._kind(plan, index))
         self._order = plan.order
         self.needs = plan.needs  # inputs of a call that some part reads
         self._without = {name: plan.without(name) for name in ("padding", "packing")}
-        self._moving = [part for part in self.modules() if isinstance(part, PositionPart) and part.moves]
+        self._moving = [part for part in self.modules() if isinstance(part, PositionFacts) and part.moves]
         self.moves = bool(self._moving)  # whether what positions say changes as a text grows
-        self._skips_padding = any(isinstance(part, PositionPart) and part.skips_padding for part in self.modules())
+        self._skips_padding = any(isinstance(part, PositionFacts) and part.skips_padding for part in self.modules())
 
     def forward(self, call: Call) -> Tensor:
         """[batch time] ids or [batch time width] vectors -> hidden states [batch time d_model]."""
@@ -137,16 +137,16 @@ class Stack(nn.Module):
             contexts.append(Context(mask, placement, None, None, memory, call.inputs, call.collector))
         return contexts
 
-    def _kind(self, plan: StackPlan, index: int) -> Kind:
+    def _kind(self, plan: StackPlan, index: int) -> LayerKind:
         layer, first = plan.layers[index], self.layers[plan.order.index(index)]
         rules = [rule.build(plan.shape(plan=layer)) for rule in layer.mask]
         keeps = looks_back(rules) if first.forgets else None
         twin = next((i for i in range(index) if self._sees(plan, i) == (layer.mask, layer.causal, keeps)), index)
         if layer.position is None:
-            return Kind(rules, keeps, twin)
+            return LayerKind(rules, keeps, twin)
         own: nn.ModuleList = first.position  # type: ignore[assignment]
         with_weights = next(own.parameters(), None) is not None
-        return Kind(rules, keeps, twin, None if with_weights else list(own), with_weights)  # type: ignore[arg-type]
+        return LayerKind(rules, keeps, twin, None if with_weights else list(own), with_weights)  # type: ignore[arg-type]
 
     def _sees(self, plan: StackPlan, index: int) -> tuple[object, bool, int | None]:
         """What makes distinct layers twins."""
@@ -210,7 +210,7 @@ class Stack(nn.Module):
         """Why a stack that does not cache does not."""
         parts = {sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers}
         without = [part.part_name for part in parts if "cache" not in part.capabilities]
-        why = f"'{sorted(without)[0]}' keeps no past" if without else "its tokens see those behind them"
+        why = f"'{sorted(without)[0]}' keeps no past" if without else "its tokens see those after them"
         return f"this {self.plan.side} cannot decode from a state: {why}"
 
     @property

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tfkit.core.errors import UsageError
-from tfkit.functional.growing import Growing
+from tfkit.functional.growing import GrowingBuffers
 from tfkit.models.layer import LayerState
 
 
@@ -31,7 +31,7 @@ class DecodeState:
         self.sources: Tensor | None = None  # [rows], equal numbers read one source; None: nothing is known of that
         self._names = names or [{name: name for name in layer} for layer in layers]
         self._memories = memories or [frozenset()] * len(layers)
-        self._facts: dict[str, Growing] = {}
+        self._facts: dict[str, GrowingBuffers] = {}
 
     @property
     def positions(self) -> Tensor | None:
@@ -79,7 +79,7 @@ class DecodeState:
 
     def _add(self, name: str, new: Tensor) -> None:
         if name not in self._facts:
-            self._facts[name] = Growing(axis=1)
+            self._facts[name] = GrowingBuffers(axis=1)
         held = self._facts[name]
         if held.rows == 1 < new.shape[0]:
             held.reorder(torch.zeros(new.shape[0], dtype=torch.long, device=new.device))
@@ -120,8 +120,8 @@ class DecodeState:
             earliest = state.earliest() if hasattr(state, "earliest") else 0
             if length < earliest:
                 raise UsageError(
-                    f"{name} has forgotten what stood before its mask's reach: of {self.length} tokens, those behind "
-                    f"the first {earliest} can be taken back, not all behind the first {length}"
+                    f"{name} has forgotten what stood before its mask's reach: of {self.length} tokens, those after "
+                    f"the first {earliest} can be taken back, not all after the first {length}"
                 )
 
     def rewind(self, length: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from tfkit.core.errors import Fault, Place, RunError, UsageError
 from tfkit.core.files import LARGEST_TEXT, read_bytes
 from tfkit.core.plugins import failure
-from tfkit.core.registry import REGISTRY, Entry, nearest
+from tfkit.core.registry import REGISTRY, Registration, nearest
 from tfkit.recipe.architecture.prepare import folder
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
@@ -26,7 +26,7 @@ from tfkit.recipe.text.values import items
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedCode:
     """A file or a module that the user had imported in this process, and what it registered.
 
     `name` is what --import takes, whatever the working folder; `sha256` is of the source that ran, None of a module.
@@ -35,7 +35,7 @@ class Imported:
     name: str
     module: ModuleType
     sha256: str | None
-    entries: tuple[Entry, ...]
+    entries: tuple[Registration, ...]
 
     @property
     def parts(self) -> tuple[tuple[str, str], ...]:
@@ -43,7 +43,7 @@ class Imported:
         return tuple((entry.slot, entry.name) for entry in self.entries)
 
 
-_IMPORTED: dict[str, Imported] = {}  # by identity
+_IMPORTED: dict[str, ImportedCode] = {}  # by identity
 
 
 def import_parts(name: str | Path) -> ModuleType:
@@ -55,7 +55,7 @@ def import_parts(name: str | Path) -> ModuleType:
     return imported(name).module
 
 
-def imported(name: str | Path) -> Imported:
+def imported(name: str | Path) -> ImportedCode:
     """`import_parts`, with what was registered."""
     text = str(name)
     done = _file(Path(text)) if is_file(text) else _module(text)
@@ -66,12 +66,12 @@ def imported(name: str | Path) -> Imported:
     return done
 
 
-def find_imported(name: str | Path) -> Imported | None:
+def find_imported(name: str | Path) -> ImportedCode | None:
     """What was imported under that name, None where nothing was."""
     return _IMPORTED.get(identity(name))
 
 
-def importer_of(slot: str, name: str) -> Imported | None:
+def importer_of(slot: str, name: str) -> ImportedCode | None:
     """What was imported that registered this part; None for a part that came in otherwise."""
     part = REGISTRY.get(slot, name)
     entered = ((done, entry) for done in _IMPORTED.values() for entry in done.entries)
@@ -93,7 +93,7 @@ def hash_of(path: Path) -> str:
     return sha256(read_bytes(path)).hexdigest()
 
 
-def _file(path: Path) -> Imported:
+def _file(path: Path) -> ImportedCode:
     source = _source(path)
     digest = sha256(source).hexdigest()
     before = _IMPORTED.get(identity(str(path)))
@@ -116,10 +116,10 @@ def _file(path: Path) -> Imported:
                 raise
     except (Exception, SystemExit) as error:
         raise UsageError(failure(error, str(path))) from error
-    return Imported(str(path.absolute()), module, digest, _in_place_of(before, entries))
+    return ImportedCode(str(path.absolute()), module, digest, _in_place_of(before, entries))
 
 
-def _in_place_of(older: Imported | None, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def _in_place_of(older: ImportedCode | None, entries: Sequence[Registration]) -> tuple[Registration, ...]:
     """What a file registers now; what its older text registered and this one does not is taken back."""
     stood = {} if older is None else {(entry.slot, entry.name): entry for entry in older.entries}
     now = {(entry.slot, entry.name) for entry in entries}
@@ -143,7 +143,7 @@ def _source(path: Path) -> bytes:
         raise UsageError(str(error)) from None
 
 
-def _module(name: str) -> Imported:
+def _module(name: str) -> ImportedCode:
     try:
         with REGISTRY.recording() as entries:
             module = importlib.import_module(name)
@@ -155,15 +155,15 @@ def _module(name: str) -> Imported:
         raise UsageError(failure(error, name) + hint) from error
     before = _IMPORTED.get(name)
     found = entries or (before.entries if before is not None else _registered_by(name))
-    return Imported(name, module, None, tuple(found))
+    return ImportedCode(name, module, None, tuple(found))
 
 
-def _registered_by(module: str) -> Iterator[Entry]:
+def _registered_by(module: str) -> Iterator[Registration]:
     """The parts of a module that had been imported before anybody recorded what it registers."""
     for slot, parts in REGISTRY.registered().items():
         for name, part in parts.items():
             if part.__module__ == module or part.__module__.startswith(f"{module}."):
-                yield Entry(slot, name, part, None)
+                yield Registration(slot, name, part, None)
 
 
 @dataclass

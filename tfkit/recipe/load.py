@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, by_place
-from tfkit.core.slots import ObjectivePart, of_kind
+from tfkit.core.slots import ObjectiveFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.sizes import Vocabulary
@@ -49,7 +49,7 @@ class Recipe:
     text: str | None
     file: Path | None
     data: Data | None
-    objective: ObjectivePart.Config | None
+    objective: ObjectiveFacts.Config | None
     train: Train
     generate: Generate
     imports: tuple[str, ...] = ()
@@ -227,7 +227,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     _check_version(root.get("tfkit"), composed.root, faults)
     data = _section(given(root, "data"), Data, faults)
     said = given(root, "objective")
-    objective = None if said is None else of_kind(Preparer(faults).config(said, "objective"), ObjectivePart.Config)
+    objective = None if said is None else of_kind(Preparer(faults).config(said, "objective"), ObjectiveFacts.Config)
     nothing = replace(composed.root, value={}, path="")
     train = _section(given(root, "train") or nothing, Train, faults) or Train()
     generate = _section(given(root, "generate") or nothing, Generate, faults) or Generate()

@@ -1,6 +1,6 @@
-"""The rule table: what one part of a recipe asks of another, and which parts can stand together.
+"""The rule table: what one part of a recipe requires of another, and which parts can be combined.
 
-A rule says that an *asker* (a part, or a fact of the recipe such as the direction of a layer) asks a capability of
+A rule says that an *asker* (a part, or a fact of the recipe such as the direction of a layer) requires a capability of
 parts in some slots. The same table gives the errors of a recipe, the compatibility tables of the documentation, and the
 combinations that tests run over.
 """
@@ -20,15 +20,15 @@ Asker = Part | Config
 LAYER = ("attention", "mixer", "feedforward", "position", "norm", "residual")
 # the pairs of slots whose parts meet in a layer; every pair of parts works, or a rule refuses it
 PAIRS = (("position", "attention"), ("mask", "attention"), ("residual", "norm"))
-# what a metric may ask of an objective
+# what a metric may require of an objective
 OF_OBJECTIVES = ("likelihood", "characters", "words", "tags", "numbers")
 # the same of slots whose parts meet in a recipe
 SECTION_PAIRS = (("metric", "objective"), ("logits", "strategy"))
 
 
 @dataclass(frozen=True)
-class Rule:
-    """`asker`, a slot or a fact of the recipe, asks `capability` of the parts in the slots `asked`."""
+class CapabilityRule:
+    """`asker`, a slot or a fact of the recipe, requires `capability` of the parts in the slots `asked`."""
 
     capability: str
     asker: str
@@ -76,47 +76,47 @@ def _more_than_the_direction(asker: Asker) -> bool:
 
 
 RULES = (
-    Rule("rotation", "position", ("attention",), _hook("rotation")),
-    Rule("bias", "position", ("attention",), _hook("bias")),
-    Rule("temperature", "position", ("attention",), _hook("temperature")),
-    Rule("masks", "mask", ("attention", "mixer", "feedforward"), _more_than_the_direction),
-    Rule("causal", "a causal layer", LAYER),
-    Rule("causal", "mask", LAYER, _hides_the_future),
-    Rule("bidirectional", "a layer that sees both ways", LAYER),
-    Rule("cross_attention", "a memory", ("attention", "residual")),
-    Rule("padding", "a batch with padding", LAYER),
-    Rule("packing", "a packed batch", LAYER),
-    *(Rule(name, "metric", ("objective",), _measures(name)) for name in OF_OBJECTIVES),
-    Rule("draws", "logits", ("strategy",), _shapes_draws),
-    Rule("rewind", "strategy", ("attention", "mixer"), _takes_back),
+    CapabilityRule("rotation", "position", ("attention",), _hook("rotation")),
+    CapabilityRule("bias", "position", ("attention",), _hook("bias")),
+    CapabilityRule("temperature", "position", ("attention",), _hook("temperature")),
+    CapabilityRule("masks", "mask", ("attention", "mixer", "feedforward"), _more_than_the_direction),
+    CapabilityRule("causal", "a causal layer", LAYER),
+    CapabilityRule("causal", "mask", LAYER, _hides_the_future),
+    CapabilityRule("bidirectional", "a layer that sees both ways", LAYER),
+    CapabilityRule("cross_attention", "a memory", ("attention", "residual")),
+    CapabilityRule("padding", "a batch with padding", LAYER),
+    CapabilityRule("packing", "a packed batch", LAYER),
+    *(CapabilityRule(name, "metric", ("objective",), _measures(name)) for name in OF_OBJECTIVES),
+    CapabilityRule("draws", "logits", ("strategy",), _shapes_draws),
+    CapabilityRule("rewind", "strategy", ("attention", "mixer"), _takes_back),
 )
 
 
-def fact(asker: str) -> Rule:
+def fact(asker: str) -> CapabilityRule:
     """The rule whose asker is that fact of a recipe."""
     return next(rule for rule in RULES if rule.asker == asker)
 
 
-def asked_by(asker: Asker) -> list[Rule]:
-    """The rules by which a part, with its options or whatever they are, asks something of others."""
+def asked_by(asker: Asker) -> list[CapabilityRule]:
+    """The rules by which a part, with its options or whatever they are, requires something of others."""
     return [rule for rule in RULES if rule.asker == part_of(asker).part_slot and rule.asks(asker)]
 
 
-def refusal(asker: Asker, part: Asker) -> Rule | None:
-    """The rule that keeps `part` from standing with `asker`, or None where they go together."""
+def refusal(asker: Asker, part: Asker) -> CapabilityRule | None:
+    """The rule that keeps `part` from standing with `asker`, or None where they can be combined."""
     return next((rule for rule in asked_by(asker) if rule.refuses(part)), None)
 
 
-def reason(rule: Rule, asked: Asker, asker: Part | None = None) -> str:
-    """In words: what a part does not declare, who asks for it, and what would go together instead."""
+def reason(rule: CapabilityRule, asked: Asker, asker: Part | None = None) -> str:
+    """In words: what a part does not declare, who asks for it, and what would can be combined instead."""
     part = part_of(asked)
     who = rule.asker if asker is None else f"{asker.part_slot} '{asker.part_name}'"
     lacks = f"{part.part_slot} '{part.part_name}' does not declare '{rule.capability}'"
-    text = f"{lacks} ({CAPABILITIES[rule.capability]}), which {who} asks for"
+    text = f"{lacks} ({CAPABILITIES[rule.capability]}), which {who} requires"
     return "; ".join([text, *_switch(rule, asked), *_instead(rule, part, asker)])
 
 
-def _switch(rule: Rule, asked: Asker) -> Iterator[str]:
+def _switch(rule: CapabilityRule, asked: Asker) -> Iterator[str]:
     """The option that would give the capability, where turning one does."""
     if not isinstance(asked, Config):
         return
@@ -126,7 +126,7 @@ def _switch(rule: Rule, asked: Asker) -> Iterator[str]:
             yield f"say {option}: {str(not value).lower()}"
 
 
-def _instead(rule: Rule, part: Part, asker: Part | None) -> Iterator[str]:
+def _instead(rule: CapabilityRule, part: Part, asker: Part | None) -> Iterator[str]:
     """What goes with the one, and with the other."""
     others = [name for name, other in REGISTRY.load(part.part_slot).items() if not rule.refuses(other)]
     if others:
@@ -144,7 +144,7 @@ def _several(slot: str) -> str:
 
 
 def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
-    """Every part of `slot` with every part of `other`, and why they cannot stand together, None where they can."""
+    """Every part of `slot` with every part of `other`, and why they cannot be combined, None where they can."""
     for name in REGISTRY.names(slot):
         asker = REGISTRY.get(slot, name)
         for other_name in REGISTRY.names(other):
@@ -163,5 +163,5 @@ def lacking(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
 
 
 def legal(slot: str, other: str) -> list[tuple[str, str]]:
-    """The pairs that can stand together."""
+    """The pairs that can be combined."""
     return [(name, other_name) for name, other_name, why in pairs(slot, other) if why is None]

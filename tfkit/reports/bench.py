@@ -31,7 +31,7 @@ SETTLED = 1.03  # the second quickest call against the quickest, above which the
 
 
 @dataclass(frozen=True)
-class Setting:
+class BenchSetting:
     """What is measured: one layer without a feed-forward, in an encoder, on a text of random vectors."""
 
     d_model: int = 256
@@ -52,7 +52,7 @@ class Measured:
     peak_bytes: int
 
 
-def layers(setting: Setting) -> Mapping[str, Layer]:
+def layers(setting: BenchSetting) -> Mapping[str, Layer]:
     """The layers that can be measured, by name."""
     heads, window = setting.num_heads, {"type": "window", "size": setting.window}
 
@@ -77,7 +77,7 @@ def layers(setting: Setting) -> Mapping[str, Layer]:
     }
 
 
-def chosen(names: Sequence[str] | None, setting: Setting) -> list[str]:
+def chosen(names: Sequence[str] | None, setting: BenchSetting) -> list[str]:
     """The names asked for, or those that are measured by default; raises UsageError for a name there is not."""
     known = layers(setting)
     for name in names or ():
@@ -90,7 +90,7 @@ def chosen(names: Sequence[str] | None, setting: Setting) -> list[str]:
     return list(names or [name for name in DEFAULT if name in known])
 
 
-def measure(names: Sequence[str], lengths: Sequence[int], setting: Setting) -> Iterator[Measured]:
+def measure(names: Sequence[str], lengths: Sequence[int], setting: BenchSetting) -> Iterator[Measured]:
     """Each attention at each length, as it is measured."""
     for name in names:
         calls = {length: prepared(layers(setting)[name], length, setting) for length in lengths}
@@ -101,7 +101,7 @@ def measure(names: Sequence[str], lengths: Sequence[int], setting: Setting) -> I
             yield Measured(name, length, quickest[length], _peak(call, setting.device))
 
 
-def prepared(layer: Layer, length: int, setting: Setting) -> Callable[[], None]:
+def prepared(layer: Layer, length: int, setting: BenchSetting) -> Callable[[], None]:
     """A call of a model of that one layer."""
     recipe = {
         "type": "decoder" if setting.causal else "encoder",
@@ -210,7 +210,7 @@ def growth(measured: Sequence[Measured], value: Callable[[Measured], float]) -> 
     return max(factors, default=None)
 
 
-def as_data(measured: Sequence[Measured], setting: Setting) -> dict[str, Any]:
+def as_data(measured: Sequence[Measured], setting: BenchSetting) -> dict[str, Any]:
     """What was measured, as plain data."""
     found: dict[str, Any] = {}
     for name in dict.fromkeys(one.attention for one in measured):
@@ -223,7 +223,7 @@ def as_data(measured: Sequence[Measured], setting: Setting) -> dict[str, Any]:
                 "peak_bytes": growth(rows, lambda one: one.peak_bytes),
             },
         }
-    facts = {name: getattr(setting, name) for name in Setting.__dataclass_fields__}
+    facts = {name: getattr(setting, name) for name in BenchSetting.__dataclass_fields__}
     return {**facts, "threads": torch.get_num_threads(), "attentions": found}
 
 

@@ -54,7 +54,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Work:
-    """What is written: `new` tokens behind each of `batch` prompts, by greedy search or so many beams."""
+    """What is written: `new` tokens after each of `batch` prompts, by greedy search or so many beams."""
 
     size: Size
     batch: int
@@ -203,7 +203,7 @@ def render(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     """Print one table."""
     new = rows[0]["new_tokens"]
     console.print(
-        f"{new} tokens behind {PROMPT}, random weights, float32, {torch.get_num_threads()} CPU threads; medians of "
+        f"{new} tokens after {PROMPT}, random weights, float32, {torch.get_num_threads()} CPU threads; medians of "
         "rounds in turn.",
         highlight=False,
     )

@@ -50,7 +50,7 @@ class PartCount:
 
 
 @dataclass(frozen=True)
-class Row:
+class CountedEntry:
     """One entry of the account: all layers that equal each other, or what stands outside the layers.
 
     `cost` is that of all `times` layers together, with weights that they share counted once; `parts` are those of one
@@ -73,7 +73,7 @@ class Counts:
     what was counted, layers told apart whose parts size themselves by the layer's number; rows name its kinds.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[CountedEntry, ...]
     total: Cost
     trainable: int
     active: int
@@ -161,7 +161,7 @@ class _Account:
     _flops: int = 0
     _counted: set[int] = field(default_factory=set)  # weights
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[CountedEntry]:
         """The rows in the order of computation."""
         for side, stack in stacks_of(self.model):
             plan: StackPlan = getattr(self.blueprint, side)
@@ -176,7 +176,7 @@ class _Account:
         for name, head in heads_of(self.model):
             yield from self._single("", name, head, self._within("", name))
 
-    def total(self, rows: tuple[Row, ...]) -> Cost:
+    def total(self, rows: tuple[CountedEntry, ...]) -> Cost:
         """The bottom line; FLOPs per token are rounded once, here."""
         costs = [row.cost for row in rows]
         return Cost(
@@ -186,15 +186,15 @@ class _Account:
             sum(cost.cache_bytes for cost in costs),
         )
 
-    def _single(self, side: str, name: str, module: nn.Module | None, tally: Tally) -> Iterator[Row]:
+    def _single(self, side: str, name: str, module: nn.Module | None, tally: Tally) -> Iterator[CountedEntry]:
         """The row of something outside the layers, if there is anything to it."""
         if module is None or is_empty(module):
             return
         part = self._part(name, module, tally)
         self._flops += tally.flops
-        yield Row(side, name, part.cost, (part,))
+        yield CountedEntry(side, name, part.cost, (part,))
 
-    def _layers(self, plan: StackPlan, kind: int, path: Path, layer: nn.Module, sets: WeightSets) -> Row:
+    def _layers(self, plan: StackPlan, kind: int, path: Path, layer: nn.Module, sets: WeightSets) -> CountedEntry:
         """All layers of one kind; `sets` says how often there are weights of what they share."""
         times, whole = plan.order.count(kind), self._within(*path, "1")
         parts, parameters = [], 0
@@ -208,7 +208,7 @@ class _Account:
         self._flops += times * whole.flops
         cache = sum(part.cost.cache_bytes for part in parts)
         cost = Cost(parameters, self._per_token(times * whole.flops), times * whole.kept_bytes, times * cache)
-        return Row(plan.side, "layer", cost, tuple(parts), times, kind)
+        return CountedEntry(plan.side, "layer", cost, tuple(parts), times, kind)
 
     def _part(self, name: str, module: nn.Module, tally: Tally, cache: int = 0, uses: int = 1) -> PartCount:
         weights = {key: weight for key, weight in module.named_parameters() if id(weight) not in self._counted}

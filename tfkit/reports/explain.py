@@ -15,12 +15,12 @@ from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.views.origin import Notes, Origin, Value, history, origin
 from tfkit.reports.parts_table import rows
 from tfkit.reports.runs import Runs, joined, label
-from tfkit.reports.views import Finder, Found, View
+from tfkit.reports.views import Found, KeyFinder, View
 from tfkit.reports.wrapped import say
 
 
 @dataclass(frozen=True)
-class Said:
+class SetValue:
     """One value that a key has: who set it, what it replaced (the last first), and where it holds.
 
     `where` is empty where it holds wherever the key stands; `dropped` are the options that a change of type took away.
@@ -39,7 +39,7 @@ class Answer:
 
     path: str
     sentence: str
-    said: tuple[Said, ...]
+    said: tuple[SetValue, ...]
 
 
 @dataclass
@@ -49,13 +49,13 @@ class Explanation:
     key: str
     answers: list[Answer]
     whole: list[Answer] = field(default_factory=list)
-    made_of: list[str] = field(default_factory=list)  # the kinds behind the layers that are asked for
+    made_of: list[str] = field(default_factory=list)  # the kinds of the layers that are asked for
     note: str = ""
 
 
 def explain(recipe: Recipe, key: str, notes: Notes | None = None) -> Explanation:
     """What `recipe` says at the dotted `key`, and who said it; raises UsageError for a key that it cannot have."""
-    found = Finder(recipe).find(key)
+    found = KeyFinder(recipe).find(key)
     explanation = Explanation(key, [answer for one in found for answer in _answers(one, notes or {})])
     for one in found:
         if any(view.value.children() for view in one.views):
@@ -90,10 +90,10 @@ def _answers(found: Found, notes: Notes) -> Iterator[Answer]:
 
 
 def _answer(path: str, leaves: list[tuple[View, Value]], views: list[View], notes: Notes) -> Answer:
-    groups: dict[tuple[str, str], tuple[Said, list[View]]] = {}
+    groups: dict[tuple[str, str], tuple[SetValue, list[View]]] = {}
     for view, value in leaves:
         asked = replace(value, path=path)
-        said = Said(value.plain(), origin(asked, notes), tuple(history(asked, notes)), dropped=_dropped(value))
+        said = SetValue(value.plain(), origin(asked, notes), tuple(history(asked, notes)), dropped=_dropped(value))
         groups.setdefault((inline(said.value), said.origin.short()), (said, []))[1].append(view)
     everywhere = len(groups) == 1 and len(leaves) == len(views)
     found = [said if everywhere else replace(said, where=_where(holds, views)) for said, holds in groups.values()]
@@ -143,7 +143,7 @@ def _answer_data(answer: Answer) -> dict[str, Any]:
     return {"key": answer.path, "meaning": answer.sentence, "said": said}
 
 
-def _said_data(said: Said) -> dict[str, Any]:
+def _said_data(said: SetValue) -> dict[str, Any]:
     return {
         "value": said.value,
         "where": said.where or None,
@@ -219,7 +219,7 @@ def _table(answers: Sequence[Answer], console: Console) -> None:
     rows(console, [[row[column] for column in shown] for row in cells], [heads[column] for column in shown])
 
 
-def _happened(said: Said) -> Iterator[str]:
+def _happened(said: SetValue) -> Iterator[str]:
     """What a value replaced, and what a change of type took away, the old type first in each group."""
     for value, found in said.replaced:
         yield f"replaced {inline(value)}: {found.words()}"

@@ -1,4 +1,4 @@
-"""Which parts can stand together: tables made from the rule table, of every pair of slots whose parts meet."""
+"""Which parts can be combined: tables made from the rule table, of every pair of slots whose parts meet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKS = "yes"
 
 
 def matrix_data(slot: str, other: str) -> dict[str, Any]:
-    """Every part of `slot` with every part of `other`: None where they go together, else the reason."""
+    """Every part of `slot` with every part of `other`: None where they can be combined, else the reason."""
     refused: dict[str, dict[str, str | None]] = {}
     for name, other_name, reason in (lacking if (slot, other) in SECTION_PAIRS else pairs)(slot, other):
         refused.setdefault(name, {})[other_name] = reason
@@ -27,7 +27,7 @@ def all_data() -> list[dict[str, Any]]:
 
 
 def render_matrices(tables: Sequence[dict[str, Any]], console: Console) -> None:
-    """Each table with a mark where two parts go together, else the number of the sentence below that says why not."""
+    """Each table with a mark where two parts can be combined, else the number of the sentence that says why not."""
     notes: dict[str, int] = {}
     for table in tables:
         say(console, f"{table['slot']} and {table['other']}", "bold")

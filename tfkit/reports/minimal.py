@@ -12,10 +12,10 @@ from tfkit.contracts.cases import Case, cases
 from tfkit.contracts.check import MODEL, told
 from tfkit.contracts.options import SIZES, required
 from tfkit.core.component import Component, Slot
-from tfkit.core.describe import Kind, kinds, kinds_of
+from tfkit.core.describe import OptionKind, kinds, kinds_of
 from tfkit.core.options import PathMark
 from tfkit.core.registry import REGISTRY
-from tfkit.core.slots import CorpusPart, ObjectivePart
+from tfkit.core.slots import CorpusFacts, ObjectiveFacts
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.rules import refusal
 from tfkit.recipe.views.resolved import scalar
@@ -90,9 +90,9 @@ def _heads(part: Any) -> Data:
 
 def _topology(part: Part) -> str:
     """The topology that the part is used with; a decoder, where it does not matter."""
-    if issubclass(part, ObjectivePart) and part.reads is not None:
+    if issubclass(part, ObjectiveFacts) and part.reads is not None:
         return TOPOLOGIES[part.reads]
-    return "encoder_decoder" if issubclass(part, CorpusPart) and "target" in part.fields else "decoder"
+    return "encoder_decoder" if issubclass(part, CorpusFacts) and "target" in part.fields else "decoder"
 
 
 def _corpus(topology: str) -> str:
@@ -111,7 +111,7 @@ def _value(name: str, field: FieldInfo) -> Any:
     return SIZES[name] if name in SIZES else _sample(name, next(kinds(field)))
 
 
-def _sample(name: str, kind: Kind) -> Any:
+def _sample(name: str, kind: OptionKind) -> Any:
     """A value of that type."""
     slot = next((mark.slot for mark in kind.marks if isinstance(mark, Slot)), None)
     if slot is not None:

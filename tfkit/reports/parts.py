@@ -29,7 +29,7 @@ ARXIV = re.compile(r"\b\d{4}\.\d{4,5}\b")
 
 
 def slot_data(slot: str) -> dict[str, Any]:
-    """A slot, what it is for, and its parts in a line each."""
+    """A slot, what it is for, and its parts in one line each."""
     note = SLOTS[slot]
     parts = [line_data(REGISTRY.get(slot, name)) for name in REGISTRY.names(slot)]
     return {"slot": slot, "purpose": note.purpose, "written": note.written, "parts": parts}

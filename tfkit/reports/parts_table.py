@@ -23,7 +23,7 @@ NO_DOC = "says nothing of itself: its class has no docstring"
 
 
 def render_slots(slots: Sequence[dict[str, Any]], console: Console) -> None:
-    """Every slot with its parts, a line each."""
+    """Every slot with its parts, one line each."""
     for number, slot in enumerate(slots):
         if number:
             console.print()
@@ -57,7 +57,7 @@ def render_part(part: dict[str, Any], console: Console) -> None:
 
 
 def _lines(console: Console, parts: Sequence[dict[str, Any]]) -> None:
-    """Parts in a line each: name, what it is and where it was published; those of the user's own with their file."""
+    """Parts in one line each: name, what it is and where it was published; those of the user's own with their file."""
     if not parts:
         return say(console, "none is registered; register one of your own", indent=INDENT)
     rows(console, [(part["name"], _about(part)) for part in parts])

@@ -1,4 +1,4 @@
-"""The recipes that ship, a line each: what their own first line says."""
+"""The recipes that ship, one line each: what their own first line says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDERS = {
 
 
 @dataclass(frozen=True)
-class Line:
+class RecipeLine:
     """One recipe: its folder, its name, and what it is."""
 
     folder: str
@@ -28,12 +28,12 @@ class Line:
     about: str
 
 
-def listed(recipes: Mapping[str, Path], word: str = "") -> Iterator[Line]:
+def listed(recipes: Mapping[str, Path], word: str = "") -> Iterator[RecipeLine]:
     """The recipes that have `word` in their name or in the comments above them, in any case."""
     for name, path in recipes.items():
         comments = list(_comments(path.read_text(encoding="utf-8")))
         if word.casefold() in " ".join([name, *comments]).casefold():
-            yield Line(path.parent.name, name, comments[0] if comments else "")
+            yield RecipeLine(path.parent.name, name, comments[0] if comments else "")
 
 
 def _comments(text: str) -> Iterator[str]:
@@ -43,12 +43,12 @@ def _comments(text: str) -> Iterator[str]:
         yield line.removeprefix("#").strip()
 
 
-def as_data(lines: list[Line]) -> list[dict[str, Any]]:
+def as_data(lines: list[RecipeLine]) -> list[dict[str, Any]]:
     """The same for --json."""
     return [{"folder": line.folder, "name": line.name, "about": line.about} for line in lines]
 
 
-def render(lines: list[Line], console: Console) -> None:
+def render(lines: list[RecipeLine], console: Console) -> None:
     """Print a table for each folder."""
     for number, (folder, group) in enumerate(groupby(lines, lambda line: line.folder)):
         if number:

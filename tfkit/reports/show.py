@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from tfkit.components.attention import MultiHead
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
-from tfkit.reports.counts import Counts, Row
+from tfkit.reports.counts import CountedEntry, Counts
 
 Runs = list[tuple[int, int]]  # ascending numbers, as the first and last of each row of consecutive ones
 SHOWN_RUNS = 4
@@ -58,7 +58,7 @@ def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:
         yield data | asdict(row.cost) | {"parts": list(_parts_data(blueprint, plan, row))}
 
 
-def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: Row) -> Iterator[dict[str, Any]]:
+def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry) -> Iterator[dict[str, Any]]:
     layer = None if plan is None or row.kind is None else plan.layers[row.kind]
     configs = _outer_configs(blueprint, plan) if plan is None or layer is None else _layer_configs(layer)
     for part in row.parts:

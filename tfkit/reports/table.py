@@ -84,7 +84,7 @@ def caption(data: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """One line of the table; without figures it takes the whole width."""
 
     text: str
@@ -93,32 +93,32 @@ class Line:
     indent: int = 0
 
 
-def _table(data: dict[str, Any]) -> Iterator[Line]:
-    yield Line("", tuple(FIGURES.values()), "bold")
+def _table(data: dict[str, Any]) -> Iterator[TableLine]:
+    yield TableLine("", tuple(FIGURES.values()), "bold")
     side = None
     for row in data["rows"]:
         if row["stack"] != side:
-            yield Line(row["stack"] or "heads", style="bold")
+            yield TableLine(row["stack"] or "heads", style="bold")
         side = row["stack"]
         yield from _layer_lines(row) if "layers" in row else _single_lines(row)
-    yield Line("total", _figures(data["total"]), "bold")
+    yield TableLine("total", _figures(data["total"]), "bold")
 
 
-def _single_lines(row: dict[str, Any]) -> Iterator[Line]:
+def _single_lines(row: dict[str, Any]) -> Iterator[TableLine]:
     """Something outside the layers."""
     name = ONCE if row["name"] == "once" else row["name"]
-    yield Line(f"  {name}", _figures(row))
+    yield TableLine(f"  {name}", _figures(row))
     yield from (_details(part, 4) for part in row["parts"] if part["summary"])
 
 
-def _layer_lines(row: dict[str, Any]) -> Iterator[Line]:
+def _layer_lines(row: dict[str, Any]) -> Iterator[TableLine]:
     """All layers of a kind, then the parts of one of them."""
-    yield Line(f"  layer{_many(row)}", _figures(row))
+    yield TableLine(f"  layer{_many(row)}", _figures(row))
     for name in ("mask", "position"):
         if row[name] or (name == "position" and row[name] is not None):
-            yield Line(f"    {name}: {', '.join(row[name]) or 'none'}", style="dim", indent=6)
+            yield TableLine(f"    {name}: {', '.join(row[name]) or 'none'}", style="dim", indent=6)
     for part in row["parts"]:
-        yield Line(f"  - {part['name']}", _figures(part))
+        yield TableLine(f"  - {part['name']}", _figures(part))
         dropped = part["name"] == "residual" and row["dropout"]
         yield _details(part, 6, f", dropout {row['dropout']:g}" if dropped else "")
 
@@ -127,9 +127,9 @@ def _many(row: dict[str, Any]) -> str:
     return f" {row['layers']}" if row["times"] == 1 else f"s {row['layers']} ({row['times']:,}x)"
 
 
-def _details(part: dict[str, Any], indent: int, more: str = "") -> Line:
+def _details(part: dict[str, Any], indent: int, more: str = "") -> TableLine:
     text = part["summary"] + more + (": " if part["weights"] else "") + "; ".join(weight_groups(part["weights"]))
-    return Line(" " * indent + text, style="dim", indent=indent + 2)
+    return TableLine(" " * indent + text, style="dim", indent=indent + 2)
 
 
 def weight_groups(weights: dict[str, list[int]]) -> list[str]:

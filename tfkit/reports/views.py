@@ -54,7 +54,7 @@ class Found:
     note: str = ""
 
 
-class Finder:
+class KeyFinder:
     """Finds what the keys of `recipe` speak of."""
 
     def __init__(self, recipe: Recipe) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from tfkit.core.slots import SublayerPart
+from tfkit.core.slots import SublayerFacts
 from tfkit.models.base import Model
 from tfkit.models.stack import Stack
 from tfkit.reports.meter import Meter, Path, Tally
@@ -73,7 +73,7 @@ def parts_of(layer: nn.Module) -> dict[str, nn.Module]:
 
 def idle_parameters(module: nn.Module) -> int:
     """Parameters within a module that one token does not pass, as its parts say."""
-    return sum(part.idle_parameters() for part in module.modules() if isinstance(part, SublayerPart))
+    return sum(part.idle_parameters() for part in module.modules() if isinstance(part, SublayerFacts))
 
 
 def is_empty(module: nn.Module) -> bool:

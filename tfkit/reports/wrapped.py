@@ -10,7 +10,7 @@ LEAST = 40  # columns; in a narrower terminal lines are longer than it is
 
 
 def say(console: Console, text: str, indent: int = 0, style: str = "") -> None:
-    """Print `text` behind `indent` spaces; what does not fit goes on in further lines, four columns on."""
+    """Print `text` after `indent` spaces; what does not fit goes on in further lines, four columns on."""
     wrapped = textwrap.fill(
         text,
         max(console.width, LEAST),

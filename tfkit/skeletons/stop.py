@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 import tfkit
-from tfkit.generation.stop.base import Row, StopRule
+from tfkit.generation.stop.base import StopRule, WrittenRow
 
 
 @tfkit.register("stop", "my_part")
@@ -18,6 +18,6 @@ class MyPart(StopRule):
 
     config: Config
 
-    def done(self, row: Row) -> bool:
+    def done(self, row: WrittenRow) -> bool:
         # Change this: asked after each token. `row.text` is what was written, `row.ids` the same as tokens.
         return sum(row.text.count(mark) for mark in ".!?") >= self.config.sentences

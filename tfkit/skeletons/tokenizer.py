@@ -10,15 +10,15 @@ from pydantic import Field
 from tokenizers import decoders, models
 
 import tfkit
-from tfkit.data.tokenizer.base import Learned, Tokenizer, some
+from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
 
 
 @tfkit.register("tokenizer", "my_part")
-class MyPart(Learned):
+class MyPart(LearnedTokenizer):
     """The characters that are not rare are tokens; the others are unknown."""
 
     # The options of the part, as a recipe writes them: {type: my_part, minimum_count: 3}. Add yours here.
-    class Config(Learned.Config):
+    class Config(LearnedTokenizer.Config):
         minimum_count: int = Field(1, ge=1, description="a rarer character is unknown")
 
     def __init__(self, config: Config) -> None:

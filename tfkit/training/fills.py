@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfkit.generation.writer import Written
+from tfkit.generation.writer import GeneratedText
 
 FILLS = 5  # that are named for each mask, and ways to fill all the masks of a text
 
 Fill = Mapping[str, Any]  # a `token` as it reads in a text, its `id` and its `probability`
 
 
-def fillings(text: str, mask: str, fills: Sequence[Sequence[Fill]]) -> list[Written]:
+def fillings(text: str, mask: str, fills: Sequence[Sequence[Fill]]) -> list[GeneratedText]:
     """The likeliest ways to fill the masks of `text`, from the fills of each, which come the likeliest first.
 
     Masks are filled each by itself, as the model says them: the log-probability of a way is the sum over its masks.
@@ -23,7 +23,9 @@ def fillings(text: str, mask: str, fills: Sequence[Sequence[Fill]]) -> list[Writ
         longer = [((*way, fill), total + _log(fill["probability"])) for way, total in ways for fill in choices]
         ways = sorted(longer, key=lambda one: one[1], reverse=True)[:FILLS]
     return [
-        Written(filled(text, mask, [fill["token"] for fill in way]), tuple(fill["id"] for fill in way), total, total)
+        GeneratedText(
+            filled(text, mask, [fill["token"] for fill in way]), tuple(fill["id"] for fill in way), total, total
+        )
         for way, total in ways
     ]
 

@@ -171,7 +171,7 @@ def _baseline(task: Task) -> dict[str, Any]:
 
 
 def _beside(known: Mapping[str, Any], reporter: Reporter) -> str:
-    """What to say behind each validation loss, for comparison."""
+    """What to say after each validation loss, for comparison."""
     said = known.get("baseline")
     name, loss = (said.get("name"), said.get("loss")) if isinstance(said, Mapping) else (None, None)
     if not isinstance(name, str) or not isinstance(loss, (int, float)):

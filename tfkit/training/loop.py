@@ -16,7 +16,7 @@ from tfkit.training.checkpoint import Checkpoints, Progress, step_of
 from tfkit.training.folder import CHECKPOINTS, METRICS, WEIGHTS, RunFolder
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.metrics_log import MetricsLog
-from tfkit.training.progress import Meter, Reporter
+from tfkit.training.progress import ProgressMeter, Reporter
 from tfkit.training.publish import Publisher
 from tfkit.training.setup import Task
 from tfkit.training.step import Places, accumulate, scale_gradients
@@ -29,7 +29,7 @@ class NotFinite(TfkitError):
 
 
 class Trainer:
-    """Trains `task.model` within a run's folder. `beside` is said behind each validation loss (a baseline)."""
+    """Trains `task.model` within a run's folder. `beside` is said after each validation loss (a baseline)."""
 
     def __init__(self, task: Task, folder: RunFolder, reporter: Reporter, beside: str = "") -> None:
         self.task, self.folder, self.reporter, self.beside = task, folder, reporter, beside
@@ -53,12 +53,12 @@ class Trainer:
         self.progress.finished = self._finished()
 
     def run(self) -> bool:
-        """Train to the end; gives False when a signal stopped it before, with a checkpoint saved."""
+        """Train to the end; returns False when a signal stopped it before, with a checkpoint saved."""
         progress = self.progress
         order = self.task.train.order(progress.epoch, progress.batch)
         places = iter(order)
         metrics = MetricsLog(self.folder / METRICS, progress.step)
-        meter = Meter(self.reporter, progress.step, self.settings.steps)
+        meter = ProgressMeter(self.reporter, progress.step, self.settings.steps)
         self.model.train()
         try:
             with Interrupts() as interrupts:
@@ -83,8 +83,8 @@ class Trainer:
             metrics.close()
         return bool(progress.finished)
 
-    def _step(self, places: Places, meter: Meter) -> dict[str, Any]:
-        """One optimizer step; gives what metrics.jsonl says of it."""
+    def _step(self, places: Places, meter: ProgressMeter) -> dict[str, Any]:
+        """One optimizer step; returns what metrics.jsonl says of it."""
         began, settings, progress = time.perf_counter(), self.settings, self.progress
         step = progress.step + 1
         lr = self._lr(step)

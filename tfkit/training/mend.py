@@ -21,7 +21,7 @@ UNCHECKED = "whether the recipe is the one that the run began with cannot be che
 
 
 def mend(folder: RunFolder) -> Iterator[str]:
-    """Set aside what cannot be used; gives what is to be told, a sentence each. Raises RunError."""
+    """Set aside what cannot be used; returns what is to be told, one sentence each. Raises RunError."""
     last = Checkpoints(folder / CHECKPOINTS).last()
     if last is not None and not (folder / RESOLVED).exists():
         yield f"{folder / RESOLVED}: is missing; {UNCHECKED}"

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line a step, appended; a resumed run first cuts what came after its checkpoint."""
+"""metrics.jsonl: one line per step, appended; a resumed run first cuts what came after its checkpoint."""
 
 from __future__ import annotations
 

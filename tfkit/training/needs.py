@@ -45,7 +45,7 @@ class Need(BaseModel):
 
     @property
     def missing(self) -> list[str]:
-        """The parts in the recipe that nobody has registered, as they are told: attention 'fading'."""
+        """The parts in the recipe that nobody has registered, as messages name them: attention 'fading'."""
         return [
             f"{slot} '{name}'" for slot, names in self.used.items() for name in names if not REGISTRY.has(slot, name)
         ]

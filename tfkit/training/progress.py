@@ -117,7 +117,7 @@ class Reporter:
             self.log(f"{error}; what follows is in this log alone")
 
 
-class Meter:
+class ProgressMeter:
     """Turns steps into progress lines: loss, tokens per second of training alone, time left."""
 
     def __init__(self, reporter: Reporter, first: int, steps: int) -> None:

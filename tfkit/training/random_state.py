@@ -40,7 +40,7 @@ def restore(state: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Everything random follows `seed` within the block; the caller's own states are as before behind it."""
+    """Everything random follows `seed` within the block; and afterwards the caller's own states are as they were."""
     before = capture()
     random.seed(seed)
     np.random.seed(seed % 2**32)

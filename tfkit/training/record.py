@@ -69,7 +69,7 @@ def check_there(folder: RunFolder, name: str) -> None:
 
 
 def changed(folder: RunFolder, names: Iterable[str]) -> Iterator[str]:
-    """What is to be told of those of these files that are not as they were written, a sentence each.
+    """What is to be told of those of these files that are not as they were written, one sentence each.
 
     A process that was killed leaves the files off the record that it appended to: these are believed.
     """

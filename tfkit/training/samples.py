@@ -8,7 +8,7 @@ from typing import IO, NamedTuple
 SHOWN = 160  # characters
 
 
-class Sample(NamedTuple):
+class SampleOutput(NamedTuple):
     """What a model was given, what it wrote, and what was wanted."""
 
     source: str
@@ -21,7 +21,7 @@ def cut(text: str) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
-def print_samples(samples: Sequence[Sample], stream: IO[str]) -> None:
+def print_samples(samples: Sequence[SampleOutput], stream: IO[str]) -> None:
     """Print the samples; the right outputs stand in green on a terminal. Raises OutputLost."""
     from rich.table import Table
     from rich.text import Text

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfkit.core.component import Config
 from tfkit.core.errors import DataError, ExampleError, UsageError
-from tfkit.core.slots import HeadPart, TokenizerPart
+from tfkit.core.slots import HeadFacts, TokenizerFacts
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.settings.sections import Batch
@@ -71,7 +71,7 @@ class Split:
         """The tokens of the largest item."""
         return int(np.asarray(self.objective.lengths(items)).max())
 
-    def check_classes(self, head: HeadPart.Config | None, path: str) -> None:
+    def check_classes(self, head: HeadFacts.Config | None, path: str) -> None:
         """Raise DataError where the examples have more labels than a head has classes."""
         classes = None if head is None else head.classes()
         if not isinstance(classes, int) or classes >= len(self.objective.labels):
@@ -95,7 +95,7 @@ class Split:
                     raise ExampleError(number, str(error)) from None
 
 
-def learned_from(tokenizer: TokenizerPart.Config, train: Split) -> str:
+def learned_from(tokenizer: TokenizerFacts.Config, train: Split) -> str:
     """Where the tokens come from, for a message."""
     if tokenizer.part.learns:
         return f"the tokenizer learned from {train.corpus.name()}"

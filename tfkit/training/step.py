@@ -19,7 +19,7 @@ Places = Iterator[tuple[int, int, Any]]  # epoch, batch and indices of each batc
 
 
 @dataclass(frozen=True)
-class Sums:
+class StepSums:
     """What the batches of a step gave: nats per target, and the factor that the gradients still need.
 
     `read` counts the tokens that the model read, `targets` those that losses were taken on.
@@ -31,7 +31,7 @@ class Sums:
     factor: float
 
 
-def accumulate(model: Model, feed: Feed, places: Places, count: int, precision: str) -> Sums:
+def accumulate(model: Model, feed: Feed, places: Places, count: int, precision: str) -> StepSums:
     """Run `count` batches forward and backward; the gradients are left in the parameters, to be scaled by `factor`."""
     totals, targets = [], []
     read: Tensor | int = 0
@@ -47,7 +47,7 @@ def accumulate(model: Model, feed: Feed, places: Places, count: int, precision: 
         totals.append(loss.total.detach())
     number = max(1, sum(targets))
     loss_ = float(torch.stack(totals).double().sum()) / number
-    return Sums(loss_, int(read), number, max(1, targets[0]) / number)
+    return StepSums(loss_, int(read), number, max(1, targets[0]) / number)
 
 
 def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:

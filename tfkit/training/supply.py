@@ -59,7 +59,7 @@ def needs_of(folder: RunFolder) -> list[Need]:
 
 
 def changes(needs: Sequence[Need]) -> Iterator[str]:
-    """What is no longer as it was when the run was made, in a sentence each."""
+    """What is no longer as it was when the run was made, in one sentence each."""
     for need in needs:
         version = installed_version(need.distribution) if need.distribution is not None and need.used else None
         if version is not None and version != need.version:
@@ -86,7 +86,7 @@ def _sources(need: Need) -> Iterator[tuple[str, str]]:
 
 
 def _supply(need: Need, folder: RunFolder, trust: bool, problems: list[str]) -> list[str]:
-    """Import what a need lacks, where the user trusts it; gives what --import takes for the code it is in now."""
+    """Import what a need lacks, where the user trusts it; returns what --import takes for the code it is in now."""
     if not need.missing:
         pairs = [(slot, name) for slot, names in need.used.items() for name in names]
         return list(dict.fromkeys(done.name for pair in pairs if (done := importer_of(*pair)) is not None))

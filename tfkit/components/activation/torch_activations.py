@@ -31,7 +31,7 @@ class Option(NamedTuple):
     meaning: str
 
 
-class Row(NamedTuple):
+class Formula(NamedTuple):
     """One activation of the table."""
 
     name: str
@@ -41,37 +41,37 @@ class Row(NamedTuple):
 
 
 TABLE = (
-    Row("identity", torch.positive, "x: none, as in the bilinear GLU (Shazeer 2020, arXiv 2002.05202)"),
-    Row("relu", torch.relu, "max(0, x) (Nair and Hinton 2010)"),
-    Row("relu6", F.relu6, "min(max(0, x), 6) (Howard et al. 2017, arXiv 1704.04861)"),
-    Row("gelu", F.gelu, "x * Phi(x), Phi the normal distribution (Hendrycks and Gimpel 2016, arXiv 1606.08415)"),
-    Row(
+    Formula("identity", torch.positive, "x: none, as in the bilinear GLU (Shazeer 2020, arXiv 2002.05202)"),
+    Formula("relu", torch.relu, "max(0, x) (Nair and Hinton 2010)"),
+    Formula("relu6", F.relu6, "min(max(0, x), 6) (Howard et al. 2017, arXiv 1704.04861)"),
+    Formula("gelu", F.gelu, "x * Phi(x), Phi the normal distribution (Hendrycks and Gimpel 2016, arXiv 1606.08415)"),
+    Formula(
         "gelu_tanh",
         partial(F.gelu, approximate="tanh"),
         "0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))), GPT-2's GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415)",
     ),
-    Row("silu", F.silu, "x * sigmoid(x), also called swish (Ramachandran et al. 2017, arXiv 1710.05941)"),
-    Row("mish", F.mish, "x * tanh(softplus(x)) (Misra 2019, arXiv 1908.08681)"),
-    Row(
+    Formula("silu", F.silu, "x * sigmoid(x), also called swish (Ramachandran et al. 2017, arXiv 1710.05941)"),
+    Formula("mish", F.mish, "x * tanh(softplus(x)) (Misra 2019, arXiv 1908.08681)"),
+    Formula(
         "elu",
         F.elu,
         "x above 0, alpha * (exp(x) - 1) below (Clevert et al. 2015, arXiv 1511.07289)",
         {"alpha": Option(PositiveFloat, 1.0, "what -x saturates at")},
     ),
-    Row("selu", F.selu, "scale * elu(x, alpha), both constants fixed (Klambauer et al. 2017, arXiv 1706.02515)"),
-    Row(
+    Formula("selu", F.selu, "scale * elu(x, alpha), both constants fixed (Klambauer et al. 2017, arXiv 1706.02515)"),
+    Formula(
         "celu",
         F.celu,
         "max(0, x) + min(0, alpha * (exp(x / alpha) - 1)) (Barron 2017, arXiv 1704.07483)",
         {"alpha": Option(PositiveFloat, 1.0, "what -x saturates at, and its scale")},
     ),
-    Row(
+    Formula(
         "leaky_relu",
         F.leaky_relu,
         "max(0, x) + negative_slope * min(0, x) (Maas et al. 2013)",
         {"negative_slope": Option(float, 0.01, "slope for negative x")},
     ),
-    Row(
+    Formula(
         "threshold",
         F.threshold,
         "x above the threshold, else the value",
@@ -80,12 +80,12 @@ TABLE = (
             "value": Option(float, ..., "what stands in for x at the threshold and below it"),
         },
     ),
-    Row("sigmoid", torch.sigmoid, "1 / (1 + exp(-x))"),
-    Row("logsigmoid", F.logsigmoid, "log(sigmoid(x))"),
-    Row("tanh", torch.tanh, "tanh(x)"),
-    Row("tanhshrink", F.tanhshrink, "x - tanh(x)"),
-    Row("softsign", F.softsign, "x / (1 + |x|) (Bergstra et al. 2009)"),
-    Row(
+    Formula("sigmoid", torch.sigmoid, "1 / (1 + exp(-x))"),
+    Formula("logsigmoid", F.logsigmoid, "log(sigmoid(x))"),
+    Formula("tanh", torch.tanh, "tanh(x)"),
+    Formula("tanhshrink", F.tanhshrink, "x - tanh(x)"),
+    Formula("softsign", F.softsign, "x / (1 + |x|) (Bergstra et al. 2009)"),
+    Formula(
         "softplus",
         F.softplus,
         "log(1 + exp(beta x)) / beta, x itself where beta x is above the threshold (Dugas et al. 2000)",
@@ -94,21 +94,21 @@ TABLE = (
             "threshold": Option(float, 20.0, "where it becomes x itself, so that exp does not overflow"),
         },
     ),
-    Row(
+    Formula(
         "softshrink",
         F.softshrink,
         "sign(x) * max(0, |x| - lambd) (Donoho 1995)",
         {"lambd": Option(NonNegativeFloat, 0.5, "how far x is drawn to 0")},
     ),
-    Row(
+    Formula(
         "hardshrink",
         F.hardshrink,
         "x where |x| is above lambd, else 0 (Donoho and Johnstone 1994)",
         {"lambd": Option(NonNegativeFloat, 0.5, "what is taken for 0")},
     ),
-    Row("hardsigmoid", F.hardsigmoid, "min(max(0, x + 3), 6) / 6 (Howard et al. 2019, arXiv 1905.02244)"),
-    Row("hardswish", F.hardswish, "x * hardsigmoid(x) (Howard et al. 2019, arXiv 1905.02244)"),
-    Row(
+    Formula("hardsigmoid", F.hardsigmoid, "min(max(0, x + 3), 6) / 6 (Howard et al. 2019, arXiv 1905.02244)"),
+    Formula("hardswish", F.hardswish, "x * hardsigmoid(x) (Howard et al. 2019, arXiv 1905.02244)"),
+    Formula(
         "hardtanh",
         F.hardtanh,
         "min(max(min_val, x), max_val)",
@@ -133,7 +133,7 @@ class TorchActivation(Activation):
         return type(self).function(x, **self.options)
 
 
-def make(row: Row) -> type[TorchActivation]:
+def make(row: Formula) -> type[TorchActivation]:
     """The part of a row, registered: a class of this module, so that it can be pickled like any other."""
     name = "".join(word.capitalize() for word in row.name.split("_"))
     options = {

@@ -14,8 +14,8 @@ from tfkit.components.attention.base import Attention, KeyValueState
 from tfkit.components.attention.differential import Differential
 from tfkit.components.attention.kernel import KernelAttention
 from tfkit.components.attention.latent import Latent
-from tfkit.components.attention.linear import Linear
-from tfkit.components.attention.longformer import Longformer
+from tfkit.components.attention.linear import LinearAttention
+from tfkit.components.attention.longformer import LongformerAttention
 from tfkit.components.attention.multi_head import MultiHead
 from tfkit.components.attention.performer import Performer
 
@@ -25,8 +25,8 @@ __all__ = [
     "KernelAttention",
     "KeyValueState",
     "Latent",
-    "Linear",
-    "Longformer",
+    "LinearAttention",
+    "LongformerAttention",
     "MultiHead",
     "Performer",
 ]

@@ -6,15 +6,15 @@ from torch import Tensor
 
 from tfkit.components.sublayer import Sublayer
 from tfkit.core import component
-from tfkit.core.slots import AttentionPart
-from tfkit.functional.growing import Growing
+from tfkit.core.slots import AttentionFacts
+from tfkit.functional.growing import GrowingBuffers
 
 
 class KeyValueState:
     """Keys and values seen so far, [rows heads length dim], or the last of them where a mask hides all others."""
 
     def __init__(self) -> None:
-        self._held = Growing(axis=2)
+        self._held = GrowingBuffers(axis=2)
 
     @property
     def length(self) -> int:
@@ -59,7 +59,7 @@ class KeyValueState:
         return self._held.bytes()
 
 
-class Attention(Sublayer, AttentionPart):
+class Attention(Sublayer, AttentionFacts):
     """Attends to its own input, or to `context.source` when that is given: self- and cross-attention are one part."""
 
     @classmethod

@@ -14,7 +14,7 @@ from tfkit.core.component import Problem, Unlearnable
 from tfkit.core.context import Context
 from tfkit.core.options import Bias, PositiveInt, Width, check_bias, has_bias
 from tfkit.core.shape import Shape
-from tfkit.functional.kernel import Sums, kernel_attention, read
+from tfkit.functional.kernel import KernelSums, kernel_attention, read
 
 PROJECTIONS = ("query", "key", "value", "output")
 PIECE = 2048  # tokens whose features are in memory at once, where no gradient needs them all
@@ -72,12 +72,12 @@ class KernelAttention(Attention):
         """Log phi of queries or keys [batch head time dim] -> [batch head time feature]; -inf for a feature of zero."""
         raise NotImplementedError(f"{type(self).__name__} has no features")
 
-    def new_state(self) -> Sums:  # type: ignore[override]
+    def new_state(self) -> KernelSums:  # type: ignore[override]
         """No sums yet."""
-        return Sums()
+        return KernelSums()
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        past: Sums | None = context.state
+        past: KernelSums | None = context.state
         query = self._split(self.query(x))
         temperature = context.position.temperature()
         if temperature is not None:
@@ -98,7 +98,7 @@ class KernelAttention(Attention):
 
     def _in_pieces(self, query: Tensor, source: Tensor, real: Tensor | None) -> Tensor:
         """The same of a long text, never all of its features at once: its keys become sums, which its queries read."""
-        sums, nobody = Sums(), self.log_features(query[:, :, :0])
+        sums, nobody = KernelSums(), self.log_features(query[:, :, :0])
         for start in range(0, source.shape[1], PIECE):
             piece = slice(start, start + PIECE)
             key = self.log_features(self._split(self.key(source[:, piece])))

@@ -13,7 +13,7 @@ from tfkit.core.registry import register
 
 
 @register("attention", "linear")
-class Linear(KernelAttention):
+class LinearAttention(KernelAttention):
     """Linear attention: phi(q_i) phi(k_j) for exp(q_i k_j) (Katharopoulos et al. 2020, arXiv 2006.16236)."""
 
     class Config(KernelAttention.Config):

@@ -23,7 +23,7 @@ SPLIT = "batch time (head dim) -> batch head time dim"
 
 
 @register("attention", "longformer")
-class Longformer(Attention):
+class LongformerAttention(Attention):
     """Multi-head attention in which marked tokens ask with projections of their own (Beltagy et al. 2020, 2004.05150).
 
     `global_attention_mask` of the call marks them. Who sees whom is the masks' matter, as everywhere: a window and

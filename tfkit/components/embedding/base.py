@@ -7,16 +7,16 @@ from torch import Tensor, nn
 from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.context import Inputs, Placement
 from tfkit.core.shape import Shape
-from tfkit.core.slots import EmbeddingPart
+from tfkit.core.slots import EmbeddingFacts
 
 
-class Embedding(EmbeddingPart, nn.Module):
+class Embedding(EmbeddingFacts, nn.Module):
     """Turns token ids, or vectors in their stead, into what the first layer reads."""
 
     capabilities = TOKENWISE
-    config: EmbeddingPart.Config
+    config: EmbeddingFacts.Config
 
-    def __init__(self, config: EmbeddingPart.Config, shape: Shape) -> None:
+    def __init__(self, config: EmbeddingFacts.Config, shape: Shape) -> None:
         super().__init__()
         self.config = config
         self.shape = shape

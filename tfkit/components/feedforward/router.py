@@ -130,7 +130,7 @@ class Routing(nn.Module):
         return logits.softmax(dim=-1) if self.config.over == "all" else logits
 
     def _open(self, scores: Tensor) -> Tensor:
-        """What the choice goes by: scores with the selection bias, those of closed groups without a chance."""
+        """What the choice goes by: scores with the selection bias, those of closed groups at -inf."""
         choice = scores if self.selection_bias is None else scores + self.selection_bias
         groups = self.config.num_groups or 1
         active = self.config.active_groups or groups

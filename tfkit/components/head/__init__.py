@@ -20,8 +20,8 @@ from tfkit.components.head.hidden import Hidden
 from tfkit.components.head.language_model import LanguageModel
 from tfkit.components.head.masked_lm import MaskedLM
 from tfkit.components.head.pooled import Pooled
-from tfkit.components.head.regression import Regression
-from tfkit.components.head.span import Span
+from tfkit.components.head.regression import RegressionHead
+from tfkit.components.head.span import SpanHead
 from tfkit.components.head.token_classifier import TokenClassifier
 
 __all__ = [
@@ -32,8 +32,8 @@ __all__ = [
     "LanguageModel",
     "MaskedLM",
     "Pooled",
-    "Regression",
-    "Span",
+    "RegressionHead",
+    "SpanHead",
     "TokenClassifier",
     "TokenHead",
 ]

@@ -12,15 +12,15 @@ from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Dropout as DropoutRate
 from tfkit.core.shape import Shape
-from tfkit.core.slots import HeadPart
+from tfkit.core.slots import HeadFacts
 from tfkit.functional.dropout import Dropout
 from tfkit.functional.loss import cross_entropy, linear_cross_entropy
 
 
-class Head(HeadPart, nn.Module):
+class Head(HeadFacts, nn.Module):
     """Reads hidden states [batch time d_model] and gives logits."""
 
-    class Config(HeadPart.Config):
+    class Config(HeadFacts.Config):
         dropout: DropoutRate = Field(0.0, description="dropout of its input")
 
     capabilities = TOKENWISE
@@ -59,7 +59,7 @@ class TokenHead(Head):
 
     @property
     def plain(self) -> bool:
-        """Whether `finish` gives back the logits as they are, so that projection and loss can be one step."""
+        """Whether `finish` returns the logits as they are, so that projection and loss can be one step."""
         return type(self).finish is TokenHead.finish
 
     def finish(self, logits: Tensor) -> Tensor:

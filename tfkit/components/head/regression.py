@@ -15,7 +15,7 @@ from tfkit.core.slots import Pool
 
 
 @register("head", "regression")
-class Regression(Head):
+class RegressionHead(Head):
     """value = output(activation(dense(pool(hidden)))) (Devlin et al. 2018, arXiv 1810.04805: STS-B).
 
     Without an activation there is no dense layer either.

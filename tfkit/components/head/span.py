@@ -11,7 +11,7 @@ from tfkit.core.shape import Shape
 
 
 @register("head", "span")
-class Span(Head):
+class SpanHead(Head):
     """logits = output(hidden): how well an answer begins, and ends, at each token (Devlin et al. 2018: SQuAD)."""
 
     class Config(Head.Config):

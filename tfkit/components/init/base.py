@@ -38,7 +38,7 @@ class Init(Component):
         _gain(model)
 
     def _fill(self, module: nn.Module) -> None:
-        """Fill a weight; those of experts lie one behind another in one tensor."""
+        """Fill a weight; those of experts lie one after another in one tensor."""
         weight = module.weight
         assert isinstance(weight, Tensor)
         fill = self.embedding if isinstance(module, nn.Embedding) else self.linear

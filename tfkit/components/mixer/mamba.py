@@ -27,7 +27,7 @@ SMALLEST, LARGEST = 1e-3, 0.1  # steps that training begins with
 class Mamba(Mixer):
     """output((C_t h_t + D x_t) * silu(gate)), h_t = exp(dt A) h_(t-1) + dt B_t x_t (Gu and Dao 2023, arXiv 2312.00752).
 
-    x is the input, widened by `expand`, behind a short causal convolution and a silu; dt, B and C are made from it.
+    x is the input, widened by `expand`, after a short causal convolution and a silu; dt, B and C are made from it.
     """
 
     class Config(Mixer.Config):

@@ -93,7 +93,7 @@ def _read(cell: nn.RNNBase, x: Tensor, real: Tensor | None) -> Tensor:
 
 
 def _continued(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentState) -> Tensor:
-    """The same behind a state, which becomes that after each row's last real token."""
+    """The same after a state, which becomes that after each row's last real token."""
     before = _unpacked(state.parts)
     if real is None:
         out, after = cell(x, before)

@@ -7,11 +7,11 @@ from torch import nn
 from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.component import Config
 from tfkit.core.shape import Shape
-from tfkit.core.slots import PositionPart
+from tfkit.core.slots import PositionFacts
 
 
-class Position(PositionPart, nn.Module):
-    """Says where a token stands. A part overrides one of the hooks; which ones it does is how it is known.
+class Position(PositionFacts, nn.Module):
+    """Tells the model where a token is. A part overrides one of the hooks; which ones it does is how it is known.
 
     Positions are [batch|1 time] integers. Said in the stack it is one part for the stack, said in a layer that layer's.
     """

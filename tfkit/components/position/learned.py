@@ -18,7 +18,7 @@ from tfkit.core.shape import Shape
 
 
 @register("position", "learned")
-class Learned(Position):
+class LearnedPosition(Position):
     """x_p + table[p + offset], the table learned (Gehring et al. 2017, arXiv 1705.03122)."""
 
     class Config(Position.Config):

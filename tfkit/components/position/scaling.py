@@ -47,7 +47,7 @@ def plain_frequencies(theta: float, width: int, device: torch.device) -> Tensor:
     return theta ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
 
-class Linear(Scaling):
+class LinearScaling(Scaling):
     """All frequencies divided by `factor` (Chen et al. 2023, arXiv 2306.15595)."""
 
     type: Literal["linear"] = Field(description="linear: all frequencies alike")
@@ -189,4 +189,4 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-AnyScaling = Annotated[Linear | NTK | Dynamic | Yarn | Llama3 | LongRope, Field(discriminator="type")]
+AnyScaling = Annotated[LinearScaling | NTK | Dynamic | Yarn | Llama3 | LongRope, Field(discriminator="type")]

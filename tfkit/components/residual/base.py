@@ -11,7 +11,7 @@ from tfkit.core import component
 from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.context import Context
 from tfkit.core.shape import Shape
-from tfkit.core.slots import ResidualPart
+from tfkit.core.slots import ResidualFacts
 
 
 @dataclass(eq=False)  # a callable compared by value would be hashed by the compiler of torch 2.11
@@ -50,7 +50,7 @@ class Branch:
         return self.norms[f"{self.name}_output_norm"](x)
 
 
-class Residual(ResidualPart, nn.Module):
+class Residual(ResidualFacts, nn.Module):
     """A layout; `forward` is the equation."""
 
     capabilities = TOKENWISE | {"cross_attention"}  # what a token is passes by the mix of a memory

@@ -8,7 +8,7 @@
 | `labelled_text` | a line and its label | you classify: the label is the first word, or in a file of its own |
 | `tagged_text` | a line and a line of tags | every word has a tag, in two files (slots, entities) |
 | `conllu` | a sentence of a treebank | every word has a tag, in the form of Universal Dependencies |
-| `json_lines` | a JSON object a line | the data comes from a program |
+| `json_lines` | one JSON object per line | the data comes from a program |
 | `csv` | a row | the data comes from a spreadsheet |
 | `parquet` | a row | the data comes from a data set's hub |
 | `phrases` | a generated pair | you want to try a translation now, with no file |
@@ -29,7 +29,7 @@ from tfkit.data.corpus.parallel_tsv import ParallelTsv
 from tfkit.data.corpus.parquet import Parquet
 from tfkit.data.corpus.phrases import Phrases
 from tfkit.data.corpus.tagged_text import TaggedText
-from tfkit.data.corpus.text import Text
+from tfkit.data.corpus.text import TextCorpus
 
 __all__ = [
     "Conllu",
@@ -45,6 +45,6 @@ __all__ = [
     "Phrases",
     "RecordCorpus",
     "TaggedText",
-    "Text",
+    "TextCorpus",
     "TextRecordCorpus",
 ]

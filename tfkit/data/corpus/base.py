@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError
 from tfkit.core.options import PositiveInt, RecipePath
-from tfkit.core.slots import CorpusPart
+from tfkit.core.slots import CorpusFacts
 from tfkit.data.corpus.watch import check_texts, watched
 from tfkit.recipe.text.options import path_values
 
@@ -44,13 +44,13 @@ RecipePaths = Annotated[
 Fields = Annotated[dict[str, str], Field(min_length=1)]
 
 
-class Corpus(CorpusPart):
+class Corpus(CorpusFacts):
     """Base of the corpora; the fields are `source` and `target` of pairs, or `text` (with `label` or `tags`)."""
 
     class Config(PartConfig):
-        """Options of every corpus; `limit` takes the first so many examples."""
+        """Options of every corpus; `limit` takes the first n examples."""
 
-        limit: PositiveInt | None = Field(None, description="only the first so many examples; none: all")
+        limit: PositiveInt | None = Field(None, description="only the first n examples; none: all")
 
         def files_read(self) -> tuple[str, ...]:
             """The files that all examples come from: by default what its options say that are paths.
@@ -93,7 +93,7 @@ class Corpus(CorpusPart):
 
 
 class RecordCorpus(Corpus):
-    """Base of the corpora whose file holds one example a record: an empty field is an error, unless it is said."""
+    """Base of the corpora whose file holds one example per record: an empty field is an error, unless it is set."""
 
     class Config(Corpus.Config):
         """Options of every corpus of records; `skip_empty` leaves out a record with an empty field."""

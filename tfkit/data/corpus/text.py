@@ -14,7 +14,7 @@ from tfkit.data.corpus.lines import read_lines, read_text
 
 
 @register("corpus", "text")
-class Text(Corpus):
+class TextCorpus(Corpus):
     """Every line, paragraph (lines with no empty line between them) or file is a text.
 
     Empty lines only part paragraphs and are no lines of their own; a document keeps all but its CRs before line feeds.

@@ -88,7 +88,7 @@ class Tokenizer:
         return list(dict.fromkeys(piece.strip() or piece for piece in pieces))
 
     def _first_unknown(self, texts: Sequence[str]) -> str:
-        """What to say of a text that a vocabulary without an unknown token cannot write."""
+        """The message about a text that a vocabulary without an unknown token cannot write."""
         for text in texts:
             normal = self.backend.normalizer.normalize_str(text) if self.backend.normalizer else text
             cutter = self.backend.pre_tokenizer
@@ -177,14 +177,14 @@ class Tokenizer:
 
 
 def _not_text(texts: Sequence[Any]) -> TfkitError:
-    """What to say of texts that the library does not take for strings."""
+    """The message about texts that the library does not take for strings."""
     for text in texts:
         if not isinstance(text, str):
             return UsageError(f"a tokenizer encodes strings, got {type(text).__name__} ({text!r})")
     return DataError("half of a character (a lone surrogate) stands in the text, which is no Unicode text")
 
 
-class TokenizerPart(slots.TokenizerPart):
+class TokenizerPart(slots.TokenizerFacts):
     """Base of the tokenizers: `fit` learns from texts and gives the `Tokenizer` that everything uses."""
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
@@ -192,7 +192,7 @@ class TokenizerPart(slots.TokenizerPart):
         raise NotImplementedError
 
 
-class Learned(TokenizerPart):
+class LearnedTokenizer(TokenizerPart):
     """Base of the tokenizers whose vocabulary comes from the texts."""
 
     class Config(TokenizerPart.Config):

@@ -11,19 +11,19 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
-from tfkit.data.tokenizer.base import Learned, Tokenizer, some, within
+from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some, within
 from tfkit.data.tokenizer.special import SpecialTokens, check_room
 from tfkit.data.tokenizer.words import mark_words
 
 
 @register("tokenizer", "bpe")
-class Bpe(Learned):
+class Bpe(LearnedTokenizer):
     """Byte-pair encoding of characters (Sennrich 2016, arXiv 1508.07909) or bytes (GPT-2, Radford 2019).
 
     Bytes know every text, so `byte_level: true` has no unknown token; characters need one.
     """
 
-    class Config(Learned.Config):
+    class Config(LearnedTokenizer.Config):
         """Options of `bpe`; pairs seen less than `minimum_count` times are not merged."""
 
         vocab_size: PositiveInt = Field(description="tokens to learn, special ones counted; a small text gives fewer")

@@ -8,12 +8,12 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 
 from tfkit.core.registry import register
-from tfkit.data.tokenizer.base import Learned, Tokenizer, some
+from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
 
 
 @register("tokenizer", "character")
-class Character(Learned):
-    """Every character of the texts is a token, in the order of their code points behind the special tokens.
+class Character(LearnedTokenizer):
+    """Every character of the texts is a token, in the order of their code points after the special tokens.
 
     With `special_tokens: {unknown: none}` a character that was not in the texts is an error when it is encoded.
     """

@@ -12,10 +12,10 @@ from tfkit.data.tokenizer.base import Tokenizer
 
 @dataclass(frozen=True)
 class Frame:
-    """The tokens before a text, behind it, and between it and a second one."""
+    """The tokens before a text, after it, and between it and a second one."""
 
     before: tuple[int, ...] = ()
-    behind: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
     between: tuple[int, ...] = ()
 
     @classmethod
@@ -34,9 +34,9 @@ class Frame:
         text = next(text for text in texts if backend.encode(text, add_special_tokens=False).ids)
         one, two = backend.encode(text), backend.encode(text, text)
         places, both = one.sequence_ids, two.sequence_ids
-        behind = len(places) - places[::-1].index(0)
+        after = len(places) - places[::-1].index(0)
         end, start = len(both) - both[::-1].index(0), both.index(1)
-        return cls(tuple(one.ids[: places.index(0)]), tuple(one.ids[behind:]), tuple(two.ids[end:start]))
+        return cls(tuple(one.ids[: places.index(0)]), tuple(one.ids[after:]), tuple(two.ids[end:start]))
 
 
 def _as_tokens(id_: int | None) -> tuple[int, ...]:

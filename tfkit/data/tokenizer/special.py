@@ -84,7 +84,7 @@ def infer_roles(backend: tokenizers.Tokenizer) -> dict[str, str]:
 def with_roles(backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> tokenizers.Tokenizer:
     """`backend` with the roles written in its file, and without truncation and padding.
 
-    A file from elsewhere may cut at 128 tokens, or pad, without a word; its own template stays, behind that of roles
+    A file from elsewhere may cut at 128 tokens, or pad, without a word; its own template stays, after that of roles
     (before it, the library panics on two templates in a row).
     """
     data = json.loads(backend.to_str())

@@ -10,16 +10,16 @@ from tokenizers import models, trainers
 
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
-from tfkit.data.tokenizer.base import Learned, Tokenizer, some
+from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
 from tfkit.data.tokenizer.special import check_room
 from tfkit.data.tokenizer.words import mark_words
 
 
 @register("tokenizer", "word")
-class Word(Learned):
+class Word(LearnedTokenizer):
     """The most frequent words, numbers and runs of punctuation are tokens, each with the space before it."""
 
-    class Config(Learned.Config):
+    class Config(LearnedTokenizer.Config):
         """Options of `word`; `vocab_size` is the most there may be, special tokens counted, none = no limit."""
 
         vocab_size: PositiveInt | None = Field(

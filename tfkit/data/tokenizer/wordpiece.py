@@ -12,7 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from tfkit.core.errors import DataError
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
-from tfkit.data.tokenizer.base import Learned, Tokenizer, some, within
+from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some, within
 from tfkit.data.tokenizer.special import check_room
 
 _PREFIX = "##"
@@ -21,13 +21,13 @@ _FRONT, _INSIDE, _ROOM = 0xF0000, 0x100000, 0xFFFE
 
 
 @register("tokenizer", "wordpiece")
-class WordPiece(Learned):
+class WordPiece(LearnedTokenizer):
     """WordPiece (Wu 2016, arXiv 1609.08144; as in BERT, arXiv 1810.04805): `##` marks a piece inside a word.
 
     Decoding puts spaces between words and takes them away before punctuation: close to the text, not always the text.
     """
 
-    class Config(Learned.Config):
+    class Config(LearnedTokenizer.Config):
         """Options of `wordpiece`; lowercase removes accents too, as BERT's uncased vocabulary does."""
 
         vocab_size: PositiveInt = Field(description="tokens to learn, special ones counted; a small text gives fewer")

@@ -6,5 +6,5 @@
 | automaton | the tree as states and transitions, one at a time for each character |
 | token_texts | what each token of a vocabulary writes, in bytes |
 | pieces | these texts as characters of an automaton: where each token leads to |
-| guide | both together: which tokens may come behind those that are written, and in how many a match is complete |
+| guide | both together: which tokens may follow those that are written, and in how many a match is complete |
 """

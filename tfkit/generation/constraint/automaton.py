@@ -48,7 +48,7 @@ class Automaton:
         return self.classes[np.searchsorted(self.begins, code_points, side="right") - 1]
 
     def next(self, state: int, text: str) -> int:
-        """The state behind a text."""
+        """The state after a text."""
         for class_ in self.classes_of(np.array([ord(character) for character in text], dtype=np.int32)).tolist():
             state = int(self.table[state, class_])
         return state
@@ -137,7 +137,7 @@ class _Machine:
             raise PatternError("is too large: repeat less, or less within what is repeated")
 
     def add(self, node: Node, start: int) -> int:
-        """Read `node` from the state `start` on; gives the state behind it."""
+        """Read `node` from the state `start` on; returns the state after it."""
         if isinstance(node, Characters):
             end = self.state()
             self.moves[start].append((self.sets.setdefault(node.spans, len(self.sets)), end))

@@ -70,11 +70,11 @@ class Guide:
             )
 
     def can_begin(self, first: bool) -> bool:
-        """Whether a match can be written, as the first text of all or behind another."""
+        """Whether a match can be written, as the first text of all or after another."""
         return bool(self.allowed(State(START, first=first)).any())
 
     def writes(self, text: str, first: bool) -> bool:
-        """Whether that text can be written, as the first of all or behind another."""
+        """Whether that text can be written, as the first of all or after another."""
         data, reached = text.encode(), {0}
         for start in range(len(data)):
             pieces = self.pieces[first and start == 0]
@@ -88,7 +88,7 @@ class Guide:
         return any(0 <= id_ < len(self.inner) and self.inner[id_] for id_ in ids)
 
     def state(self, first: bool, ids: Sequence[int]) -> State:
-        """The state behind the written `ids`; one token more costs one step."""
+        """The state after the written `ids`; one token more costs one step."""
         known, whole = self.states, tuple(ids)
         if (first, whole) in known:
             return known[first, whole]
@@ -101,7 +101,7 @@ class Guide:
         return _kept(known, (first, whole), before, MOST_PREFIXES)
 
     def step(self, state: State, id_: int) -> State:
-        """The state behind one token more; at DEAD, where no match can follow any more."""
+        """The state after one token more; at DEAD, where no match can follow any more."""
         if id_ in self.ends:
             return state._replace(ended=True)
         if state.place == DEAD or not self.visible([id_]):
@@ -112,7 +112,7 @@ class Guide:
         return State(place, b"" if found is None else found[1])
 
     def allowed(self, state: State) -> Tensor:
-        """The tokens that may come next, bool [vocab]; behind what matches nothing, only those that end a text."""
+        """The tokens that may come next, bool [vocab]; after what matches nothing, only those that end a text."""
         if state not in self.masks:
             flags = np.zeros(len(self.inner), dtype=np.bool_)
             if not state.ended:
@@ -126,27 +126,27 @@ class Guide:
         return bool(self.automaton.accepts[state.place]) and not state.begun
 
     def in_time(self, state: State, left: int) -> Tensor:
-        """Of the tokens that may come next those behind which `left` tokens, they included, can complete a match."""
+        """Of the tokens that may come next those after which `left` tokens, they included, can complete a match."""
         allowed = self.allowed(state)
         if left > self.most:
             return allowed
         if state not in self.needed:
-            _kept(self.needed, state, self._needed_behind(state), max(16, MOST_BYTES // 4 // len(allowed)))
+            _kept(self.needed, state, self._needed_after(state), max(16, MOST_BYTES // 4 // len(allowed)))
         soon = self.needed[state] < left
         soon[list(self.ends)] = True
         return allowed & torch.from_numpy(soon)
 
     def needs(self, state: State) -> int:
-        """How many tokens complete a match behind what is written; FAR where none can."""
+        """How many tokens complete a match after what is written; FAR where none can."""
         if self.complete(state):
             return 0
         if state.begun:
             return self._completing(state)
-        behind = self._needed_behind(state)[self.allowed(state).numpy()]
-        return int(behind.min(initial=FAR)) + 1
+        after = self._needed_after(state)[self.allowed(state).numpy()]
+        return int(after.min(initial=FAR)) + 1
 
-    def _needed_behind(self, state: State) -> Numbers:
-        """How many tokens complete a match behind each token that may come next, [vocab]."""
+    def _needed_after(self, state: State) -> Numbers:
+        """How many tokens complete a match after each token that may come next, [vocab]."""
         found = np.full(len(self.inner), FAR, dtype=np.int32)
         if state.begun:
             for id_ in self.pieces[False].continuing:
@@ -169,7 +169,7 @@ class Guide:
 
     @cached_property
     def steps(self) -> Numbers:
-        """How many tokens behind others complete a match from each state, [states]; FAR where none do.
+        """How many tokens after others complete a match from each state, [states]; FAR where none do.
 
         Characters that are no token's count as many tokens as they have bytes.
         """
@@ -203,16 +203,14 @@ class Guide:
         flags = np.zeros(len(self.inner), dtype=np.bool_)
         pieces = self.pieces[False]
         for id_ in pieces.continuing:
-            behind = self.step(state, id_)
-            follows = (
-                self.automaton.table[behind.place, pieces.classes_of(behind.begun)] if behind.begun else behind.place
-            )
+            after = self.step(state, id_)
+            follows = self.automaton.table[after.place, pieces.classes_of(after.begun)] if after.begun else after.place
             flags[id_] = self.live[follows].any()
         return flags
 
 
 def _live(automaton: Automaton, pieces: Pieces) -> tuple[Flags, int]:
-    """The states from which a match can be completed by tokens behind others, and how many tokens that takes at most.
+    """The states from which a match can be completed by tokens after others, and how many tokens that takes at most.
 
     The number is of tokens that write a character each, or a byte; where that is no way for all states it is FAR.
     """

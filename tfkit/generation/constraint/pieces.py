@@ -190,7 +190,7 @@ def length_of(first: int) -> int:
 
 
 def characters_of(begun: bytes) -> tuple[int, int]:
-    """The characters that begin with these bytes: the first, and the one behind the last."""
+    """The characters that begin with these bytes: the first, and the one after the last."""
     length = length_of(begun[0])
     bits = begun[0] & (0x7F >> length)
     for byte in begun[1:]:

@@ -45,7 +45,7 @@ class Characters:
 
 @dataclass(frozen=True)
 class Chain:
-    """One behind the other; none is the empty text."""
+    """One after the other; none is the empty text."""
 
     parts: tuple[Node, ...]
 
@@ -102,19 +102,19 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Chain(tuple(parts))
 
     def is_edge(self, first: bool) -> bool:
-        """Read a `^` before the whole text, or a `$` behind it; elsewhere nothing can match them."""
+        """Read a `^` before the whole text, or a `$` after it; elsewhere nothing can match them."""
         sign = self.next if self.next in "^$" else self.pattern[self.at : self.at + 2]
         if sign not in ("^", "$", "\\A", "\\Z"):
             return False
-        behind = self.pattern[self.at + len(sign) :]
+        after = self.pattern[self.at + len(sign) :]
         begins = sign in ("^", "\\A")
-        if self.depth or not (first if begins else behind[:1] in ("", "|")):
+        if self.depth or not (first if begins else after[:1] in ("", "|")):
             raise self.error(f"is the {'beginning' if begins else 'end'} of the text, and may only stand there", sign)
         self.at += len(sign)
         return True
 
     def repeated(self, part: Node) -> Node:
-        """The part with the `*`, `+`, `?` or `{..}` that stands behind it."""
+        """The part with the `*`, `+`, `?` or `{..}` that stands after it."""
         start = self.at
         times = self.times()
         if times is None:

@@ -20,7 +20,7 @@ _AHEAD = ("BPEDecoder", "CTC")  # what one token writes depends on the next
 
 @dataclass(frozen=True)
 class TokenTexts:
-    """The bytes that each token writes behind others (`inner`), and as the first of all (`first`), by id.
+    """The bytes that each token writes after others (`inner`), and as the first of all (`first`), by id.
 
     A token may hold a part of a character's bytes. Empty are special tokens and ids that no token has.
     """
@@ -31,7 +31,7 @@ class TokenTexts:
 
 @lru_cache(maxsize=4)
 def token_texts(tokenizer: Tokenizer) -> TokenTexts:
-    """The texts of all tokens; raises UsageError for a tokenizer whose tokens do not stand one behind the other."""
+    """The texts of all tokens; raises UsageError for a tokenizer whose tokens do not stand one after the other."""
     kinds = _decoders(json.loads(tokenizer.to_json())["decoder"])
     ahead = next((kind for kind in kinds if kind in _AHEAD), None)
     if ahead is not None:
@@ -44,7 +44,7 @@ def token_texts(tokenizer: Tokenizer) -> TokenTexts:
 
 
 def _decoders(step: dict[str, Any] | None) -> list[str]:
-    """The kinds of decoders that work one behind the other."""
+    """The kinds of decoders that work one after the other."""
     if step is None:
         return []
     if step["type"] == "Sequence":
@@ -67,9 +67,9 @@ def _decoded(tokenizer: Tokenizer, special: Collection[int], bytes_too: bool) ->
     anchor = next((id_ for id_, text in alone.items() if text[-1:].isalnum() and text.isascii()), None)
     if anchor is None:
         raise UsageError("no token of this tokenizer writes a letter, so that nothing can be said about its texts")
-    behind = decode([[anchor, id_] for id_ in known])
+    after = decode([[anchor, id_] for id_ in known])
     first, inner = ([b""] * tokenizer.vocab_size for _ in range(2))
-    for id_, text in zip(known, behind, strict=True):
+    for id_, text in zip(known, after, strict=True):
         byte = _BYTE.fullmatch(tokens[id_] or "") if bytes_too else None
         if byte is not None and int(byte[1], 16) >= 0x80:
             first[id_] = inner[id_] = bytes([int(byte[1], 16)])

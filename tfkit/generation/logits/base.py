@@ -42,12 +42,12 @@ class LogitsRule(Component):
         """Take the facts of the tokenizer, before the first `forward`; raises UsageError for tokens that it lacks."""
 
     def check(self, prompt: Sequence[int], room: int) -> None:
-        """Raise UsageError, before anything is computed, where it allows no text of `room` tokens behind a prompt."""
+        """Raise UsageError, before anything is computed, where it allows no text of `room` tokens after a prompt."""
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         """New logits [rows vocab] of the token that comes next, from `logits` [rows vocab], which are float32.
 
-        `ids` [rows time] are each row's own prompt and what was written behind it, PADDING before them; `new` [rows]
+        `ids` [rows time] are each row's own prompt and what was written after it, PADDING before them; `new` [rows]
         says how many of the last ones were written.
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward")
@@ -57,7 +57,7 @@ class LogitsRule(Component):
         return self.forward(logits, ids, new)
 
     def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
-        """Whether the new tokens `ids` behind a prompt are all of a text that it allows, not the beginning of one."""
+        """Whether the new tokens `ids` after a prompt are all of a text that it allows, not the beginning of one."""
         return True
 
 
@@ -67,7 +67,7 @@ def misplaced(rules: Sequence[type[Any]], place: int) -> str | None:
     others = [other for other in rules[:place] if other.of_sampling or other.constrains]
     if not rule.constrains or not others:
         return None
-    what = f"{rule.part_name} stands behind {others[0].part_name}, which"
+    what = f"{rule.part_name} stands after {others[0].part_name}, which"
     if others[0].constrains:
         return f"{what} allows other texts; there is one rule of that kind"
     return f"{what} may leave none of the tokens that it allows; list {rule.part_name} first"

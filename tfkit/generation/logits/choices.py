@@ -19,7 +19,7 @@ class Choices(Guided):
     class Config(Guided.Config):
         """Options of choices."""
 
-        choices: Texts = Field(description="the texts, of which each output is one, as they stand behind the prompt")
+        choices: Texts = Field(description="the texts, of which each output is one, as they stand after the prompt")
 
         @field_validator("choices")
         @classmethod

@@ -21,7 +21,7 @@ from tfkit.generation.tokens import Tokens, end_ids
 class Guided(LogitsRule):
     """logit = -inf for each token that leads away from all texts that are allowed; an end token may end a whole one.
 
-    A text is what its tokens write, without special tokens, as it stands behind its prompt. Where there is no end
+    A text is what its tokens write, without special tokens, as it stands after its prompt. Where there is no end
     token, it ends where nothing more is allowed. Only those tokens come that leave enough of max_new_tokens for an end.
     """
 
@@ -42,13 +42,13 @@ class Guided(LogitsRule):
         self.guide = guide_of(self.automaton(), tokenizer, frozenset(end_ids(self.config.ends, tokenizer)))
 
     def check_begin(self, first: bool) -> None:
-        """Raise UsageError where no text can be written, as the first of all or behind another."""
+        """Raise UsageError where no text can be written, as the first of all or after another."""
         if not self.guide.can_begin(first):
             raise self.unwritable("no text that it allows can", first)
 
     def unwritable(self, what: str, first: bool) -> UsageError:
-        """What to say of a text that the vocabulary cannot write there."""
-        where = "at the beginning" if first else "behind a prompt"
+        """The message about a text that the vocabulary cannot write there."""
+        where = "at the beginning" if first else "after a prompt"
         other = "take a space off" if first else "put a space before it"
         return UsageError(
             f"generate.logits: {self.part_name}: {what} be written {where} with the tokens of this vocabulary; "

@@ -8,10 +8,10 @@
 | time | an answer must come in time |
 """
 
-from tfkit.generation.stop.base import Row, StopRule
+from tfkit.generation.stop.base import StopRule, WrittenRow
 from tfkit.generation.stop.end_token import EndToken
 from tfkit.generation.stop.length import Length
 from tfkit.generation.stop.strings import Strings
 from tfkit.generation.stop.time import Time
 
-__all__ = ["EndToken", "Length", "Row", "StopRule", "Strings", "Time"]
+__all__ = ["EndToken", "Length", "StopRule", "Strings", "Time", "WrittenRow"]

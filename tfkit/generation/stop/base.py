@@ -12,10 +12,10 @@ from tfkit.data.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Row:
+class WrittenRow:
     """One text as it stands after a step: all that a stop rule may look at, so that rows cannot disturb each other.
 
-    `prompt` is what it began with, `ids` what was written behind it (at least one token), `seconds` how long the search
+    `prompt` is what it began with, `ids` what was written after it (at least one token), `seconds` how long the search
     has been writing. `text` is made of `ids` when a rule first asks for it.
     """
 
@@ -26,7 +26,7 @@ class Row:
 
     @cached_property
     def text(self) -> str:
-        """The text that was written, as it stands behind the prompt."""
+        """The text that was written, as it stands after the prompt."""
         return self.decode(self.prompt, self.ids)
 
 
@@ -47,7 +47,7 @@ class StopRule(Component):
         """How many tokens it lets be written at most; None: as many as there is room for."""
         return None
 
-    def done(self, row: Row) -> bool:
+    def done(self, row: WrittenRow) -> bool:
         """Whether the text ends with the token that was written last; asked after each."""
         raise NotImplementedError(f"{type(self).__name__} has no done")
 
@@ -60,7 +60,7 @@ class StopRule(Component):
         return text
 
     def certain(self, text: str) -> str:
-        """What of a text that may go on or be finished is given out whatever comes behind it: what a stream may show.
+        """What of a text that may go on or be finished is given out whatever follows it: what a stream may show.
 
         A rule that cuts and says nothing here keeps all of it back until the row is finished.
         """

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.stop.base import Row, StopRule
+from tfkit.generation.stop.base import StopRule, WrittenRow
 from tfkit.generation.tokens import Tokens, end_ids
 
 
@@ -29,7 +29,7 @@ class EndToken(StopRule):
     def bind(self, tokenizer: Tokenizer) -> None:
         self.ends = frozenset(end_ids(self.config.tokens, tokenizer))
 
-    def done(self, row: Row) -> bool:
+    def done(self, row: WrittenRow) -> bool:
         return row.ids[-1] in self.ends
 
     def cut_ids(self, ids: Sequence[int]) -> Sequence[int]:

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
-from tfkit.generation.stop.base import Row, StopRule
+from tfkit.generation.stop.base import StopRule, WrittenRow
 
 
 @register("stop", "length")
@@ -24,5 +24,5 @@ class Length(StopRule):
     def most(self) -> int:
         return self.config.tokens
 
-    def done(self, row: Row) -> bool:
+    def done(self, row: WrittenRow) -> bool:
         return len(row.ids) >= self.config.tokens

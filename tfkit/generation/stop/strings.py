@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from tfkit.core.registry import register
-from tfkit.generation.stop.base import Row, StopRule
+from tfkit.generation.stop.base import StopRule, WrittenRow
 from tfkit.generation.tokens import Texts
 
 
@@ -21,7 +21,7 @@ class Strings(StopRule):
 
     config: Config
 
-    def done(self, row: Row) -> bool:
+    def done(self, row: WrittenRow) -> bool:
         return any(string in row.text for string in self.config.strings)
 
     def cut_text(self, text: str) -> str:

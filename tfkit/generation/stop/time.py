@@ -6,7 +6,7 @@ from pydantic import Field
 
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
-from tfkit.generation.stop.base import Row, StopRule
+from tfkit.generation.stop.base import StopRule, WrittenRow
 
 
 @register("stop", "time")
@@ -20,5 +20,5 @@ class Time(StopRule):
 
     config: Config
 
-    def done(self, row: Row) -> bool:
+    def done(self, row: WrittenRow) -> bool:
         return row.seconds >= self.config.seconds

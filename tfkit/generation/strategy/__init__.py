@@ -6,7 +6,7 @@
 | sample | texts are to differ, and to read as the model's own: stories, dialogue; with rules of sampling |
 | beam | there is one right text, such as a translation or a summary |
 | diverse_beam | several texts are wanted that differ from each other |
-| contrastive | stories from a model that goes round in circles by greedy search, without chance |
+| contrastive | stories from a model that goes round in circles by greedy search, without sampling |
 | speculative | the text of greedy or sample, sooner: a small run drafts it, or the text repeats itself |
 """
 

@@ -20,7 +20,7 @@ from tfkit.generation.strategy.base import Strategy
 from tfkit.generation.strategy.rows import started
 
 
-class Beam(NamedTuple):
+class BeamText(NamedTuple):
     """A text as far as it is written: `total` is what the search goes by, with what it adds to log-probabilities."""
 
     ids: tuple[int, ...] = ()
@@ -32,11 +32,11 @@ class Ended(NamedTuple):
     """A text that has ended, and what it is ordered by."""
 
     score: float
-    beam: Beam
+    beam: BeamText
 
 
 class Continuation(NamedTuple):
-    """A token behind the beam at a place of a group: the total of both, and the token's log-probability."""
+    """A token after the beam at a place of a group: the total of both, and the token's log-probability."""
 
     total: float
     gain: float
@@ -56,11 +56,11 @@ class BeamSearch(Strategy):
     class Config(Strategy.Config):
         """Options of every beam search."""
 
-        num_beams: PositiveInt = Field(4, description="texts that are followed at once, for each prompt")
+        num_beams: PositiveInt = Field(4, description="beams for each prompt")
         length_penalty: float = Field(
             1.0, ge=-20, le=20, description="score = log p / tokens ** length_penalty; above 0 invites longer texts"
         )
-        n_best: PositiveInt = Field(1, description="texts given for each prompt, the best first; up to num_beams")
+        n_best: PositiveInt = Field(1, description="texts returned for each prompt, the best first; up to num_beams")
         early_stopping: bool | Literal["never"] = Field(
             False,
             description="true: end as soon as there are num_beams texts; false: once no beam is better than these as "
@@ -150,7 +150,7 @@ class BeamSearch(Strategy):
 
     def _candidates(self, search: Search, groups: Sequence[Group]) -> list[Candidate]:
         ended = sorted((text for group in groups for text in group.ended), key=lambda text: text.score, reverse=True)
-        best = ended[: self.config.n_best] or [Ended(0.0, Beam())]
+        best = ended[: self.config.n_best] or [Ended(0.0, BeamText())]
         return [search.candidate(beam.ids, beam.log_probability, score) for score, beam in best]
 
 
@@ -163,7 +163,7 @@ class Group:
     row: int  # of the prompt
     width: int
     before: tuple[Group, ...]  # the groups of the prompt that choose before it
-    going: list[Beam] = field(default_factory=lambda: [Beam()])  # the best first
+    going: list[BeamText] = field(default_factory=lambda: [BeamText()])  # the best first
     ended: list[Ended] = field(default_factory=list)  # the best first
     origins: list[int] = field(default_factory=list)  # the place that each beam that goes on had a token ago
     said: list[int] = field(default_factory=list)  # the last tokens of its beams, or of those that ended by them
@@ -187,9 +187,9 @@ class Group:
             length = self.search.room[self.row]
         return self._score(best, length) > self.ended[-1].score
 
-    def filled(self) -> list[Beam]:
+    def filled(self) -> list[BeamText]:
         """The beams that go on, and impossible ones in the place of those that are missing."""
-        return self.going + [Beam((), IMPOSSIBLE)] * (self.width - len(self.going))
+        return self.going + [BeamText((), IMPOSSIBLE)] * (self.width - len(self.going))
 
     def places(self) -> list[int]:
         """Where the beams, filled up, were a token ago; none where no beam is to go on."""
@@ -207,7 +207,7 @@ class Group:
                 break
             if not math.isfinite(total):
                 raise self.search.not_finite(self.row, len(beams[place].ids))
-            beam = Beam((*beams[place].ids, token), total, beams[place].log_probability + gain)
+            beam = BeamText((*beams[place].ids, token), total, beams[place].log_probability + gain)
             if not self.search.ends(self.row, beam.ids, seconds):
                 self.going.append(beam)
                 self.origins.append(place)
@@ -216,12 +216,12 @@ class Group:
         self.said = [beam.ids[-1] for beam in self.going or ended]
         self._end(ended if self.going or self.ended or ended else beams)
 
-    def _end(self, beams: Sequence[Beam]) -> None:
+    def _end(self, beams: Sequence[BeamText]) -> None:
         self.ended += [Ended(self._score(beam, len(beam.ids)), beam) for beam in beams]
         self.ended.sort(key=lambda text: text.score, reverse=True)
         del self.ended[self.width :]
 
-    def _score(self, beam: Beam, length: int) -> float:
+    def _score(self, beam: BeamText, length: int) -> float:
         return float(beam.total / max(1, length) ** self.config.length_penalty)
 
 

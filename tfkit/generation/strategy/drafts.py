@@ -25,7 +25,7 @@ class Drafter(Protocol):
         ...
 
     def settle(self, kept: int, token: int) -> None:
-        """Go on where only the first `kept` of the guesses were right, and `token` stands behind them."""
+        """Go on where only the first `kept` of the guesses were right, and `token` stands after them."""
         ...
 
 
@@ -63,7 +63,7 @@ class ModelDrafter:
 
 
 class LookupDrafter:
-    """What stood behind the last tokens where they came before: texts repeat names, code, and what they are asked of.
+    """What followed the last tokens where they came before: texts repeat names, code, and what they are asked of.
 
     Yang et al. 2023, arXiv 2304.04487.
     """
@@ -75,12 +75,12 @@ class LookupDrafter:
         self.guesses = self.text[:0]
 
     def guess(self, count: int) -> tuple[list[int], Tensor]:
-        self.guesses = self._behind()[:count]
+        self.guesses = self._follows()[:count]
         certain = torch.nn.functional.one_hot(self.guesses, self.vocab_size).float()
         return self.guesses.tolist(), certain.to(self.device)
 
-    def _behind(self) -> Tensor:
-        """What stands behind the latest earlier place of the longest n-gram that the text ends with."""
+    def _follows(self) -> Tensor:
+        """What follows the latest earlier place of the longest n-gram that the text ends with."""
         for size in range(LONGEST, 0, -1):
             if len(self.text) <= size:
                 continue

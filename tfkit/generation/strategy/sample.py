@@ -21,7 +21,7 @@ from tfkit.generation.strategy.rows import write_rows
 class Sample(Strategy):
     """next ~ p(token | prompt, what was written), as the logits rules leave it.
 
-    Each text draws from a random stream of its own, one number a token: what is drawn depends on the seed and the
+    Each text draws from a random stream of its own, one number per token: what is drawn depends on the seed and the
     prompt, and on nothing that stands beside it.
     """
 

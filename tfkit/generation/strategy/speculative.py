@@ -103,7 +103,7 @@ class Speculative(Strategy):
             guesses, drawn_from = drafter.guess(stepper.ahead(min(self.config.tokens, left - 1)))
             if guesses:
                 stepper.append(torch.tensor([guesses], device=stepper.ids.device))
-            scores = scores_behind(search, stepper, len(guesses))
+            scores = scores_after(search, stepper, len(guesses))
             tokens = self.judged(self.likely(scores), guesses, drawn_from, search.streams[0])
             kept = torch.tensor(tokens, device=scores.device)
             seconds = search.seconds()
@@ -129,17 +129,17 @@ class Speculative(Strategy):
         return [*guesses, int(draw(likely[-1:], [stream]))]
 
     def likely(self, scores: Tensor) -> Tensor:
-        """What tokens are drawn from, [rows vocab]; the most likely is certain where nothing is left to chance."""
+        """The probabilities that tokens are drawn with, [rows vocab]; without sampling the most likely token has 1."""
         if self.config.sampled:
             return scores.softmax(dim=-1)
         return torch.nn.functional.one_hot(argmax(scores), scores.shape[-1]).float()
 
 
-def scores_behind(search: Search, stepper: Stepper, count: int) -> Tensor:
-    """Scores behind each of the last `count` tokens and the one before them, [count+1 vocab], by the rules at each."""
+def scores_after(search: Search, stepper: Stepper, count: int) -> Tensor:
+    """Scores after each of the last `count` tokens and the one before them, [count+1 vocab], by the rules at each."""
     logits, ids = stepper.last_logits(count + 1)[0], stepper.tokens()
     found = []
-    for place, back in enumerate(range(count, -1, -1)):  # `back` tokens of the draft stand behind it
+    for place, back in enumerate(range(count, -1, -1)):  # `back` tokens of the draft stand after it
         written, left = stepper.written() - back, stepper.left()
         left = None if left is None else left + back
         found.append(search.rules.scores(logits[place : place + 1], ids[:, : ids.shape[1] - back], written, left))

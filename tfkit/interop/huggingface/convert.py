@@ -19,14 +19,14 @@ SPELLINGS = {".gamma": ".weight", ".beta": ".bias"}
 
 
 @dataclass
-class Brought:
+class ConvertedTensors:
     """Our tensors; `unread` are theirs that no output of the model reads."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
 
 
-class Plain(Mapping[str, Tensor]):
+class RenamedTensors(Mapping[str, Tensor]):
     """Their tensors by the names of a family's rules, each read when it is asked for."""
 
     def __init__(self, family: type[Family], theirs: Mapping[str, Tensor]) -> None:
@@ -48,10 +48,10 @@ class Plain(Mapping[str, Tensor]):
 
 def to_ours(
     family: type[Family], theirs: Mapping[str, Tensor], wanted: Mapping[str, torch.Size], blueprint: Blueprint
-) -> Brought:
+) -> ConvertedTensors:
     """Our tensors of the `wanted` names and shapes; raises DataError listing what does not correspond."""
     names = names_of(family, theirs)
-    brought = Brought()
+    brought = ConvertedTensors()
     used: set[str] = set()
     for rule in family.rules_of(blueprint):
         for binding in rule.bindings(wanted):
@@ -127,7 +127,7 @@ def _check_all(
     names: Mapping[str, str],
     used: set[str],
     wanted: Mapping[str, torch.Size],
-    brought: Brought,
+    brought: ConvertedTensors,
     blueprint: Blueprint,
 ) -> None:
     """Raise DataError for what is left over on either side."""

@@ -22,7 +22,7 @@ from tfkit.interop.huggingface.folder import target_folder, whole_folder
 from tfkit.interop.huggingface.importing import THEIRS, own_tensors
 from tfkit.interop.huggingface.own import MODELING, SOURCES, head_classes, own_config, write_sources
 from tfkit.interop.huggingface.special import GENERATION, THEIR_IDS, TOKENIZER_CONFIG, TOKENS_MAP, read_optional
-from tfkit.interop.huggingface.theirs import Theirs, as_theirs
+from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs
 from tfkit.interop.huggingface.tokenizer_files import CHAT, write_tokenizer
 from tfkit.run import Run
 from tfkit.training.folder import ENVIRONMENT, RESOLVED, TOKENIZER, RunFolder
@@ -38,7 +38,7 @@ class Exported:
     """What an export wrote; `theirs` is None where the folder brings its own code."""
 
     folder: Path
-    theirs: Theirs | None
+    theirs: FamilyConfig | None
     auto_class: str
 
 
@@ -110,7 +110,7 @@ def _kept(run: Run) -> Path:
     return kept if _said(run) else run.folder / "nothing"
 
 
-def _labels(run: Run, kept: Path, theirs: Theirs) -> dict[str, Any]:
+def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> dict[str, Any]:
     """What the classes are called: as the files said that were imported, else as the run does."""
     before = read_optional(kept / CONFIG)
     if before.get("architectures") == [theirs.head_class]:

@@ -119,7 +119,7 @@ class Family(Component):
 
     @classmethod
     def to_stored(cls, model: Tree, theirs: Mapping[str, Tensor]) -> list[str]:
-        """Say in `model` what only their tensors tell, which have the names of the rules; gives what to tell of it."""
+        """Set in `model` what only their tensors tell, by the names of the rules; returns notes about it."""
         return []
 
     @classmethod

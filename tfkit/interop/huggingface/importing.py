@@ -18,7 +18,7 @@ from tfkit.core.folders import named
 from tfkit.core.registry import is_shipped
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
-from tfkit.interop.huggingface.convert import Plain, names_of, to_ours
+from tfkit.interop.huggingface.convert import RenamedTensors, names_of, to_ours
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, COUNTED, folder_of, open_checkpoint, read_config
 from tfkit.interop.huggingface.folder import target_folder, whole_folder
@@ -94,7 +94,7 @@ class Source:
 
 
 @dataclass
-class Imported:
+class ImportedModel:
     """What became of an import."""
 
     run: Path
@@ -108,7 +108,7 @@ class Imported:
 
 def import_model(
     source: str, out: str | Path | None = None, dtype: str = "float32", force: bool = False, imports: Sequence[str] = ()
-) -> Imported:
+) -> ImportedModel:
     """Bring a folder of theirs, or a repository on the hub, into a run's folder, by default runs/<its name>.
 
     `dtype` is that of the stored weights; `force` replaces a run that is there; `imports` is what --import gave. Raises
@@ -137,7 +137,9 @@ def import_model(
         if tokenizer is not None:
             tokenizer.save(folder / TOKENIZER)
         record_all(folder)
-    made = Imported(target, read.family.part_name, read.family.head_class(read.config), parameters, dtype, tokenizer)
+    made = ImportedModel(
+        target, read.family.part_name, read.family.head_class(read.config), parameters, dtype, tokenizer
+    )
     made.notes += told
     made.notes += [f"{name} names code ({', '.join(CODE)}), which is neither run nor kept" for name in named]
     made.notes += [f"without {name}, which the files have no weights of" for name in absent]
@@ -178,13 +180,13 @@ def _check_depth(read: Source, blueprint: Blueprint) -> None:
 
 
 def _as_stored(read: Source, model: dict[str, Any]) -> list[str]:
-    """Say in `model` what only the tensors tell; gives what to tell of it."""
+    """Say in `model` what only the tensors tell; returns what to tell of it."""
     with open_checkpoint(read.folder) as checkpoint:
-        return read.family.to_stored(model, Plain(read.family, checkpoint))
+        return read.family.to_stored(model, RenamedTensors(read.family, checkpoint))
 
 
 def without_weights(read: Source, model: dict[str, Any], blueprint: Blueprint) -> list[str]:
-    """Leave the `heads` out of `model` that the files have no tensor of; gives their names.
+    """Leave the `heads` out of `model` that the files have no tensor of; returns their names.
 
     A config.json does not say whether there is a head beside the point of its files, such as a pooler.
     """
@@ -265,7 +267,7 @@ def _loaded(file: Path, imports: Sequence[str]) -> Recipe:
 
 
 def _weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.dtype) -> tuple[list[str], int]:
-    """Write the weights; gives their names that no output reads, and how many numbers there are."""
+    """Write the weights; returns their names that no output reads, and how many numbers there are."""
     own, tied = own_tensors(build_model(blueprint, device="meta"))
     wanted = {name: tensor.shape for name, tensor in own.items()}
     with open_checkpoint(read.folder, dtype) as checkpoint:
@@ -307,7 +309,7 @@ def _environment(read: Source, recipe: Recipe, target: Path, dtype: str) -> dict
 
 
 def _keep(read: Source, folder: Path) -> list[str]:
-    """Their small files as they were, but for what names code; gives the names of those that named some."""
+    """Their small files as they were, but for what names code; returns the names of those that named some."""
     (folder / THEIRS).mkdir()
     named = []
     for name in SMALL:
@@ -325,7 +327,7 @@ def _keep(read: Source, folder: Path) -> list[str]:
 
 
 def _notes(read: Source, blueprint: Blueprint, tokenizer: Tokenizer | None, unread: Sequence[str]) -> list[str]:
-    """What the user should know, a sentence each."""
+    """What the user should know, one sentence each."""
     notes = []
     keys = read.config.unread()
     if keys:

@@ -30,7 +30,7 @@ def lay_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once
 
 
 def _pattern(kinds: Sequence[str]) -> list[Any]:
-    """The shortest list that, repeated, gives the kinds."""
+    """The shortest list that, repeated, returns the kinds."""
     count = len(kinds)
     period = next((n for n in range(1, count) if all(kinds[i] == kinds[i % n] for i in range(count))), count)
     return _runs(kinds[:period])

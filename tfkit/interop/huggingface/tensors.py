@@ -23,7 +23,7 @@ class Rule:
     """Tensors of theirs that are, laid out otherwise, tensors of ours.
 
     A name is a template: `{layer}`, `{expert}` and other placeholders stand for a number, `{kind}` for weight or bias,
-    `{side}` for encoder or decoder. Several tensors on one side are laid one behind another along the first axis of a
+    `{side}` for encoder or decoder. Several tensors on one side are laid one after another along the first axis of a
     common form, which `theirs_layout` and `ours_layout` lead to, with the input axis called `width` (a bias has none):
 
         Rule("h.{layer}.c_attn.{kind}", (query, key, value), "width slot -> slot width")     # transposed, three in one
@@ -149,7 +149,7 @@ def _shifted(value: str, offset: int) -> str:
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:
-    """One tensor of several, one behind another; a single one is not copied."""
+    """One tensor of several, one after another; a single one is not copied."""
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 

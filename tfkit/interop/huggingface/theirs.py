@@ -26,7 +26,7 @@ FIRST = ("llama", "gpt2", "bert", "roberta", "t5", "bart", "mistral", "qwen2", "
 
 
 @dataclass(frozen=True)
-class Theirs:
+class FamilyConfig:
     """A family, the class of theirs that a model is, and its config.json."""
 
     family: type[Family]
@@ -36,12 +36,12 @@ class Theirs:
 
 def as_theirs(
     blueprint: Blueprint, first: Sequence[str] = (), ids: Mapping[str, int | None] | None = None
-) -> Theirs | None:
+) -> FamilyConfig | None:
     """What the model is with them, or None where no family says it; `first` names a family and a class to begin with.
 
     `ids` are the model's special tokens by their keys of config.json, None where it has none; they become part of it.
 
-    A family counts where its config, read back, gives the same architecture; dropout and initialisation may differ. One
+    A family counts where its config, read back, is the same architecture; dropout and initialisation may differ. One
     whose code only its authors have does not count, as far as the transformers that is installed can tell. Warns where
     the family in `first` does not say the model, and where none does and a map of the user's own has failed.
     """
@@ -76,7 +76,7 @@ class Absent(DataError):
 
 def _said_by(
     family: type[Family], head_class: str, model: Mapping[str, Any], ids: Mapping[str, int | None] | None
-) -> Theirs:
+) -> FamilyConfig:
     """The model as a family says it; raises Unlike where it does not, Absent, and whatever the map raises."""
     config = family.config(model, head_class)
     recipe = family.recipe(config)
@@ -89,7 +89,7 @@ def _said_by(
         raise Unlike(f"its config.json cannot say {', '.join(others[:6])}{', ...' if len(others) > 6 else ''}")
     config = config if ids is None else _with_ids(family, config, ids)
     _check_loads(config)
-    return Theirs(family, head_class, config)
+    return FamilyConfig(family, head_class, config)
 
 
 def _with_ids(family: type[Family], config: Mapping[str, Any], ids: Mapping[str, int | None]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _with_ids(family: type[Family], config: Mapping[str, Any], ids: Mapping[str,
 
 
 def _warn(
-    found: Theirs | None, first: Sequence[str], why: Mapping[str, Exception], known: Mapping[str, type[Family]]
+    found: FamilyConfig | None, first: Sequence[str], why: Mapping[str, Exception], known: Mapping[str, type[Family]]
 ) -> None:
     """Warn of families that were expected to say the model and do not, `why` is known of each."""
     if first and first[0] not in known:

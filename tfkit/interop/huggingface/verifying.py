@@ -267,12 +267,12 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
 
 
 def _compare_layers(verdict: Verdict, ours: Sequence[Tensor], last: Tensor, out: Any) -> None:
-    """Hidden states layer by layer, where they give as many, and what is behind the final norm."""
+    """Hidden states layer by layer, where they give as many, and what is after the final norm."""
     states = getattr(out, "decoder_hidden_states", None) or getattr(out, "hidden_states", None) or ()
     theirs: tuple[Tensor, ...] = tuple(states)
     final: Tensor | None = getattr(out, "last_hidden_state", None)
     if len(theirs) == len(ours):
-        # the last of the states is mostly the final one; some families (CLIP) give it apart, behind the norm
+        # the last of the states is mostly the final one; some families (CLIP) give it apart, after the norm
         apart = [] if final is None or torch.equal(theirs[-1], final) else [final]
         mine = [*ours, last] if apart else [*ours[:-1], last]
         names = ["embedding", *(f"layer {number}" for number in range(len(mine) - 2)), "hidden"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tfkit.core.blueprint import LayerPlan
 from tfkit.recipe.architecture.layers import LayerResolver
-from tfkit.recipe.architecture.pattern import Entry, combinations
+from tfkit.recipe.architecture.pattern import PatternEntry, combinations
 from tfkit.recipe.architecture.per_layer import Turns, varies
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
@@ -26,7 +26,7 @@ class DistinctLayers:
         self.texts: list[Node] = []  # of every layer, equal or not
         self._alike: dict[str, list[int]] = {}  # numbers of plans that read alike
 
-    def order(self, entries: Sequence[Entry]) -> list[int]:
+    def order(self, entries: Sequence[PatternEntry]) -> list[int]:
         """For each layer the number of its plan; empty where one has a fault."""
         different = combinations(entries)
         if len(different) > MAX_DIFFERENT:
@@ -52,7 +52,7 @@ class DistinctLayers:
         self._alike[repr(plan)].append(len(self.plans) - 1)
         return len(self.plans) - 1
 
-    def _one_by_one(self, entries: Sequence[Entry], texts: Mapping[tuple[str, ...], Node]) -> list[int]:
+    def _one_by_one(self, entries: Sequence[PatternEntry], texts: Mapping[tuple[str, ...], Node]) -> list[int]:
         """The order where some text says `per_layer`; layers that pick the same of the same text are read once."""
         turns = Turns(texts, [entry.kinds for entry in entries])
         if not turns.check(self.faults):
@@ -91,7 +91,7 @@ class DistinctLayers:
         self.faults.add(node, f"more than {MAX_DIFFERENT:,} layers of this stack differ; let some be equal")
 
 
-def sharing(plans: Sequence[LayerPlan], entries: Sequence[Entry], order: Sequence[int]) -> tuple[int, ...]:
+def sharing(plans: Sequence[LayerPlan], entries: Sequence[PatternEntry], order: Sequence[int]) -> tuple[int, ...]:
     """The pattern entry of each layer that shares something (R6), -1 for the others.
 
     Entries are numbered as they first appear, so that equal sharing is equal however it was written.

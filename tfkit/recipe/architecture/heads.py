@@ -11,7 +11,7 @@ from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import Place
 from tfkit.core.options import check_norm
 from tfkit.core.shape import Side
-from tfkit.core.slots import HeadPart, of_kind
+from tfkit.core.slots import HeadFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm
 from tfkit.recipe.architecture.sizes import WIDTH_LIMIT
 from tfkit.recipe.text.faults import Faults, shown
@@ -32,12 +32,12 @@ class HeadResolver:
         self.blueprint = blueprint
         self.faults = faults
 
-    def head(self) -> HeadPart.Config | None:
+    def head(self) -> HeadFacts.Config | None:
         """The head that gives the model's logits."""
         node = given(mapping(self.model), "head")
         return None if node is None else self._head(node)
 
-    def named(self) -> tuple[tuple[str, HeadPart.Config], ...]:
+    def named(self) -> tuple[tuple[str, HeadFacts.Config], ...]:
         """The heads that stand beside it, with their names."""
         node = given(mapping(self.model), "heads")
         if node is not None and not isinstance(node.value, dict):
@@ -52,7 +52,7 @@ class HeadResolver:
                 heads.append((name, config))
         return tuple(heads)
 
-    def _head(self, node: Node) -> HeadPart.Config | None:
+    def _head(self, node: Node) -> HeadFacts.Config | None:
         reads = given(mapping(node), "reads")
         side: Any = self.blueprint.last.side if reads is None else reads.value
         if side not in ("encoder", "decoder"):
@@ -64,11 +64,11 @@ class HeadResolver:
             return None
         keys = self.stacks[plan.side]
         preparer = Preparer(self.faults, stack_norm(keys))
-        config = of_kind(preparer.config(node, "head", plan.shape(plan.num_layers)), HeadPart.Config)
+        config = of_kind(preparer.config(node, "head", plan.shape(plan.num_layers)), HeadFacts.Config)
         self._check_table(config, plan, node)
         return config
 
-    def _check_table(self, config: HeadPart.Config | None, plan: StackPlan, node: Node) -> None:
+    def _check_table(self, config: HeadFacts.Config | None, plan: StackPlan, node: Node) -> None:
         """A head that is tied to a token table, or looks for a token, reads ids; its norm has the table's width."""
         if _has_table(plan, given(self.stacks[plan.side], "embedding")):
             if config is not None and config.is_tied() and plan.embedding is not None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tfkit.core.blueprint import LayerPlan
-from tfkit.core.slots import ResidualPart, of_kind
+from tfkit.core.slots import ResidualFacts, of_kind
 from tfkit.recipe.architecture.abilities import check_layer
 from tfkit.recipe.architecture.masks import check_opposed, hide_future, layer_masks
 from tfkit.recipe.architecture.per_layer import NO_PARTS, is_per_layer, varies
@@ -127,7 +127,7 @@ class LayerResolver:
         return plan
 
 
-def _residual(layer: LayerText) -> ResidualPart.Config | None:
+def _residual(layer: LayerText) -> ResidualFacts.Config | None:
     node = layer.keys.get("residual", replace(layer.node, value="post_norm"))
     written = replace(node, value="plain") if node.value is None else node
-    return of_kind(layer.config(written, "residual"), ResidualPart.Config)
+    return of_kind(layer.config(written, "residual"), ResidualFacts.Config)

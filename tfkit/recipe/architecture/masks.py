@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tfkit.core.slots import MaskPart, of_kind
+from tfkit.core.slots import MaskFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer, validated
 from tfkit.recipe.architecture.stack_text import LayerText, StackText
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import items
 
 
-def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> tuple[MaskPart.Config, ...]:
+def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> tuple[MaskFacts.Config, ...]:
     """All rules of a layer, each once; `none` in the layer drops the stack's."""
     preparer = Preparer(stack.faults)
     written = [replace(stack.node, value="causal")] if stack.causal else []
-    by_type = [of_kind(validated(node, "mask", stack.faults), MaskPart.Config) for node in written]
+    by_type = [of_kind(validated(node, "mask", stack.faults), MaskFacts.Config) for node in written]
     nodes = written_masks(stack, keys)
-    rules = [of_kind(preparer.config(node, "mask"), MaskPart.Config) for node in nodes]
+    rules = [of_kind(preparer.config(node, "mask"), MaskFacts.Config) for node in nodes]
     causal = stack.causal or any(rule is not None and rule.part.hides_future for rule in rules)
     for node, rule in zip(nodes, rules, strict=True):
         if rule is not None:
@@ -26,12 +26,12 @@ def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> tuple[MaskPart.Co
     return tuple(dict.fromkeys(rule for rule in (*by_type, *rules) if rule is not None))
 
 
-def hide_future(masks: Sequence[MaskPart.Config]) -> bool:
+def hide_future(masks: Sequence[MaskFacts.Config]) -> bool:
     """Whether some limit among the masks leaves only the past and the present."""
     return any(rule.part.hides_future and not rule.part.opens for rule in masks)
 
 
-def check_opposed(layer: LayerText, masks: Sequence[MaskPart.Config]) -> None:
+def check_opposed(layer: LayerText, masks: Sequence[MaskFacts.Config]) -> None:
     """Refuse masks that together leave nothing to look at but the token itself."""
     if {"causal", "reverse_causal"} <= {rule.part.part_name for rule in masks}:
         written = [*items(layer.keys.get("mask")), *items(layer.stack.keys.get("mask"))]

@@ -16,7 +16,7 @@ ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
 
 
 @dataclass(frozen=True)
-class Entry:
+class PatternEntry:
     """One entry of a pattern: the kinds laid over `layer`, how often in a row, and its number in the text."""
 
     kinds: tuple[str, ...]
@@ -24,15 +24,15 @@ class Entry:
     number: int
 
 
-def combinations(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+def combinations(entries: Sequence[PatternEntry]) -> list[tuple[str, ...]]:
     """The different combinations of kinds in the order they first appear."""
     return list(dict.fromkeys(entry.kinds for entry in entries))
 
 
-def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], faults: Faults) -> list[Entry]:
+def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], faults: Faults) -> list[PatternEntry]:
     """The entry of each layer, in order (each with count 1); empty where a fault was found."""
     if pattern is None or pattern.value is None:
-        return [Entry((), 1, 0)] * (num_layers or 0)
+        return [PatternEntry((), 1, 0)] * (num_layers or 0)
     if not isinstance(pattern.value, list) or not pattern.value:
         faults.add(pattern, "a pattern is a list of kinds, such as [local*5, global]")
         return []
@@ -66,13 +66,13 @@ def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], f
 
 def _fill(
     pattern: Node,
-    before: list[Entry],
-    cycle: list[Entry],
-    after: list[Entry],
+    before: list[PatternEntry],
+    cycle: list[PatternEntry],
+    after: list[PatternEntry],
     num_layers: int | None,
     inner: bool,
     faults: Faults,
-) -> list[Entry]:
+) -> list[PatternEntry]:
     if num_layers is None:
         if inner:
             faults.add(pattern, "an inner list repeats to fill num_layers; say num_layers")
@@ -87,7 +87,7 @@ def _fill(
     return before + (cycle * turns)[:room] + after
 
 
-def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> Entry | None:
+def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> PatternEntry | None:
     match = ITEM.fullmatch(node.value) if isinstance(node.value, str) else None
     if match is None:
         faults.add(node, "an entry of a pattern is a kind, such as local, local*3 or global+first")
@@ -102,7 +102,7 @@ def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> Ent
     if not 1 <= times <= MAX_LAYERS:
         faults.add(node, f"a kind is repeated 1 to {MAX_LAYERS:,} times, got {times}")
         return None
-    return Entry(names, times, number)
+    return PatternEntry(names, times, number)
 
 
 def _listed(kinds: Sequence[str]) -> str:
@@ -111,5 +111,5 @@ def _listed(kinds: Sequence[str]) -> str:
     return ", ".join([*kinds[:20], *([f"and {more:,} more"] if more > 0 else [])]) or "no kinds"
 
 
-def _flat(groups: list[list[Entry]]) -> list[Entry]:
+def _flat(groups: list[list[PatternEntry]]) -> list[PatternEntry]:
     return [replace(entry, count=1) for group in groups for entry in group for _ in range(entry.count)]

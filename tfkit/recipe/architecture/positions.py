@@ -8,7 +8,7 @@ from dataclasses import replace
 from tfkit.core.blueprint import StackPlan, SublayerPlan
 from tfkit.core.component import Problem
 from tfkit.core.shape import Shape
-from tfkit.core.slots import AttentionPart, PositionPart, of_kind
+from tfkit.core.slots import AttentionFacts, PositionFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.stack_text import LayerText
 from tfkit.recipe.overlays.merge import merge
@@ -18,7 +18,7 @@ from tfkit.recipe.text.values import given, items
 
 def stack_positions(
     node: Node | None, plan: StackPlan, width: int, preparer: Preparer
-) -> tuple[PositionPart.Config, ...]:
+) -> tuple[PositionFacts.Config, ...]:
     """The stack's own positions, which all layers without one of their own take.
 
     `plan` has the layers, or none where these have faults; `width` is the one at which positions are added.
@@ -41,11 +41,11 @@ def stack_positions(
             if "embed" not in config.part.hooks():
                 preparer.faults.add(item, "no layer that it serves has an attention over its own tokens to take it")
     if node is not None and len(rotations) > 1:
-        preparer.faults.add(node, "two positions that rotate queries and keys cannot stand together")
+        preparer.faults.add(node, "two positions that rotate queries and keys cannot be combined")
     return tuple(positions)
 
 
-def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tuple[PositionPart.Config, ...] | None:
+def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tuple[PositionFacts.Config, ...] | None:
     """The layer's own positions, laid over the stack's; None where the stack's serve."""
     node = layer_position_text(layer)
     if node is None:
@@ -77,9 +77,9 @@ def _attends(sublayers: Sequence[SublayerPlan]) -> bool:
     return any(sub.config.part.part_slot == "attention" and not sub.memory for sub in sublayers)
 
 
-def _config(node: Node, preparer: Preparer, shape: Shape | None = None) -> PositionPart.Config | None:
+def _config(node: Node, preparer: Preparer, shape: Shape | None = None) -> PositionFacts.Config | None:
     if node.value is not None:
-        return of_kind(preparer.config(node, "position", shape), PositionPart.Config)
+        return of_kind(preparer.config(node, "position", shape), PositionFacts.Config)
     preparer.faults.add(node, "none stands alone, as in position: none; a list names positions")
     return None
 
@@ -87,18 +87,18 @@ def _config(node: Node, preparer: Preparer, shape: Shape | None = None) -> Posit
 def agreed_heads(sublayers: Sequence[SublayerPlan]) -> int | None:
     """The number of heads of a layer's self-attentions; None where they have none, or do not agree."""
     attentions = [sub.config for sub in sublayers if not sub.memory]
-    counts = {config.heads() for config in attentions if isinstance(config, AttentionPart.Config)}
+    counts = {config.heads() for config in attentions if isinstance(config, AttentionFacts.Config)}
     return counts.pop() if len(counts) == 1 else None
 
 
 def _head_dims(sublayers: Sequence[SublayerPlan], shape: Shape) -> list[int]:
     """The widths of the query and key heads that a position may have to turn."""
     attentions = [sub.config for sub in sublayers if not sub.memory]
-    widths = {config.width(shape) for config in attentions if isinstance(config, AttentionPart.Config)}
+    widths = {config.width(shape) for config in attentions if isinstance(config, AttentionFacts.Config)}
     return sorted(width for width in widths if width is not None)
 
 
-def _rotation_problems(config: PositionPart.Config, dims: Sequence[int]) -> Iterator[Problem]:
+def _rotation_problems(config: PositionFacts.Config, dims: Sequence[int]) -> Iterator[Problem]:
     """What a position finds wrong with the widths of the heads that it turns."""
     for dim in dims:
         yield from config.check_head_dim(dim)

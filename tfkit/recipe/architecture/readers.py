@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfkit.core.blueprint import Blueprint, StackPlan
-from tfkit.core.slots import HeadPart
+from tfkit.core.slots import HeadFacts
 from tfkit.recipe.architecture.sight import MIXING, NOTHING, mixes, sight
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
@@ -26,7 +26,7 @@ def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
         _check_tokens(plan, own, blueprint.head is None, faults)
 
 
-def _heads(keys: Mapping[str, Node], blueprint: Blueprint) -> Iterator[tuple[HeadPart.Config, Node]]:
+def _heads(keys: Mapping[str, Node], blueprint: Blueprint) -> Iterator[tuple[HeadFacts.Config, Node]]:
     """Every head of the model, with its text."""
     if blueprint.head is not None:
         yield blueprint.head, keys["head"]
@@ -35,7 +35,7 @@ def _heads(keys: Mapping[str, Node], blueprint: Blueprint) -> Iterator[tuple[Hea
 
 
 def _check_tokens(
-    plan: StackPlan, readers: Sequence[tuple[HeadPart.Config, Node]], is_output: bool, faults: Faults
+    plan: StackPlan, readers: Sequence[tuple[HeadFacts.Config, Node]], is_output: bool, faults: Faults
 ) -> None:
     """The heads that read one token of a stack for the whole text; `is_output`: the model gives hidden states too."""
     pooling = [(head, node) for head, node in readers if _at_an_end(head)]
@@ -61,7 +61,7 @@ def _check_tokens(
             faults.warn(place, f"at the {pool} token {text}; say pool: mean")
 
 
-def _at_an_end(head: HeadPart.Config) -> bool:
+def _at_an_end(head: HeadFacts.Config) -> bool:
     """Whether a head reads the first token of a text or the last; after one that it looks for, `until`, may be more."""
     pool = head.pooling()
     return pool == "first" or (pool == "last" and head.end_token() is None)

@@ -8,13 +8,13 @@ from dataclasses import replace
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.shape import Side
-from tfkit.core.slots import EmbeddingPart, of_kind
+from tfkit.core.slots import EmbeddingFacts, of_kind
 from tfkit.recipe.architecture.distinct import DistinctLayers, sharing
 from tfkit.recipe.architecture.heads import HeadResolver
 from tfkit.recipe.architecture.layers import LayerResolver
 from tfkit.recipe.architecture.memory import check_memory_is_read
 from tfkit.recipe.architecture.overridden import check_overridden
-from tfkit.recipe.architecture.pattern import MAX_LAYERS, Entry, combinations, expand
+from tfkit.recipe.architecture.pattern import MAX_LAYERS, PatternEntry, combinations, expand
 from tfkit.recipe.architecture.positions import stack_positions
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm, validated
 from tfkit.recipe.architecture.readers import check_readers
@@ -43,7 +43,7 @@ class ModelResolver:
         self.stacks: dict[Side, Mapping[str, Node]] = {}  # the text of each stack
         self.texts: dict[Side, StackText] = {}
         self.layers: dict[Side, DistinctLayers] = {}
-        self.entries: dict[Side, Sequence[Entry]] = {}  # the pattern's entry of each layer
+        self.entries: dict[Side, Sequence[PatternEntry]] = {}  # the pattern's entry of each layer
         self.partial: Blueprint | None = None  # what could be resolved, however much is wrong
 
     def resolve(self) -> Blueprint | None:
@@ -164,7 +164,7 @@ class ModelResolver:
         preparer = Preparer(self.faults, stack_norm(keys))
         node = given(keys, "embedding")
         config = None if node is None else preparer.config(node, "embedding", plan.shape())
-        embedding = of_kind(config, EmbeddingPart.Config)
+        embedding = of_kind(config, EmbeddingFacts.Config)
         width = plan.d_model if embedding is None else embedding.width(plan.shape())
         position = stack_positions(keys.get("position"), plan, width, preparer)
         holds = [most for config in position if (most := config.part.holds(config)) is not None]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tfkit.core.blueprint import LayerPlan, StackPlan
 from tfkit.core.context import Inputs
-from tfkit.core.slots import AttentionPart
+from tfkit.core.slots import AttentionFacts
 from tfkit.recipe.architecture.distinct import DistinctLayers
 from tfkit.recipe.architecture.masks import written_masks
 from tfkit.recipe.text.values import mapping
@@ -57,7 +57,7 @@ def mixes(layer: LayerPlan) -> bool:
 def _chooses(layer: LayerPlan) -> bool:
     """Whether a layer has an attention over its own tokens that has no choice but among them."""
     own = [sub.config for sub in layer.sublayers if not sub.memory]
-    return any(isinstance(config, AttentionPart.Config) and not config.sees_nothing_at_will() for config in own)
+    return any(isinstance(config, AttentionFacts.Config) and not config.sees_nothing_at_will() for config in own)
 
 
 def sight(layer: LayerPlan, plan: StackPlan) -> Sight:

@@ -35,7 +35,7 @@ class Sizes:
         self.faults = faults
 
     def read(self, name: str, limit: int = WIDTH_LIMIT, needed: bool = False) -> int | None:
-        """The size called `name`; None where nothing, or nothing right, is said."""
+        """The size called `name`; None by default, and where the value is wrong."""
         if name not in self.keys and needed:
             self.faults.add(self.owner, f"needs {name}")
         elif name in self.keys and needed and self.keys[name].value is None:

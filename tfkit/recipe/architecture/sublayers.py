@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tfkit.core.blueprint import SublayerPlan
 from tfkit.core.component import Config
-from tfkit.core.slots import SublayerPart, of_kind
+from tfkit.core.slots import SublayerFacts, of_kind
 from tfkit.recipe.architecture.stack_text import LayerText
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.rules import fact, reason
@@ -88,7 +88,7 @@ class SublayerResolver:
         memory = base == "cross_attention"
         shape = replace(self.layer.shape, memory_width=self.memory_width) if memory else self.layer.shape
         layer = replace(self.layer, shape=shape)
-        config = of_kind(layer.config(node, SUBLAYERS[base]), SublayerPart.Config)
+        config = of_kind(layer.config(node, SUBLAYERS[base]), SublayerFacts.Config)
         if config is None:
             return None
         if memory and (rule := fact("a memory")).refuses(config.part):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tfkit.core.errors import Fault, RecipeError, UsageError
-from tfkit.recipe.changes.outline import Entry, Piece, outline
+from tfkit.recipe.changes.outline import OutlineEntry, Piece, outline
 from tfkit.recipe.overlays.merge import is_section, merge
 from tfkit.recipe.overlays.overlay import override_overlay
 from tfkit.recipe.text.node import Node, inline, under
@@ -100,7 +100,7 @@ def _lines(key: str, value: Any, path: str, indent: int) -> list[str]:
     return [head, *(one for name, child in value.items() for one in _lines(name, child, under(path, name), indent + 2))]
 
 
-def _sources(entry: Entry) -> Sequence[Piece]:
+def _sources(entry: OutlineEntry) -> Sequence[Piece]:
     """What the entry of a `<<` names: one or a list of them."""
     return entry.value.items or [entry.value]
 
@@ -204,7 +204,7 @@ class _Rewriter:
         kept = [entry for entry in piece.entries if entry not in gone[len(new) :]]
         self._insert(piece, kept, {key: wanted[key] for key in new[len(gone) :]}, spot)
 
-    def _entry(self, entry: Entry, current: Any, wanted: Mapping[str, Any], spot: _Spot) -> None:
+    def _entry(self, entry: OutlineEntry, current: Any, wanted: Mapping[str, Any], spot: _Spot) -> None:
         if entry.name is not None:
             return self._value(entry.value, current[entry.name], wanted[entry.name], spot)
         for piece in entry.value.walk():  # what << brings in is no value of this mapping's own
@@ -258,22 +258,22 @@ class _Rewriter:
         """Where a piece ends, a last line break of its own left out."""
         return piece.start + len(self.text[piece.start : piece.end].rstrip())
 
-    def _removable(self, piece: Piece, gone: Sequence[Entry], new: Sequence[str]) -> bool:
+    def _removable(self, piece: Piece, gone: Sequence[OutlineEntry], new: Sequence[str]) -> bool:
         """Whether entries can be taken out one by one: each stands on lines of its own, or in brackets."""
         starts = (entry.key.start for entry in gone[len(new) :])
         return piece.flow or all(not self.text[self._line_start(start) : start].strip() for start in starts)
 
-    def _remove(self, piece: Piece, gone: Sequence[Entry]) -> None:
+    def _remove(self, piece: Piece, gone: Sequence[OutlineEntry]) -> None:
         assert piece.entries is not None
         for index, entry in enumerate(piece.entries):
             if entry in gone:
                 self.edits.append(self._removal(piece.entries, index, gone) if piece.flow else self._line(entry))
 
-    def _line(self, entry: Entry) -> _Edit:
-        """An entry in block style goes with its lines, the comment behind it too."""
+    def _line(self, entry: OutlineEntry) -> _Edit:
+        """An entry in block style goes with its lines, the comment after it too."""
         return _Edit(self._line_start(entry.key.start), self._next_line(entry.value), "")
 
-    def _removal(self, entries: Sequence[Entry], index: int, gone: Sequence[Entry]) -> _Edit:
+    def _removal(self, entries: Sequence[OutlineEntry], index: int, gone: Sequence[OutlineEntry]) -> _Edit:
         """An entry in brackets goes with the comma that parts it from a neighbour that stays."""
         start, end = entries[index].key.start, entries[index].value.end
         if index and all(entry in gone for entry in entries[index:]):
@@ -283,7 +283,7 @@ class _Rewriter:
             return _Edit(start if commented else before, end, "")
         return _Edit(start, entries[index + 1].key.start if index + 1 < len(entries) else end, "")
 
-    def _insert(self, piece: Piece, kept: Sequence[Entry], new: Mapping[str, Any], spot: _Spot) -> None:
+    def _insert(self, piece: Piece, kept: Sequence[OutlineEntry], new: Mapping[str, Any], spot: _Spot) -> None:
         """Add keys at the end of a mapping, in its style."""
         if not new:
             return

@@ -21,7 +21,7 @@ from yaml.events import (
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class Entry(NamedTuple):
+class OutlineEntry(NamedTuple):
     """A key of a mapping and its value; the name is None where the key is `<<`."""
 
     name: str | None
@@ -45,7 +45,7 @@ class Piece:
     flow: bool = False  # written in brackets
     anchor: str | None = None
     target: Piece | None = None  # what an alias stands for
-    entries: Sequence[Entry] | None = None  # of a mapping
+    entries: Sequence[OutlineEntry] | None = None  # of a mapping
     items: Sequence[Piece] | None = None  # of a list
 
     @property
@@ -92,11 +92,11 @@ class _Outliner:
         return piece
 
     def _mapping(self, event: MappingStartEvent) -> Piece:
-        entries: list[Entry] = []
+        entries: list[OutlineEntry] = []
         while not isinstance(following := next(self._events), MappingEndEvent):
             assert isinstance(following, ScalarEvent)
             name = None if following.value == "<<" and not following.style else following.value
-            entries.append(Entry(name, self._piece(following), self._piece(next(self._events))))
+            entries.append(OutlineEntry(name, self._piece(following), self._piece(next(self._events))))
         whole = _collection(event, following, [entry.value for entry in entries])
         column = entries[0].key.column if entries else whole.column
         return replace(whole, column=column, entries=entries)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfkit.core.registry import REGISTRY
-from tfkit.core.slots import ModelPart
+from tfkit.core.slots import ModelFacts
 from tfkit.recipe.architecture.heads import SPECIAL
 from tfkit.recipe.architecture.pattern import MAX_LAYERS
 from tfkit.recipe.architecture.sizes import WIDTH_LIMIT
@@ -47,7 +47,7 @@ class ModelSchema:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.definitions = parts.definitions
-        sides = {name: part.sides for name, part in REGISTRY.load("model").items() if issubclass(part, ModelPart)}
+        sides = {name: part.sides for name, part in REGISTRY.load("model").items() if issubclass(part, ModelFacts)}
         self.single = sorted(name for name, found in sides.items() if len(found) == 1)
         self.paired = sorted(name for name, found in sides.items() if len(found) == 2)
 

@@ -1,4 +1,4 @@
-"""Parts: the names of a slot, and the options of each; what an editor completes behind `attention: {type: `."""
+"""Parts: the names of a slot, and the options of each; what an editor completes after `attention: {type: `."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Agreement:
         self.root, self.parts, self.facts, self.faults = root, parts, facts, faults
 
     def check(self) -> None:
-        """Find all that cannot stand together."""
+        """Find all that cannot be combined."""
         for asker in self.parts:
             self._check_rules(asker)
             self.tell(asker.path, asker.config.check_recipe(self.facts))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component, Config
 from tfkit.core.registry import is_shipped
-from tfkit.core.slots import HeadPart, ObjectivePart, TokenizerPart, of_kind
+from tfkit.core.slots import HeadFacts, ObjectiveFacts, TokenizerFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.rules import fact, reason
 from tfkit.recipe.text.faults import Faults
@@ -22,13 +22,13 @@ WANTED = {
 }
 
 
-def data_parts(data: Node | None) -> tuple[TokenizerPart.Config | None, dict[str, Config]]:
+def data_parts(data: Node | None) -> tuple[TokenizerFacts.Config | None, dict[str, Config]]:
     """The tokenizer, and the corpora by split, that are right by themselves, whatever is wrong beside them."""
     preparer = Preparer(Faults())  # what is wrong with them is said when the whole section is validated
     slots = {"tokenizer": "tokenizer", "train": "corpus", "valid": "corpus", "test": "corpus"}
     nodes = {name: given(mapping(data), name) for name in slots}
     configs = {name: preparer.config(node, slots[name]) for name, node in nodes.items() if node is not None}
-    tokenizer = of_kind(configs.pop("tokenizer", None), TokenizerPart.Config)
+    tokenizer = of_kind(configs.pop("tokenizer", None), TokenizerFacts.Config)
     return tokenizer, {split: config for split, config in configs.items() if config is not None}
 
 
@@ -40,12 +40,12 @@ class Contradictions:
         self.blueprint = blueprint
         self.faults = faults
 
-    def check_objective(self, objective: ObjectivePart.Config) -> None:
+    def check_objective(self, objective: ObjectiveFacts.Config) -> None:
         """An objective trains models of one direction, with some types of head."""
         self._direction(objective)
         self._head(objective)
 
-    def _direction(self, objective: ObjectivePart.Config) -> None:
+    def _direction(self, objective: ObjectiveFacts.Config) -> None:
         wanted = objective.part.reads
         has = _direction_of(self.blueprint)
         if wanted is not None and has != wanted and has not in objective.part.also:
@@ -54,12 +54,12 @@ class Contradictions:
             name = objective.part.part_name
             self.faults.add(node, f"'{name}' trains {WANTED[wanted]}; this model is {WANTED[has]}, see {place}")
 
-    def _head(self, objective: ObjectivePart.Config) -> None:
+    def _head(self, objective: ObjectiveFacts.Config) -> None:
         self._has_head(objective, objective.trained_head(), objective.part.heads)
         for name, types in objective.part.beside.items():
             self._has_head(objective, name, types)
 
-    def _has_head(self, objective: ObjectivePart.Config, name: str | None, wanted: Sequence[str]) -> None:
+    def _has_head(self, objective: ObjectiveFacts.Config, name: str | None, wanted: Sequence[str]) -> None:
         """The model's head, or the one called `name`, is of one of the types that an objective can train."""
         way = ("model", "head") if name is None else ("model", "heads", name)
         head = self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)
@@ -75,14 +75,14 @@ class Contradictions:
         elif head is not None and is_shipped(objective.part):
             self._reads_last(objective, head, written)
 
-    def _reads_last(self, objective: ObjectivePart.Config, head: HeadPart.Config, written: Node | None) -> None:
+    def _reads_last(self, objective: ObjectiveFacts.Config, head: HeadFacts.Config, written: Node | None) -> None:
         """The shipped objectives train a head on the last stack; one that reads the other would be called otherwise."""
         last = self.blueprint.last
         if written is not None and self.blueprint.read_by(head) is not last:
             text = f"'{objective.part.part_name}' trains it on the {last.side}; say reads: {last.side}, or leave it out"
             self.faults.add(at(written, "reads") or written, text)
 
-    def check_labels(self, asked: Sequence[Node], objective: ObjectivePart.Config | None) -> None:
+    def check_labels(self, asked: Sequence[Node], objective: ObjectiveFacts.Config | None) -> None:
         """`num_classes: labels` stands in the head that an objective with labels trains."""
         name = None if objective is None else objective.trained_head()
         trains = "head" if name is None else f"heads.{name}"
@@ -95,7 +95,7 @@ class Contradictions:
             elif node.path != f"model.{trains}.num_classes":
                 self.faults.add(node, f"labels are those of model.{trains}, which the objective trains; say a number")
 
-    def check_calls(self, objective: ObjectivePart.Config) -> None:
+    def check_calls(self, objective: ObjectiveFacts.Config) -> None:
         """An objective hands over what the parts need, and nothing that some part cannot deal with."""
         node = at(self.root, "objective") or self.root
         pack = at(self.root, "data", "batch", "pack")
@@ -114,13 +114,13 @@ class Contradictions:
         parts = {config.part for plan in self.blueprint.stacks() for config in plan.parts()}
         return sorted(parts, key=lambda part: (part.part_slot, part.part_name))
 
-    def _check_needs(self, objective: ObjectivePart.Config, part: type[Component], node: Node) -> None:
+    def _check_needs(self, objective: ObjectiveFacts.Config, part: type[Component], node: Node) -> None:
         for name in sorted(part.needs - _gives(objective)):
             who = f"{part.part_slot} '{part.part_name}'"
             text = f"'{objective.part.part_name}' hands over no {name}, which {who} needs with every call"
             self.faults.add(node, text)
 
-    def check_tokenizer(self, tokenizer: TokenizerPart.Config) -> None:
+    def check_tokenizer(self, tokenizer: TokenizerFacts.Config) -> None:
         """A tokenizer gives no ids that the model has no room for."""
         size = tokenizer.vocabulary_bound
         for plan in self.blueprint.stacks():
@@ -133,7 +133,7 @@ class Contradictions:
             )
             self.faults.add(node, text)
 
-    def check_corpora(self, corpora: Mapping[str, Config], objective: ObjectivePart.Config) -> None:
+    def check_corpora(self, corpora: Mapping[str, Config], objective: ObjectiveFacts.Config) -> None:
         """An objective finds the fields that it needs in every corpus."""
         wanted = set(objective.part.fields)
         for split, corpus in corpora.items():
@@ -145,7 +145,7 @@ class Contradictions:
                 self.faults.add(node, text)
 
 
-def _gives(objective: ObjectivePart.Config) -> frozenset[str]:
+def _gives(objective: ObjectiveFacts.Config) -> frozenset[str]:
     """The inputs that an objective calls a model with, besides ids and places."""
     return objective.part.gives
 

@@ -10,13 +10,13 @@ from torch import nn
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Problem
 from tfkit.core.registry import nearest
-from tfkit.core.slots import ObjectivePart
+from tfkit.core.slots import ObjectiveFacts
 
 MOST_LAYERS = 200  # a deeper model is built, on meta, when it is trained
 
 
 def freeze_problems(
-    beginnings: Sequence[str], blueprint: Blueprint, objective: ObjectivePart.Config | None
+    beginnings: Sequence[str], blueprint: Blueprint, objective: ObjectiveFacts.Config | None
 ) -> Iterator[Problem]:
     """What is wrong with `train.freeze`; an objective may train a model of its own too."""
     if not beginnings or sum(plan.num_layers for plan in blueprint.stacks()) > MOST_LAYERS:
@@ -37,7 +37,7 @@ def freeze_problems(
         yield Problem("freeze", "there is nothing to train: every parameter is frozen", at="train")
 
 
-def _idle_heads(blueprint: Blueprint, objective: ObjectivePart.Config | None) -> tuple[str, ...]:
+def _idle_heads(blueprint: Blueprint, objective: ObjectiveFacts.Config | None) -> tuple[str, ...]:
     """The beginnings of the names of heads that the objective does not train."""
     if objective is None:
         return ()
@@ -53,7 +53,7 @@ def named(beginning: str, parameters: Mapping[str, nn.Parameter]) -> list[nn.Par
 
 
 def unknown(beginning: str, names: Iterable[str]) -> tuple[str, str | None]:
-    """What to say of a beginning that no name has, and the one that was probably meant."""
+    """The message about a beginning that no name has, and the one that was probably meant."""
     found, firsts = meant(beginning, names)
     there = "" if found else f"; the names begin with {', '.join(firsts)}"
     return f"no parameter's name begins with '{beginning}'{there}", found

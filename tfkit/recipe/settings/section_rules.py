@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Doubt, Problem
 from tfkit.core.facts import Longest, RecipeFacts
-from tfkit.core.slots import ObjectivePart
+from tfkit.core.slots import ObjectiveFacts
 from tfkit.recipe.settings.contradictions import serves
 from tfkit.recipe.settings.frozen import freeze_problems
 from tfkit.recipe.settings.sections import Data, Generate, Mean, Train
@@ -33,7 +33,7 @@ def facts_of(
     blueprint: Blueprint | None,
     vocab_size: int | None,
     data: Data | None,
-    objective: ObjectivePart.Config | None,
+    objective: ObjectiveFacts.Config | None,
     train: Train,
     generate: Generate,
 ) -> RecipeFacts:
@@ -57,11 +57,11 @@ def facts_of(
 def section_problems(
     blueprint: Blueprint | None,
     data: Data | None,
-    objective: ObjectivePart.Config | None,
+    objective: ObjectiveFacts.Config | None,
     train: Train,
     generate: Generate,
 ) -> Iterator[Problem]:
-    """What cannot stand together, whatever parts there are; `blueprint` is None where the model is wrong."""
+    """What cannot be combined, whatever parts there are; `blueprint` is None where the model is wrong."""
     if data is not None:
         yield from _data_problems(data)
         yield from _train_problems(train, data)

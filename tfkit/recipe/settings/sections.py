@@ -10,11 +10,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from tfkit.core.component import Config, Slot
 from tfkit.core.devices import DeviceName
 from tfkit.core.options import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, RunPath
-from tfkit.core.slots import ObjectivePart, TokenizerPart
+from tfkit.core.slots import ObjectiveFacts, TokenizerFacts
 
-Tokenizer = Annotated[TokenizerPart.Config, Slot("tokenizer")]
+Tokenizer = Annotated[TokenizerFacts.Config, Slot("tokenizer")]
 Corpus = Annotated[Config, Slot("corpus")]
-Objective = Annotated[ObjectivePart.Config, Slot("objective")]
+Objective = Annotated[ObjectiveFacts.Config, Slot("objective")]
 Optimizer = Annotated[Config, Slot("optimizer")]
 Schedule = Annotated[Config, Slot("schedule")]
 Metric = Annotated[Config, Slot("metric")]
@@ -33,11 +33,11 @@ class Batch(Section):
     """How examples become batches: `tokens` (rows times the longest, padding counted) or `size` (rows), one of both."""
 
     tokens: PositiveInt | None = Field(
-        None, description="padded tokens a batch; 4096 where neither this nor size is said"
+        None, description="padded tokens per batch; 4096 where neither this nor size is set"
     )
-    size: PositiveInt | None = Field(None, description="rows a batch, instead of tokens")
-    by_length: bool = Field(True, description="put examples of like length together, in random order")
-    pack: bool = Field(False, description="lay several short examples in one row, kept apart by their segments")
+    size: PositiveInt | None = Field(None, description="rows per batch, instead of tokens")
+    by_length: bool = Field(True, description="group examples of similar length, in random order")
+    pack: bool = Field(False, description="put several short examples into one row, kept apart by their segments")
     length: PositiveInt | None = Field(None, description="longest example in tokens; the row length when packed")
 
     @model_validator(mode="before")
@@ -59,7 +59,7 @@ class Batch(Section):
 class Data(Section):
     """What is read, and how it becomes tokens and batches."""
 
-    tokenizer: Tokenizer = Field(description="how text becomes tokens")
+    tokenizer: Tokenizer = Field(description="how text is split into tokens")
     train: Corpus = Field(description="the examples that the model learns from")
     valid: Corpus | None = Field(None, description="the examples that choose the best weights while training")
     test: Corpus | None = Field(None, description="the examples that evaluate measures on")
@@ -92,7 +92,7 @@ def _listed(value: Any) -> Any:
 class Train(Section):
     """How a model is trained."""
 
-    seed: NonNegativeInt = Field(0, description="where all random numbers begin: weights, order of examples, dropout")
+    seed: NonNegativeInt = Field(0, description="seed of all random numbers: weights, order of examples, dropout")
     device: DeviceName = Field("auto", description="auto takes CUDA where there is one; or cpu, cuda, cuda:1")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the computation; weights and their averages stay float32"
@@ -102,12 +102,12 @@ class Train(Section):
     schedule: Schedule = Field(  # type: ignore[assignment]
         "inverse_square_root", description="the learning rate of each step"
     )
-    clip_norm: PositiveFloat | None = Field(None, description="largest norm of all gradients together")
+    clip_norm: PositiveFloat | None = Field(None, description="largest norm of all gradients")
     accumulate: PositiveInt = Field(1, description="batches whose gradients make one step")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
     keep: Literal["best", "last"] | Mean = Field("best", description="which weights model.safetensors holds")
-    patience: PositiveInt | None = Field(None, description="stop after so many validations without a better loss")
+    patience: PositiveInt | None = Field(None, description="stop after this many validations without a better loss")
     metrics: Annotated[tuple[Metric, ...], BeforeValidator(_listed)] = Field(
         (), description="computed on the validation set when training ends, and by evaluate"
     )

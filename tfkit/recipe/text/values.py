@@ -33,7 +33,7 @@ def is_whole(value: Any) -> bool:
 
 
 def whole(node: Node | None, limit: int, faults: Faults) -> int | None:
-    """A whole number from 1 to `limit`; None where nothing, or nothing right, is said."""
+    """A whole number from 1 to `limit`; None by default, and where the value is wrong."""
     if node is None or node.value is None:
         return None
     if is_whole(node.value) and 1 <= node.value <= limit:  # type: ignore[operator]
@@ -43,7 +43,7 @@ def whole(node: Node | None, limit: int, faults: Faults) -> int | None:
 
 
 def rate(node: Node | None, faults: Faults) -> float:
-    """A dropout rate; 0 where nothing, or nothing right, is said."""
+    """A dropout rate; 0 by default, and where the value is wrong."""
     if node is None or node.value is None:
         return 0.0
     if isinstance(node.value, bool) or not isinstance(node.value, (int, float)) or not 0 <= node.value < 1:
@@ -53,7 +53,7 @@ def rate(node: Node | None, faults: Faults) -> float:
 
 
 def flag(node: Node | None, faults: Faults) -> bool:
-    """True or false; false where nothing is said."""
+    """True or false; false by default."""
     if node is not None and node.value is not None and not isinstance(node.value, bool):
         faults.add(node, f"expected true or false, got {shown(node.plain())}")
         return False

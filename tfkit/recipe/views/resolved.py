@@ -225,7 +225,7 @@ def scalar(value: Any) -> str:
 
 
 def notes(file: str, text: str) -> Notes:
-    """The comments that a resolved.yaml, `text`, has behind its values, by file and line."""
+    """The comments that a resolved.yaml, `text`, has after its values, by file and line."""
     found = {}
     for number, line in enumerate(text.splitlines(), start=1):
         value, mark, comment = line.rpartition("  # ")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.shape import Side
-from tfkit.core.slots import HeadPart
+from tfkit.core.slots import HeadFacts
 from tfkit.recipe.architecture.masks import written_masks
-from tfkit.recipe.architecture.pattern import Entry
+from tfkit.recipe.architecture.pattern import PatternEntry
 from tfkit.recipe.architecture.positions import layer_position_text
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm
 from tfkit.recipe.architecture.resolve import ModelResolver, final_norm_text
@@ -34,7 +34,7 @@ class StackTrace:
     text: StackText
     node: Node
     layers: Sequence[Node]
-    entries: Sequence[Entry]
+    entries: Sequence[PatternEntry]
 
     @property
     def keys(self) -> Mapping[str, Node]:
@@ -55,7 +55,7 @@ class Trace:
 
 
 def trace(resolver: ModelResolver, blueprint: Blueprint) -> Trace:
-    """The text behind `blueprint`, which `resolver` has made."""
+    """The text that `blueprint` was made from, by `resolver`."""
     stacks = {plan.side: _stack(resolver, plan) for plan in blueprint.stacks()}
     children = {key: node for key, node in mapping(resolver.node).items() if key in ("type", "init", "special_ids")}
     for side, stack in stacks.items():
@@ -72,7 +72,7 @@ def trace(resolver: ModelResolver, blueprint: Blueprint) -> Trace:
     return Trace(replace(resolver.node, value=children), stacks)
 
 
-def _head(resolver: ModelResolver, blueprint: Blueprint, node: Node, head: HeadPart.Config | None) -> Node:
+def _head(resolver: ModelResolver, blueprint: Blueprint, node: Node, head: HeadFacts.Config | None) -> Node:
     if head is None:
         return node
     side = blueprint.read_by(head).side

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tfkit.core.errors import UsageError
-from tfkit.core.slots import MetricPart
+from tfkit.core.slots import MetricFacts
 
 
-class Metric(MetricPart):
+class Metric(MetricFacts):
     """Base of the metrics; `reads` says which method it has."""
 
-    def __init__(self, config: MetricPart.Config) -> None:
+    def __init__(self, config: MetricFacts.Config) -> None:
         self.config = config
 
     @classmethod

@@ -1,4 +1,4 @@
-"""How numbers go together."""
+"""How numbers can be combined."""
 
 from __future__ import annotations
 

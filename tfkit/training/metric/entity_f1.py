@@ -57,7 +57,7 @@ def entities(tags: list[str]) -> set[Entity]:
 
 
 def parted(tag: str) -> tuple[str, str]:
-    """A tag's letter and the type behind it; raises UsageError for a tag that marks no entity."""
+    """A tag's letter and the type after it; raises UsageError for a tag that marks no entity."""
     prefix, _, kind = tag.partition("-")
     if prefix not in ("B", "I", "E", "S", "O") or (prefix == "O" and kind):
         raise UsageError(f"entity_f1 reads tags such as B-place, I-place and O, got '{tag}'; take accuracy or macro_f1")

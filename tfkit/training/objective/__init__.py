@@ -26,7 +26,7 @@ from tfkit.training.objective.regression import Regression
 from tfkit.training.objective.replaced_token import ReplacedToken
 from tfkit.training.objective.rewriting import Rewriting
 from tfkit.training.objective.seq2seq import Seq2Seq
-from tfkit.training.objective.span import Span
+from tfkit.training.objective.span import SpanObjective
 from tfkit.training.objective.span_corruption import SpanCorruption
 from tfkit.training.objective.token_classification import TokenClassification
 
@@ -46,7 +46,7 @@ __all__ = [
     "ReplacedToken",
     "Rewriting",
     "Seq2Seq",
-    "Span",
     "SpanCorruption",
+    "SpanObjective",
     "TokenClassification",
 ]

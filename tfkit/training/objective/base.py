@@ -17,7 +17,7 @@ from tfkit.core.component import Problem
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.output import counted
-from tfkit.core.slots import ObjectivePart
+from tfkit.core.slots import ObjectiveFacts
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids
@@ -41,10 +41,10 @@ class Loss:
     count: int
 
 
-class Objective(ObjectivePart):
+class Objective(ObjectiveFacts):
     """Base of the objectives. `bind` (or `prepare`, which calls it) comes before everything else."""
 
-    class Config(ObjectivePart.Config):
+    class Config(ObjectiveFacts.Config):
         """Options of every objective."""
 
         def shortest(self, facts: RecipeFacts) -> int:
@@ -147,11 +147,11 @@ class Objective(ObjectivePart):
         raise NotImplementedError(f"{type(self).__name__} has no lengths")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """A batch of one row an item; all that is random in it comes from `rng`."""
+        """A batch of one row per item; all that is random in it comes from `rng`."""
         raise NotImplementedError(f"{type(self).__name__} has no collate")
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """A batch of several items a row of `length`, kept apart by segments; raises UsageError where it cannot."""
+        """A batch of several items per row of `length`, kept apart by segments; raises UsageError where it cannot."""
         raise UsageError(f"batches of {self.part_name} cannot be packed; say data.batch.pack: false")
 
     def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
@@ -217,7 +217,7 @@ def wrapped(ids: Ids, start: int | None = None, end: int | None = None) -> Ids:
 def padded(
     rows: Sequence[Ids], fill: int, length: int | None = None
 ) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Rows of unlike lengths as one array [rows longest], filled up on the right; and which places are real."""
+    """Rows of different lengths as one array [rows longest], filled up on the right; and which places are real."""
     lengths = np.asarray([len(row) for row in rows])
     width = int(lengths.max(initial=0)) if length is None else length
     real = np.arange(width)[None, :] < lengths[:, None]

@@ -44,9 +44,9 @@ class CausalLm(Objective):
     class Config(Objective.Config):
         """Options of causal_lm."""
 
-        join: bool = Field(True, description="join the texts to one stream, cut into blocks; false: one row a text")
+        join: bool = Field(True, description="join the texts to one stream, cut into blocks; false: one row per text")
         block: PositiveInt | None = Field(
-            None, description="tokens a row of the stream; none: as many as the model reads"
+            None, description="tokens per row of the stream; none: as many as the model reads"
         )
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
@@ -67,7 +67,7 @@ class CausalLm(Objective):
             rows = block or (longest.tokens if longest is not None else None)
             if rows is not None and facts.batch_tokens is not None and rows > facts.batch_tokens:
                 text = f"a row of {rows} tokens does not fit in a batch of data.batch.tokens: {facts.batch_tokens}"
-                yield Problem("block", f"{text}; say fewer tokens a row")
+                yield Problem("block", f"{text}; say fewer tokens per row")
             if facts.packed:
                 text = "blocks of joined texts are full and cannot be packed; say join: false, or pack: false"
                 yield Problem("pack", text, at="data.batch")
@@ -128,7 +128,7 @@ class CausalLm(Objective):
         return next_tokens([item["text"] for item in items], self.pad)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """The same with several texts a row: `position_ids` restart, `segment_ids` keep them apart."""
+        """The same with several texts per row: `position_ids` restart, `segment_ids` keep them apart."""
         if self.join:
             raise UsageError(
                 "blocks of joined texts are full already and cannot be packed; say join: false or pack: false"
@@ -154,7 +154,7 @@ class CausalLm(Objective):
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A beginning to continue. Nothing at all begins where a text begins: behind start, or the end of another."""
+        """A beginning to continue. Nothing at all begins where a text begins: after start, or the end of another."""
         first = self.special.get("start" if not self.join else "end")
         return list(ids) if first is None or (self.join and ids) else [first, *ids]
 

@@ -85,9 +85,9 @@ class Classification(Reading):
         independent = head_of(model, self.config.head).config.has_independent_classes()
         predictions = []
         for example, logits in zip(examples, self.all_said(model, items), strict=True):
-            chances = (logits.sigmoid() if independent else logits.softmax(0)).tolist()
-            names = named(self.labels, len(chances))
-            labels = dict(sorted(zip(names, chances, strict=True), key=lambda pair: -pair[1]))
+            probabilities = (logits.sigmoid() if independent else logits.softmax(0)).tolist()
+            names = named(self.labels, len(probabilities))
+            labels = dict(sorted(zip(names, probabilities, strict=True), key=lambda pair: -pair[1]))
             label = next(iter(labels))
             predictions.append({**texts_of(example), "label": label, "probability": labels[label], "labels": labels})
         return predictions

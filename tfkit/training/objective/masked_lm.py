@@ -128,7 +128,7 @@ class MaskedLm(Objective):
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """The same with several texts a row: `position_ids` restart, `segment_ids` keep texts and padding apart."""
+        """The same with several texts per row: `position_ids` restart, `segment_ids` keep texts and padding apart."""
         positions, segments = packed_places([[len(item["text"]) for item in row] for row in rows], length)
         ids, real = padded([np.concatenate([item["text"] for item in row]) for row in rows], self.pad, length)
         places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
@@ -137,7 +137,7 @@ class MaskedLm(Objective):
     def _hide(self, ids: Ids, real: np.ndarray[Any, np.dtype[np.bool_]], rng: np.random.Generator) -> Batch:
         """Choose places, at least one a row, and hide what stands there. `ids` and `real` are [rows length]."""
         draw: np.ndarray[Any, np.dtype[np.float64]] = np.asarray(rng.random(ids.shape))
-        if self.whole_words:  # a token inside a word has the lot of the word's first token
+        if self.whole_words:  # a token inside a word has the draw of the word's first token
             begins = np.where(self._inside[ids], 0, np.arange(ids.shape[1]))
             draw = np.take_along_axis(draw, np.maximum.accumulate(begins, axis=1), axis=1)
         draw[~(real & self._maskable[ids])] = 2.0
@@ -192,7 +192,7 @@ class MaskedLm(Objective):
         parts = text.split(mask)
         if len(parts) < 2:
             raise PromptError("text", number, f"has no mask: write {mask} where a word is missing, got {text[:60]!r}")
-        # where a space belongs to the word behind it, the mask stands for both; elsewhere spaces are no tokens
+        # where a space belongs to the word after it, the mask stands for both; elsewhere spaces are no tokens
         joins = len(tokenizer.encode(" a")) > len(tokenizer.encode("a"))
         parts = [part.removesuffix(" ") for part in parts[:-1]] + parts[-1:]
         parts = parts[:1] + [part.removeprefix(" ") if joins else part for part in parts[1:]]
@@ -211,8 +211,8 @@ class MaskedLm(Objective):
         logits = model.head(out.hidden[masked]).float()
         never = without_token(tokenizer, logits.shape[-1])
         tokens = logits.shape[-1] - (0 if never is None else int(never.sum()))
-        chances = (logits if never is None else logits.masked_fill(never.to(device), -torch.inf)).softmax(-1)
-        best = chances.topk(min(FILLS, tokens), dim=-1)
+        probabilities = (logits if never is None else logits.masked_fill(never.to(device), -torch.inf)).softmax(-1)
+        best = probabilities.topk(min(FILLS, tokens), dim=-1)
         found = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
         fills = []
         for count in masked.sum(dim=1).tolist():
@@ -231,8 +231,8 @@ class MaskedLm(Objective):
         return unigram_baseline(train[self._maskable[train]], valid[self._maskable[valid]], self.vocab_size)
 
 
-def _named(tokenizer: Tokenizer, ids: Sequence[int], chances: Sequence[float]) -> list[dict[str, Any]]:
+def _named(tokenizer: Tokenizer, ids: Sequence[int], probabilities: Sequence[float]) -> list[dict[str, Any]]:
     """Tokens as they read in a text, each with its id and its probability."""
     texts = (tokenizer.decode([id_]).strip() or tokenizer.readable_token(id_) for id_ in ids)
-    named = zip(texts, ids, chances, strict=True)
+    named = zip(texts, ids, probabilities, strict=True)
     return [{"token": text, "id": id_, "probability": chance} for text, id_, chance in named]

@@ -89,8 +89,8 @@ class NextSentence(MaskedLm):
         """Two texts in a row, and their types."""
         start, end = self.special.get("start"), self.special.get("end")
         before = wrapped(first, start, self.special.get("separator", end))
-        behind = wrapped(second, end=end)
-        return np.concatenate((before, behind)), np.repeat([0, 1], [len(before), len(behind)]).astype(np.int32)
+        after = wrapped(second, end=end)
+        return np.concatenate((before, after)), np.repeat([0, 1], [len(before), len(after)]).astype(np.int32)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
         """[items]: places in the model, at most."""

@@ -121,13 +121,13 @@ class Reading(Objective):
         """
         frame = self.frame
         if second is None:
-            text = joined(frame.before, first[: None if room is None else self.room(room)], frame.behind)
+            text = joined(frame.before, first[: None if room is None else self.room(room)], frame.after)
             return {"text": text, "marked": first_of(len(text))}
         free = None if room is None else self.room(room) - len(frame.between)
         first, second = cut_pair(first, second, free)
-        before, behind = joined(frame.before, first, frame.between), joined(second, frame.behind)
-        types = np.repeat(np.asarray([0, 1], dtype=np.int32), [len(before), len(behind)])
-        text = np.concatenate((before, behind))
+        before, after = joined(frame.before, first, frame.between), joined(second, frame.after)
+        types = np.repeat(np.asarray([0, 1], dtype=np.int32), [len(before), len(after)])
+        text = np.concatenate((before, after))
         return {"text": text, "types": types, "marked": first_of(len(text))}
 
     def read_texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> list[Item]:
@@ -148,11 +148,11 @@ class Reading(Objective):
     @property
     def around(self) -> int:
         """How many special tokens stand around a text."""
-        return len(self.frame.before) + len(self.frame.behind)
+        return len(self.frame.before) + len(self.frame.after)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
         """A text with the special tokens around it."""
-        return [*self.frame.before, *ids, *self.frame.behind]
+        return [*self.frame.before, *ids, *self.frame.after]
 
     def room(self, longest: int) -> int:
         """How many tokens fit in a row of `longest`, beside start and end; raises DataError where none does."""
@@ -173,7 +173,7 @@ def encoded_pairs(
 
 
 def joined(*pieces: Sequence[int] | Ids) -> Ids:
-    """Pieces of a row, one behind another."""
+    """Pieces of a row, one after another."""
     return np.concatenate([np.asarray(piece, dtype=np.int32) for piece in pieces])
 
 
@@ -233,7 +233,7 @@ def inputs_of(model: Any, batch: Batch) -> dict[str, Tensor]:
 
 
 def read_again(model: Any, batch: Batch) -> dict[str, Tensor]:
-    """A text in the decoder too, behind the start: its states say something of the text (Lewis et al. 2019: BART)."""
+    """A text in the decoder too, after the start: its states say something of the text (Lewis et al. 2019: BART)."""
     ids, start = batch["input_ids"], dict(model.blueprint.special_ids).get("start")
     if start is None:
         raise UsageError("the decoder begins with model.special_ids.start, which the recipe does not say")

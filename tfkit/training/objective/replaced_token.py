@@ -130,11 +130,11 @@ class ReplacedToken(MaskedLm):
         self.module = generator
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """The batch of masked_lm, what stood there (`original`), and the lots of the hidden tokens (`lots`)."""
+        """The batch of masked_lm, the `original` ids, and a random number for each hidden token (`draws`)."""
         batch = super().collate(items, rng)
         ids, real = padded([item["text"] for item in items], self.pad)
         batch |= {"original": torch.from_numpy(ids), "real": torch.from_numpy(real)}
-        batch["lots"] = torch.from_numpy(rng.random(len(batch["labels"])).astype(np.float32))
+        batch["draws"] = torch.from_numpy(rng.random(len(batch["labels"])).astype(np.float32))
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
@@ -164,8 +164,9 @@ class ReplacedToken(MaskedLm):
     def _replaced(self, generator: Any, hidden: Tensor, batch: Batch) -> Tensor:
         """The ids with a token that the generator draws in each hidden place."""
         features = hidden.flatten(0, 1)[batch["predicted"]]
-        chances = generator.head(features).float().softmax(-1).cumsum(-1)
-        drawn = torch.searchsorted(chances, batch["lots"][:, None] * chances[:, -1:]).clamp(max=chances.shape[-1] - 1)
+        totals = generator.head(features).float().softmax(-1).cumsum(-1)
+        points = batch["draws"][:, None] * totals[:, -1:]
+        drawn = torch.searchsorted(totals, points).clamp(max=totals.shape[-1] - 1)
         ids = batch["original"].clone().flatten()
         ids[batch["predicted"]] = drawn[:, 0]
         return ids.view_as(batch["original"])
@@ -182,9 +183,9 @@ class ReplacedToken(MaskedLm):
                 ids, real = padded([np.asarray(rows[row], dtype=np.int32) for row in together], self.pad)
                 mask = None if real.all() else torch.from_numpy(real).to(device)
                 logits = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=mask).logits
-                for row, chances in zip(together, logits.float().sigmoid().tolist(), strict=True):
+                for row, probabilities in zip(together, logits.float().sigmoid().tolist(), strict=True):
                     tokens = [tokenizer.readable_token(id_) for id_ in rows[row]]
-                    replaced = chances[: len(tokens)]
+                    replaced = probabilities[: len(tokens)]
                     predictions[row] = {"text": examples[row]["text"], "tokens": tokens, "replaced": replaced}
         return predictions
 

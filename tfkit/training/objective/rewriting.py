@@ -75,7 +75,7 @@ class Rewriting(Objective):
         return np.asarray([self.places(len(item["text"])) for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of unlike length."""
+        """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
         pairs = [self.spoiled(item["text"], rng) for item in items]
         source, real = padded([source for source, _ in pairs], self.pad)
         batch = next_tokens([target for _, target in pairs], self.pad)

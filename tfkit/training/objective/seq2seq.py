@@ -83,7 +83,7 @@ class Seq2Seq(Objective):
         return np.asarray([(len(item["source"]), len(item["target"]) - 1) for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of unlike length."""
+        """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
         source, real = padded([item["source"] for item in items], self.pad)
         batch = next_tokens([item["target"] for item in items], self.pad)
         batch["decoder_input_ids"] = batch.pop("input_ids")

@@ -24,7 +24,7 @@ Places = list[tuple[int, int]]  # the characters that each token stands for
 
 
 @register("objective", "span")
-class Span(Reading):
+class SpanObjective(Reading):
     """Loss = -log p(begin | question, context) - log p(end | question, context) (Devlin et al. 2018: SQuAD).
 
     The answer is a piece of the context, the first that reads so. A long context is read in windows that overlap by
@@ -90,7 +90,7 @@ class Span(Reading):
                 piece = np.asarray(ids[start : start + room], dtype=np.int32)
                 item = self.one_or_two(question, piece, None)
                 inside = np.zeros(len(item["text"]), dtype=np.int32)
-                first = len(inside) - len(piece) - len(self.frame.behind)
+                first = len(inside) - len(piece) - len(self.frame.after)
                 inside[first : first + len(piece)] = 1
                 # the question's tokens are looked at by all, where the model has such a rule
                 marked = np.asarray(item["types"] == 0, dtype=np.int32)

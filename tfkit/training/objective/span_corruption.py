@@ -35,7 +35,7 @@ class SpanCorruption(Rewriting):
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             if facts.lacks("sentinel_1"):
-                text = "'span_corruption' hides spans behind tokens of their own, two or more; say sentinels: 100"
+                text = "'span_corruption' hides spans after tokens of their own, two or more; say sentinels: 100"
                 yield Problem("sentinels", text, at="data.tokenizer.special_tokens")
 
     def __init__(self, config: Config) -> None:
@@ -53,7 +53,7 @@ class SpanCorruption(Rewriting):
             found.append(tokenizer.id(name))
         if len(found) < 2:
             raise DataError(
-                "span_corruption hides spans behind the tokens <extra_id_0>, <extra_id_1>, ..., and the tokenizer has "
+                "span_corruption hides spans after the tokens <extra_id_0>, <extra_id_1>, ..., and the tokenizer has "
                 f"{len(found)} of them; say data.tokenizer.special_tokens: {{sentinels: 100}}"
             )
         self.sentinels = tuple(found)

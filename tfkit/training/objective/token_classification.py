@@ -102,7 +102,7 @@ class TokenClassification(Reading):
         for number, (text, (ids, places)) in enumerate(zip(texts, encoded, strict=True)):
             words, firsts = first_tokens(text, places)
             for begin, stop in cuts(len(ids), firsts, room):
-                row = joined(frame.before, ids[begin:stop], frame.behind)
+                row = joined(frame.before, ids[begin:stop], frame.after)
                 inside = (firsts >= begin) & (firsts < stop)
                 marks = np.zeros(len(row), dtype=np.int32)
                 marks[firsts[inside] - begin + len(frame.before)] = 1
@@ -131,15 +131,15 @@ class TokenClassification(Reading):
         ]
         logits = self.all_said(model, [item for _, item, _ in pieces])
         tags: list[list[str]] = [[self._otherwise] * len(words) for words in texts]
-        chances: list[list[float]] = [[0.0] * len(words) for words in texts]
+        probabilities: list[list[float]] = [[0.0] * len(words) for words in texts]
         for (example, item, words), said in zip(pieces, logits, strict=True):
             best = said[torch.from_numpy(item["firsts"]).bool()].softmax(-1).max(dim=-1)
             names = named(self.labels, said.shape[-1])
             for word, tag, chance in zip(words.tolist(), best.indices.tolist(), best.values.tolist(), strict=True):
-                tags[example][word], chances[example][word] = names[tag], chance
+                tags[example][word], probabilities[example][word] = names[tag], chance
         return [
             {"text": " ".join(words), "words": words, "tags": own, "probabilities": probabilities}
-            for words, own, probabilities in zip(texts, tags, chances, strict=True)
+            for words, own, probabilities in zip(texts, tags, probabilities, strict=True)
         ]
 
     @property

@@ -12,6 +12,6 @@ from tfkit.training.schedule.base import Schedule
 from tfkit.training.schedule.constant import Constant
 from tfkit.training.schedule.cosine import Cosine
 from tfkit.training.schedule.inverse_square_root import InverseSquareRoot
-from tfkit.training.schedule.linear import Linear
+from tfkit.training.schedule.linear import LinearDecay
 
-__all__ = ["Constant", "Cosine", "InverseSquareRoot", "Linear", "Schedule"]
+__all__ = ["Constant", "Cosine", "InverseSquareRoot", "LinearDecay", "Schedule"]

@@ -9,13 +9,13 @@ from pydantic import Field, model_validator
 from tfkit.core.component import Doubt, Problem
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import NonNegativeFloat, NonNegativeInt, PositiveFloat
-from tfkit.core.slots import SchedulePart
+from tfkit.core.slots import ScheduleFacts
 
 
-class Schedule(SchedulePart):
+class Schedule(ScheduleFacts):
     """Base of the schedules."""
 
-    class Config(SchedulePart.Config):
+    class Config(ScheduleFacts.Config):
         """Options of every schedule."""
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:

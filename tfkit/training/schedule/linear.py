@@ -7,7 +7,7 @@ from tfkit.training.schedule.base import Decay
 
 
 @register("schedule", "linear")
-class Linear(Decay):
+class LinearDecay(Decay):
     """lr = final + (peak - final) * (1 - progress), after a linear warmup (Devlin et al. 2018, arXiv 1810.04805)."""
 
     class Config(Decay.Config):

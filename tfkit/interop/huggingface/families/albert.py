@@ -9,7 +9,7 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import class_count, named_classes
-from tfkit.interop.huggingface.families.bert import MASKED_LM, Encoder, heads_of, renamed, table_rules
+from tfkit.interop.huggingface.families.bert import MASKED_LM, BertLike, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look, put
 from tfkit.interop.huggingface.tensors import Rule, read_only
@@ -33,14 +33,14 @@ GROUP = "group"  # the kind of all layers, where there are several groups of the
 
 
 @register("family", "albert")
-class Albert(Encoder):
+class Albert(BertLike):
     """ALBERT: a BERT whose layers are one, with narrow tables projected to the width of the layers."""
 
     model_types = ("albert",)
-    base: ClassVar = laid(Encoder.base, {"layer": {"shared": True}})
+    base: ClassVar = laid(BertLike.base, {"layer": {"shared": True}})
     heads: ClassVar = {**heads_of("Albert"), "AlbertForPreTraining": {"head": MASKED_LM, **SENTENCE_ORDER}}
     settings = amended(
-        Encoder.settings,
+        BertLike.settings,
         Setting("vocab_size", "vocab_size", 30000),
         Setting("embedding_size", "embedding.d_embedding", 128),
         Setting("hidden_size", "d_model", 4096),

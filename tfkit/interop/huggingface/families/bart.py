@@ -63,7 +63,7 @@ TWO_TABLES = (
 )
 
 
-# the text stands in the decoder again, which reads it behind its start
+# the text stands in the decoder again, which reads it after its start
 OF_TEXTS: Mapping[str, Mapping[str, Any]] = {
     "ForSequenceClassification": {"head": {"type": "classifier", "pool": "last", "activation": "tanh"}},
     "ForQuestionAnswering": {"head": {"type": "span"}},

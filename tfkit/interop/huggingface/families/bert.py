@@ -80,7 +80,7 @@ CLASSIFIER_RULES = renamed({"pooler.dense": "head.dense", "classifier": "head.ou
 OF_TOKENS = {"token_classifier": "classifier.", "span": "qa_outputs."}
 
 
-class Encoder(Family):
+class BertLike(Family):
     """What BERT and its relatives have in common, whatever the names of their tensors."""
 
     base: ClassVar[Mapping[str, Any]] = {
@@ -165,7 +165,7 @@ class Encoder(Family):
 
 
 @register("family", "bert")
-class Bert(Encoder):
+class Bert(BertLike):
     """BERT: the norm after each sublayer, a norm over the embeddings, a dense layer before the head."""
 
     model_types: ClassVar[tuple[str, ...]] = ("bert",)
@@ -216,7 +216,7 @@ class MegatronBert(Bert):
 
 
 @register("family", "bert_generation")
-class BertGeneration(Encoder):
+class BertGeneration(BertLike):
     """A BERT that writes: the future hidden, no token types, a head without a dense layer (Rothe et al. 2019)."""
 
     model_types = ("bert-generation",)
@@ -225,7 +225,7 @@ class BertGeneration(Encoder):
         "BertGenerationEncoder": {"head": "none"},
     }
     settings = amended(MegatronBert.settings, Setting("vocab_size", "vocab_size", 50358), without=("type_vocab_size",))
-    fixed = tuple(row for row in Encoder.fixed if row.theirs != "is_decoder")
+    fixed = tuple(row for row in BertLike.fixed if row.theirs != "is_decoder")
     rules = tuple(
         replace(rule, ours=str(rule.ours).replace("encoder.", "{side}.", 1))
         for rule in (*table_rules(), *layer_rules())

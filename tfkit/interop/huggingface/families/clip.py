@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.bert import Encoder, renamed
+from tfkit.interop.huggingface.families.bert import BertLike, renamed
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look, put
 from tfkit.interop.huggingface.tensors import Rule
@@ -28,17 +28,17 @@ OLD_END = 2  # what the first files of CLIP call their end token, which is the l
 
 
 @register("family", "clip_text")
-class ClipText(Encoder):
+class ClipText(BertLike):
     """CLIP's text encoder: it sees the past only, so that the end token, which is the text's vector, sees all of it."""
 
     model_types: ClassVar[tuple[str, ...]] = ("clip_text_model",)
-    base: ClassVar[Mapping[str, Any]] = laid(Encoder.base, {**PRE_NORM, "mask": "causal"})
+    base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {**PRE_NORM, "mask": "causal"})
     heads: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "CLIPTextModel": {"head": "none", "heads": {"pooler": {"type": "pooled", "pool": "last"}}},
         "CLIPTextModelWithProjection": {"head": {"type": "pooled", "pool": "last", "bias": False}},
     }
     settings = amended(
-        (row for row in Encoder.settings if "dropout" not in row.theirs),
+        (row for row in BertLike.settings if "dropout" not in row.theirs),
         Setting("vocab_size", "vocab_size", 49408),
         Setting("max_position_embeddings", "max_length", 77),
         Setting("hidden_size", "d_model", 512),
@@ -79,7 +79,7 @@ class SiglipText(ClipText):
     """SigLIP's text encoder: it sees both ways; what stands last, padding or not, is the text's vector."""
 
     model_types = ("siglip_text_model",)
-    base: ClassVar = laid(Encoder.base, PRE_NORM)
+    base: ClassVar = laid(BertLike.base, PRE_NORM)
     heads: ClassVar = {"SiglipTextModel": {"head": "none", "heads": {"pooler": {"type": "pooled", "pool": "last"}}}}
     settings = amended(
         ClipText.settings,

@@ -13,7 +13,7 @@ from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "decoder.layers.{layer}"
 QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
-# the queries, the key and the value of each key-value head, one group behind another
+# the queries, the key and the value of each key-value head, one group after another
 GROUPED = "(group slot dim) width -> slot group dim width"
 TRANSPOSED = "width out -> out width"
 CLASSIFIER: Tree = {"type": "classifier", "pool": "last", "bias": False}

@@ -61,7 +61,7 @@ GROUPS = (
 )
 NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", True)
 ROUTED = expert_settings("n_routed_experts")
-EVERY_LAYER = Fixed("moe_layer_freq", (1,))  # of those behind the first
+EVERY_LAYER = Fixed("moe_layer_freq", (1,))  # of those after the first
 MIXTURE_RULES = (*GATED, *expert_rules(), *shared_rules(), *selection_rules("mlp.gate"))
 
 
@@ -192,7 +192,7 @@ class Glm4MoeLite(DeepseekV3):
 
 @register("family", "glm4_moe")
 class Glm4Moe(Grouped):
-    """GLM-4.5: DeepSeek-V3's experts behind grouped-query attention, of which part of each head turns."""
+    """GLM-4.5: DeepSeek-V3's experts after grouped-query attention, of which part of each head turns."""
 
     model_types = ("glm4_moe",)
     base = laid(BASE, {"layer": {"feedforward": SIGMOID}})

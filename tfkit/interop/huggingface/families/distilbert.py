@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import OF_TEXTS
-from tfkit.interop.huggingface.families.bert import CLASSIFIER, MASKED_LM, Encoder, renamed, table_rules
+from tfkit.interop.huggingface.families.bert import CLASSIFIER, MASKED_LM, BertLike, renamed, table_rules
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look, put
 from tfkit.interop.huggingface.tensors import Rule
@@ -26,11 +26,11 @@ NAMES = {
 
 
 @register("family", "distilbert")
-class DistilBert(Encoder):
+class DistilBert(BertLike):
     """DistilBERT: half the layers of a BERT, without token types and a pooler."""
 
     model_types = ("distilbert",)
-    base: ClassVar = laid(Encoder.base, {"layer": {"norm": {"eps": 1e-12}}})
+    base: ClassVar = laid(BertLike.base, {"layer": {"norm": {"eps": 1e-12}}})
     heads: ClassVar = {
         "DistilBertForMaskedLM": {"head": MASKED_LM},
         "DistilBertForSequenceClassification": {"head": {**CLASSIFIER, "activation": "relu"}},
@@ -41,7 +41,7 @@ class DistilBert(Encoder):
     settings = (
         *(
             row
-            for row in Encoder.settings
+            for row in BertLike.settings
             if row.theirs in ("vocab_size", "max_position_embeddings", "initializer_range")
         ),
         Setting("dim", "d_model", 768),

@@ -12,7 +12,7 @@ from tfkit.interop.huggingface.families.bert import (
     MASKED_LM,
     MASKED_LM_RULES,
     Bert,
-    Encoder,
+    BertLike,
     heads_of,
     layer_rules,
     renamed,
@@ -25,7 +25,7 @@ from tfkit.interop.huggingface.tensors import Rule
 PROJECTION = renamed({"embeddings_project": "encoder.embedding.projection"})
 
 
-class Narrow(Encoder):
+class Narrow(BertLike):
     """Tables of `embedding_size`, projected to the width of the layers where that is another."""
 
     @classmethod
@@ -54,7 +54,7 @@ class Electra(Narrow):
         "ElectraModel": {"head": "none"},
     }
     settings = amended(
-        Encoder.settings,
+        BertLike.settings,
         Setting("embedding_size", "embedding.d_embedding", 128),
         Setting("hidden_size", "d_model", 256),
         Setting("num_attention_heads", "layer.attention.num_heads", 4),
@@ -91,7 +91,7 @@ class RoFormer(Narrow):
     """RoFormer: a BERT whose queries and keys turn with their places; the first with rotary positions."""
 
     model_types = ("roformer",)
-    base: ClassVar = laid(Encoder.base, {"position": {"type": "rotary", "layout": "interleaved"}})
+    base: ClassVar = laid(BertLike.base, {"position": {"type": "rotary", "layout": "interleaved"}})
     heads: ClassVar = {
         "RoFormerForMaskedLM": {"head": MASKED_LM},
         "RoFormerForSequenceClassification": {"head": CLASSIFIER},
@@ -100,12 +100,12 @@ class RoFormer(Narrow):
         "RoFormerModel": {"head": "none"},
     }
     settings = amended(
-        Encoder.settings,
+        BertLike.settings,
         Setting("vocab_size", "vocab_size", 50000),
         Setting("max_position_embeddings", "max_length", 1536),
         Setting("embedding_size", "embedding.d_embedding", None),
     )
-    fixed = (*Encoder.fixed, Fixed("rotary_value", (False,)))
+    fixed = (*BertLike.fixed, Fixed("rotary_value", (False,)))
     rules = (*table_rules(), *layer_rules(), *PROJECTION)
     head_rules: ClassVar = {
         "masked_lm": MASKED_LM_RULES,
@@ -122,13 +122,13 @@ class RoFormer(Narrow):
 
 
 @register("family", "rembert")
-class RemBert(Encoder):
+class RemBert(BertLike):
     """RemBERT: narrow tables going in, a wide one of its own coming out, for a hundred languages."""
 
     model_types = ("rembert",)
     heads: ClassVar = {**heads_of("RemBert"), "RemBertForMaskedLM": {"head": {"type": "masked_lm"}}}
     settings = amended(
-        Encoder.settings,
+        BertLike.settings,
         Setting("vocab_size", "vocab_size", 250300),
         Setting("input_embedding_size", "embedding.d_embedding", 256),
         Setting("hidden_size", "d_model", 1152),
@@ -139,7 +139,7 @@ class RemBert(Encoder):
         Setting("attention_probs_dropout_prob", "layer.attention.dropout", 0.0),
     )
     fixed = (
-        *(row for row in Encoder.fixed if row.theirs != "tie_word_embeddings"),
+        *(row for row in BertLike.fixed if row.theirs != "tie_word_embeddings"),
         Fixed("tie_word_embeddings", (False,)),
     )
     rules = (

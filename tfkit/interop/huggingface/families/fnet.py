@@ -10,7 +10,7 @@ from tfkit.interop.huggingface.families.bert import (
     MASKED_LM,
     NEXT_SENTENCE,
     Bert,
-    Encoder,
+    BertLike,
     heads_of,
     renamed,
     table_rules,
@@ -29,12 +29,12 @@ NAMES = {
 
 
 @register("family", "fnet")
-class FNet(Encoder):
+class FNet(BertLike):
     """FNet: a BERT whose tokens meet in a Fourier transform, which has no weights; it takes no padding."""
 
     model_types = ("fnet",)
     base: ClassVar[Mapping[str, Any]] = {
-        **Encoder.base,
+        **BertLike.base,
         "layer": {
             "residual": "post_norm",
             "norm": {"type": "layer_norm"},
@@ -44,7 +44,7 @@ class FNet(Encoder):
     }
     heads: ClassVar = {**heads_of("FNet"), "FNetForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
     settings = amended(
-        Encoder.settings,
+        BertLike.settings,
         Setting("vocab_size", "vocab_size", 32000),
         Setting("hidden_act", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
         Setting("type_vocab_size", "embedding.segments", 4),

@@ -83,7 +83,7 @@ class GPTNeoX(ClassicDecoder):
 
 @register("family", "gpt_neox_japanese")
 class GPTNeoXJapanese(GPTNeoX):
-    """GPT-NeoX, Japanese: one sublayer behind the other, no bias but that of the last attention's output."""
+    """GPT-NeoX, Japanese: one sublayer after the other, no bias but that of the last attention's output."""
 
     model_types = ("gpt_neox_japanese",)
     base: ClassVar = laid(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.bert import Bert, Encoder, heads_of, renamed, table_rules
+from tfkit.interop.huggingface.families.bert import Bert, BertLike, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.families.roberta import Roberta
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.rotary import Rope
@@ -23,10 +23,10 @@ FIRST_FILES = {  # the names of the layers in the files that began the families
 }
 
 
-class Turning(Encoder):
+class Turning(BertLike):
     """An encoder with the norm after each sublayer and rotary positions."""
 
-    base: ClassVar[Mapping[str, Any]] = laid(Encoder.base, {"position": {"type": "rotary"}})
+    base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {"position": {"type": "rotary"}})
     fixed = (Fixed("tie_word_embeddings", (True,)),)
     rope: ClassVar[Rope] = Rope()
 
@@ -48,7 +48,7 @@ class JinaEmbeddingsV3(Turning):
     model_types = ("jina_embeddings_v3",)
     heads: ClassVar = heads_of("JinaEmbeddingsV3")
     settings = amended(
-        Encoder.settings,
+        BertLike.settings,
         Setting("vocab_size", "vocab_size", 250002),
         Setting("max_position_embeddings", "max_length", 8194),
         Setting("hidden_size", "d_model", 1024),
@@ -84,7 +84,7 @@ class Gte(Turning):
     base: ClassVar = laid(Turning.base, {"layer": {"feedforward": {"type": "glu", "bias": ["down"]}}})
     heads: ClassVar = {**heads_of("Gte", answers=False), "GteModel": {"head": "none"}}
     settings = amended(
-        Encoder.settings,
+        BertLike.settings,
         Setting("vocab_size", "vocab_size", 250048),
         Setting("max_position_embeddings", "max_length", 8192),
         Setting("type_vocab_size", "embedding.segments", 1),
@@ -127,7 +127,7 @@ class NomicBert(Turning):
     )
     heads: ClassVar = {**heads_of("NomicBert", answers=False), "NomicBertModel": {"head": "none"}}
     settings = amended(
-        Encoder.settings,
+        BertLike.settings,
         Setting("vocab_size", "vocab_size", 30528),
         Setting("max_position_embeddings", "max_length", 2048),
         Setting("head_dim", "layer.attention.head_dim", None),

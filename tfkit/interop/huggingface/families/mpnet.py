@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.bert import Encoder, heads_of, renamed, table_rules
+from tfkit.interop.huggingface.families.bert import BertLike, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.families.roberta import Offset, Roberta
 from tfkit.interop.huggingface.settings import Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
@@ -30,14 +30,14 @@ class MPNet(Offset):
 
     model_types = ("mpnet",)
     base: ClassVar[Mapping[str, Any]] = {
-        **Encoder.base,
+        **BertLike.base,
         "position": [
             {"type": "learned", "skip_padding": True},
             {"type": "t5_bias", "num_buckets": 32, "max_distance": 128},
         ],
     }
     heads: ClassVar = heads_of("MPNet")
-    settings = amended(Encoder.settings, Setting("vocab_size", "vocab_size", 30527), without=("type_vocab_size",))
+    settings = amended(BertLike.settings, Setting("vocab_size", "vocab_size", 30527), without=("type_vocab_size",))
     # the number of ranges is read nowhere but for the size of the table
     fixed = (
         Fixed("tie_word_embeddings", (True,)),

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019), and its relatives: places are counted by real tokens, behind the row of padding."""
+"""RoBERTa (Liu et al. 2019), and its relatives: places are counted by real tokens, after the row of padding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.bert import (
     POOLER_RULES,
     PRE_NORM,
-    Encoder,
+    BertLike,
     heads_of,
     layer_rules,
     renamed,
@@ -23,10 +23,10 @@ from tfkit.interop.huggingface.tensors import Rule
 FINAL_NORM = "encoder.final_norm"
 
 
-class Offset(Encoder):
-    """A table of places that begins behind the row of padding: max_position_embeddings counts the rows of it all."""
+class Offset(BertLike):
+    """A table of places that begins after the row of padding: max_position_embeddings counts the rows of it all."""
 
-    base: ClassVar[Mapping[str, Any]] = laid(Encoder.base, {"position": {"skip_padding": True}})
+    base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {"position": {"skip_padding": True}})
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ class Offset(Encoder):
         offset = int(config.get("pad_token_id", 1)) + 1
         if model["max_length"] <= offset:
             raise DataError(
-                f"config.json: max_position_embeddings {model['max_length']} leaves no room behind row {offset}"
+                f"config.json: max_position_embeddings {model['max_length']} leaves no room after row {offset}"
             )
         cls.positions(model)["offset"] = offset
         model["max_length"] -= offset
@@ -60,7 +60,7 @@ class Roberta(Offset):
 
     model_types: ClassVar[tuple[str, ...]] = ("roberta",)
     heads: ClassVar[Mapping[str, Mapping[str, Any]]] = heads_of("Roberta")
-    settings = amended(Encoder.settings, Setting("vocab_size", "vocab_size", 50265))
+    settings = amended(BertLike.settings, Setting("vocab_size", "vocab_size", 50265))
     rules = (*table_rules(), *layer_rules())
     head_rules: ClassVar = {
         "masked_lm": (

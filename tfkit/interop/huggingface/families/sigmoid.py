@@ -1,4 +1,4 @@
-"""Decoders that have DeepSeek-V3's experts behind an attention of their own."""
+"""Decoders that have DeepSeek-V3's experts after an attention of their own."""
 
 from __future__ import annotations
 

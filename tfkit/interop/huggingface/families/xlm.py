@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.bert import Encoder, renamed
+from tfkit.interop.huggingface.families.bert import BertLike, renamed
 from tfkit.interop.huggingface.family import Tree
 from tfkit.interop.huggingface.settings import Fixed, Setting, put
 from tfkit.interop.huggingface.tensors import Rule
@@ -26,7 +26,7 @@ NAMES = {
 
 
 @register("family", "xlm")
-class XLM(Encoder):
+class XLM(BertLike):
     """XLM of one language: a BERT without token types, its head the tied table and a bias."""
 
     model_types: ClassVar[tuple[str, ...]] = ("xlm",)

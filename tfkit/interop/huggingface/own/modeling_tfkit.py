@@ -138,7 +138,7 @@ class TfkitModel(TfkitReader):
 
 
 class TfkitForMaskedLM(TfkitReader):
-    """Logits of the tokens behind masks."""
+    """Logits of the tokens after masks."""
 
     def said(self, out: Any, labels: Tensor | None) -> Any:
         """Logits [batch time vocab]; the mean loss of `labels` (-100: none)."""
@@ -264,7 +264,7 @@ class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
         }
 
 
-class Encoder(nn.Module):
+class EncoderOnly(nn.Module):
     """The encoder of a pair, as `generate` asks for it."""
 
     def __init__(self, whole: Any) -> None:
@@ -294,7 +294,7 @@ class Encoder(nn.Module):
 
 
 class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
-    """Logits of the next token of the other text, and `generate`."""
+    """Logits of the next token of the target, and `generate`."""
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -302,7 +302,7 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
         """What `generate` encodes the source with."""
-        return Encoder(self)
+        return EncoderOnly(self)
 
     def forward(
         self,
@@ -368,7 +368,7 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
         }
 
     def _shifted(self, labels: Tensor) -> Tensor:
-        """The labels behind the start token, without their last."""
+        """The labels after the start token, without their last."""
         first = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
         return torch.cat((first, labels[:, :-1].clamp(min=0)), dim=1)
 

@@ -14,7 +14,7 @@ from tfkit.core.errors import UsageError
 
 if TYPE_CHECKING:
     from tfkit.core.component import Config
-    from tfkit.generation.writer import Wishes
+    from tfkit.generation.writer import GenerateOptions
     from tfkit.recipe.settings.sections import Generate
 
 # an option of the command line -> the rule it stands for, and the option of that rule; in the order of the rules
@@ -43,17 +43,17 @@ class Shorthands:
         values = {name: getattr(self, name) for name in chosen}
         return [f"{_typed(name)} {_plain(value)}" for name, value in values.items() if value is not None]
 
-    def wishes(self, settings: Generate, sets: Sequence[str] = ()) -> Wishes:
+    def options(self, settings: Generate, sets: Sequence[str] = ()) -> GenerateOptions:
         """The same for a run whose recipe says `settings`; raises UsageError, RecipeError for what does not fit."""
         strategy = self._strategy(settings.strategy, _said(sets))
         if self.seed is not None and not strategy.build().draws:
             raise UsageError(
                 f"--seed {self.seed}: strategy '{strategy.part.part_name}' draws nothing; say --strategy sample"
             )
-        wishes: Wishes = {"strategy": strategy, "logits": self._logits(settings.logits), "seed": self.seed}
+        options: GenerateOptions = {"strategy": strategy, "logits": self._logits(settings.logits), "seed": self.seed}
         if self.quantize is not None:
-            wishes["quantize"] = self.quantize
-        return wishes if self.batch_size is None else {**wishes, "batch_size": self.batch_size}
+            options["quantize"] = self.quantize
+        return options if self.batch_size is None else {**options, "batch_size": self.batch_size}
 
     def _strategy(self, settled: Config, said: str | None) -> Config:
         """The strategy of the recipe, unless the options name another, or are those of another."""
@@ -78,7 +78,7 @@ class Shorthands:
         return "sample" if draws and not settled.build().draws else None
 
     def _logits(self, settled: Sequence[Config]) -> list[Config]:
-        """The rules of the recipe; an option takes the place of the rule of its kind, or comes behind them all."""
+        """The rules of the recipe; an option takes the place of the rule of its kind, or comes after them all."""
         from tfkit.recipe.parts import part_at
 
         rules = list(settled)
@@ -127,21 +127,21 @@ def _typed(name: str) -> str:
 
 OPTIONS = (
     click.option("--strategy", metavar="NAME", help="How tokens are chosen: greedy, sample, beam, ..."),
-    click.option("--temperature", type=float, metavar="X", help="Draw, bolder above 1, closer to the best below."),
-    click.option("--top-k", type=Whole(), metavar="K", help="Draw from the K most likely tokens."),
-    click.option("--top-p", type=float, metavar="P", help="Draw from the fewest tokens that hold probability P."),
-    click.option("--num-beams", type=Whole(), metavar="N", help="Follow N beginnings at once: beam search."),
+    click.option("--temperature", type=float, metavar="X", help="Sample: more random above 1, less below."),
+    click.option("--top-k", type=Whole(), metavar="K", help="Sample from the K most likely tokens."),
+    click.option("--top-p", type=float, metavar="P", help="Sample from the fewest tokens with total probability P."),
+    click.option("--num-beams", type=Whole(), metavar="N", help="Beam search with N beams."),
     click.option("--n-best", type=Whole(), metavar="N", help="Print N texts for each prompt, the best first."),
-    click.option("--seed", type=Whole(0), metavar="N", help="Draw the same again."),
-    click.option("--batch-size", type=Whole(), metavar="N", help="Write N texts together.  [default: 64]"),
-    click.option("--quantize", type=click.Choice(["int8"]), help="Compute with weights in int8: faster, less exact."),
+    click.option("--seed", type=Whole(0), metavar="N", help="Seed of the random draws."),
+    click.option("--batch-size", type=Whole(), metavar="N", help="Prompts that are written together.  [default: 64]"),
+    click.option("--quantize", type=click.Choice(["int8"]), help="Compute with int8 weights: faster, less exact."),
     click.option(
-        "--max-new-tokens", type=Whole(), metavar="N", help="Stop after so many tokens.  [default: the recipe's]"
+        "--max-new-tokens", type=Whole(), metavar="N", help="Stop after N new tokens.  [default: the recipe's]"
     ),
 )
 
 
-def takes_wishes(function: Function) -> Function:
+def takes_generation_options(function: Function) -> Function:
     """Give a command the short options of generation; it gets them as `shorthands`."""
 
     @functools.wraps(function)
