@@ -21,7 +21,7 @@ ALLOWED = {
     "run": "core models recipe data generation training",
     "contracts": "core components models recipe data generation training",
     "interop": "core models recipe data training run",
-    "skeletons": "core functional components data generation training",
+    "skeletons": "core functional components models data generation training",
     "reports": "core components models recipe generation contracts",
     "cli": "core recipe generation training run contracts interop reports",
     "api": "core models recipe",

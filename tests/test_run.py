@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +20,8 @@ from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run, evaluate, load_run, train
 from tfkit.training.interrupt import Interrupted, Interrupts
 from tfkit.training.loop import Trainer
-from tfkit.training.objective import CausalLm
+from tfkit.training.objective import Answers, CausalLm
+from tfkit.training.objective.causal_lm import CausalRows
 
 PHRASES = {"type": "phrases", "train": 60, "valid": 8, "test": 12}
 TRANSLATION: dict[str, Any] = {
@@ -401,13 +402,18 @@ def test_an_objective_of_ones_own_translates_with_a_decoder(tmp_path: Path) -> N
 
     @tfkit.register("objective", "target_behind_source")
     class TargetBehindSource(CausalLm):
-        fields: ClassVar = ("source", "target")
-        reference: ClassVar = "target"
-        metrics: ClassVar = ("perplexity", "exact_match")
+        class Joined(CausalRows):
+            fields = ("source", "target")
 
-        def encode(self, examples: Any, field: str, tokenizer: Any) -> Any:
-            joined = [{"text": f"{example['source']} {example['target']}"} for example in examples]
-            return super().encode(joined, "text", tokenizer)
+            def prepare(self, examples: Any, tokenizer: Any, max_length: int | None) -> Any:
+                joined = [{"text": f"{example['source']} {example['target']}"} for example in examples]
+                return super().prepare(joined, tokenizer, max_length)
+
+        class Targets(Answers):
+            reference, predicts, metrics = "target", False, ("perplexity", "exact_match")
+
+        rows_type, answers_type = Joined, Targets
+        capabilities = frozenset({"likelihood", "words"})
 
     model = {name: value for name, value in TRANSLATION["model"].items() if name not in ("encoder", "decoder")}
     own = {"type": "decoder", "num_layers": 1, "max_length": 9, "position": "learned", "embedding": "tokens"}

@@ -40,6 +40,7 @@ from tfkit.training.labels import read_labels
 from tfkit.training.lifecycle import is_finished, mark_finished, train_in
 from tfkit.training.mend import mend
 from tfkit.training.objective import MaskedLm, Objective, Prediction
+from tfkit.training.objective.answers import predicts, text_fields
 from tfkit.training.objective.reading import Reading
 from tfkit.training.progress import Reporter
 from tfkit.training.samples import SampleOutput, cut, print_samples
@@ -103,22 +104,22 @@ class Run:
         if self.recipe.objective is not None:
             return self.objective
         head = self.blueprint.head
-        for name in REGISTRY.names("objective"):
-            kind: Any = REGISTRY.get("objective", name)
-            if head is not None and kind.predicts and head.part.part_name in kind.heads and name in PREDICTORS:
-                return self._bound(self._reads_as_imported(kind.Config().build()))
+        for name in PREDICTORS:
+            objective: Objective = REGISTRY.get("objective", name).Config().build()
+            if head is not None and head.part.part_name in objective.heads:
+                return self._bound(self._reads_as_imported(objective))
         has = "has no head" if head is None else f"has a head '{head.part.part_name}'"
         raise UsageError(f"{self.folder}: predicts nothing: this model {has}; tfkit generate, or embed, may serve")
 
     def _reads_as_imported(self, objective: Objective) -> Objective:
         """An objective that frames a text as the tokenizer's own template does."""
         if isinstance(objective, Reading):
-            objective.template = Frame.of_template(self.tokenizer)
+            objective.rows.template = Frame.of_template(self.tokenizer)
         return objective
 
     def _bound(self, objective: Objective) -> Objective:
-        objective.labels = self.labels
-        objective.bind(self.tokenizer)
+        objective.rows.labels = self.labels
+        objective.rows.bind(self.tokenizer)
         return objective
 
     def generate(
@@ -211,7 +212,7 @@ class Run:
         asked = ", ".join(name for name, option in options.items() if option is not None)
         if asked:
             raise UsageError(f"{self.folder} fills masks, and {asked} is for models that write")
-        mask = self.tokenizer.token(self.predictor.special["mask"])
+        mask = self.tokenizer.token(self.predictor.rows.tokens.special["mask"])
         return [fillings(one["text"], mask, one["fills"]) for one in self.predict(texts)]
 
     @parts_named()
@@ -223,11 +224,11 @@ class Run:
         """
         given = [texts] if isinstance(texts, (str, Mapping)) else list(texts)
         predictor = self.predictor
-        fields = [field for field in predictor.fields if field != predictor.reference]
-        if not predictor.predicts:
+        fields = text_fields(predictor)
+        if predictor.answers is None or not predictor.answers.predicts:
             raise UsageError(f"a model trained for {predictor.part_name} predicts nothing of a text; tfkit generate")
         examples = [_example(text, fields) for text in given]
-        return predictor.predict(self.model, examples, self.tokenizer) if examples else []
+        return predictor.answers.predict(self.model, examples, self.tokenizer) if examples else []
 
     @parts_named()
     def embed(
@@ -256,7 +257,7 @@ class Run:
     def _read_plainly(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts between the special tokens of the objective, or of an imported tokenizer's own template."""
         if self.recipe.objective is not None:
-            return [self.objective.prompt(ids) for ids in self.tokenizer.encode_batch(texts)]
+            return [self.objective.rows.prompt(ids) for ids in self.tokenizer.encode_batch(texts)]
         return self.tokenizer.encode_batch(texts, template=True)
 
     def _cut(self, ids: list[int], longest: int | None) -> list[int]:
@@ -271,7 +272,7 @@ class Run:
     def read(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts as the model expects them, as its objective or an imported model's own tokenizer says."""
         if self.recipe.objective is not None:
-            return [self.objective.prompt(ids) for ids in self.tokenizer.encode_batch(texts)]
+            return [self.objective.rows.prompt(ids) for ids in self.tokenizer.encode_batch(texts)]
         first = dict(self.blueprint.special_ids).get("start")
         nothing = [] if first is None else [first]  # where a text begins
         return [ids or nothing for ids in self.tokenizer.encode_batch(texts, special=True, template=True)]
@@ -347,14 +348,14 @@ class Run:
 
     def _characters(self, examples: Sequence[Mapping[str, str]], metric: str) -> int:
         """The characters that the loss of the examples is about; raises UsageError where it is not about characters."""
-        field = self.objective.writes
-        if field is None:
+        if "characters" not in self.objective.capabilities:
             raise UsageError(f"{metric} is of models that write a text; {self.objective.part_name} does not")
-        return max(1, sum(len(example[field]) for example in examples))
+        written = self.objective.rows.fields[-1]
+        return max(1, sum(len(example[written]) for example in examples))
 
     def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
         """Outputs beside references, of the first examples of a split; none of a model that translates nothing."""
-        translates = self.writes and self.objective.fields == ("source", "target")
+        translates = self.writes and self.objective.rows.fields == ("source", "target")
         if not count or not translates or getattr(self._data, split) is None:
             return []
         examples = self._examples(split)[:count]
@@ -378,22 +379,23 @@ class Run:
 
     def _feed(self, examples: Sequence[Mapping[str, str]]) -> Feed:
         longest = longest_example(self.model.blueprint, self._data)
-        items = self.objective.prepare(examples, self.tokenizer, longest)
+        items = self.objective.rows.prepare(examples, self.tokenizer, longest)
         return Feed(self.objective, items, self._data.batch, self.recipe.train.seed, self.device, VALID)
 
     def _outputs(self, examples: Sequence[Mapping[str, str]], purpose: str) -> tuple[list[str], list[str]]:
         """What the model says or writes of each example, and its reference; nothing of a source too long to be read."""
-        objective = self.objective
-        if objective.reference is None:
-            raise UsageError(f"{purpose} compares outputs with references, and {objective.part_name} has none")
-        if objective.predicts:
-            predictions = objective.predict(self.model, examples, self.tokenizer)
-            outputs = [objective.answer(prediction) for prediction in predictions]
-            return outputs, [objective.wanted(example) for example in examples]
+        answers = self.objective.answers
+        if answers is None or answers.reference is None:
+            name = self.objective.part_name
+            raise UsageError(f"{purpose} compares outputs with references, and {name} has none")
+        if answers.predicts:
+            predictions = answers.predict(self.model, examples, self.tokenizer)
+            outputs = [answers.text(prediction) for prediction in predictions]
+            return outputs, [answers.wanted(example) for example in examples]
         sources = [example["source"] for example in examples]
         bound = most_positions(self.model, next(self.blueprint.stacks()).side) or 2**62
         read = self.tokenizer.encode_batch(sources)
-        fits = [len(self.objective.prompt(ids)) <= bound for ids in read]
+        fits = [len(self.objective.rows.prompt(ids)) <= bound for ids in read]
         written = iter(self.generate([text for text, fit in zip(sources, fits, strict=True) if fit]))
         return [next(written) if fit else "" for fit in fits], [example["target"] for example in examples]
 
@@ -515,8 +517,8 @@ def _conclude(run: Run, reporter: Reporter) -> None:
 def _next(run: Run, prompt: str = "...") -> str:
     """What to type next."""
     lines = [f"tfkit evaluate {run.folder}", f"tfkit show {run.folder}"]
-    if run.objective.predicts or run.objective.reads != "bidirectional":
-        lines.insert(0, f'tfkit {"predict" if run.objective.predicts else "generate"} {run.folder} "{prompt}"')
+    if predicts(run.objective) or run.objective.reads != "bidirectional":
+        lines.insert(0, f'tfkit {"predict" if predicts(run.objective) else "generate"} {run.folder} "{prompt}"')
     return "next: " + "\n      ".join(lines)
 
 

@@ -28,6 +28,7 @@ from tfkit.generation.strategy import Greedy, Sample, Strategy
 from tfkit.models import Model
 from tfkit.training.metric import ExactMatch, LossMetric, Metric, Perplexity, TextMetric
 from tfkit.training.objective import Batch, CausalLm, Item, Loss, Seq2Seq
+from tfkit.training.objective.causal_lm import CausalRows
 from tfkit.training.optimizer import AdamW, Optimizer
 from tfkit.training.schedule import Constant
 
@@ -163,16 +164,22 @@ class Sideways(CausalLm):
 
 
 class BeyondTheVocabulary(CausalLm):
-    def prepare(self, *arguments: Any) -> list[Item]:
-        return [{name: ids + 1000 for name, ids in item.items()} for item in super().prepare(*arguments)]
+    class Beyond(CausalRows):
+        def prepare(self, *arguments: Any) -> list[Item]:
+            return [{name: ids + 1000 for name, ids in item.items()} for item in super().prepare(*arguments)]
+
+    rows_type = Beyond
 
 
 class OwnChance(CausalLm):
     """Draws from random numbers of its own."""
 
-    def collate(self, items: Sequence[Item], rng: Any) -> Batch:
-        batch = super().collate(items, rng)
-        return batch | {"input_ids": batch["input_ids"] * 0 + next(COUNTER) % 7}
+    class Drawn(CausalRows):
+        def collate(self, items: Sequence[Item], rng: Any) -> Batch:
+            batch = super().collate(items, rng)
+            return batch | {"input_ids": batch["input_ids"] * 0 + next(COUNTER) % 7}
+
+    rows_type = Drawn
 
 
 class Restless(CausalLm):
@@ -214,17 +221,23 @@ class Unsegmented(CausalLm):
     class Config(CausalLm.Config):
         join: bool = False
 
-    def collate_packed(self, *arguments: Any) -> Batch:
-        batch = super().collate_packed(*arguments)
-        del batch["segment_ids"]
-        return batch
+    class Mixed(CausalRows):
+        def collate_packed(self, *arguments: Any) -> Batch:
+            batch = super().collate_packed(*arguments)
+            del batch["segment_ids"]
+            return batch
+
+    rows_type = Mixed
 
 
 class TakesAll(CausalLm):
     """Has nothing to say of examples that are empty."""
 
-    def usable(self, items: list[Item], examples: int, why: str) -> list[Item]:
-        return items
+    class All(CausalRows):
+        def _usable(self, items: list[Item], examples: int, why: str) -> list[Item]:
+            return items
+
+    rows_type = All
 
 
 # --- optimizers
@@ -490,7 +503,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("fields", "corpus", Unnamed, "example 1 has words, not text"),
     ("repeatable", "corpus", Shuffled, "read a second time it gives another example"),
     ("limit", "corpus", Limitless, "with limit: 2 it gives 24 examples, not the first two of 24"),
-    ("missing_file", "corpus", Optimist, "file is a file that does not exist, and nothing is said"),
+    ("missing_file", "corpus", Optimist, "file is a file that does not exist, and it is not reported"),
     ("says_what_it_reads", "objective", Sideways, "reads = 'sideways'; say one of causal, bidirectional"),
     ("items", "objective", BeyondTheVocabulary, "'text' of an item holds what are no ids of a vocabulary"),
     ("batches", "objective", OwnChance, "the same items and random numbers become another batch"),
@@ -499,7 +512,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("loss_gradients", "objective", ForgetsTheSource, "the loss does not depend on encoder"),
     ("loss_rows", "objective", Mean, "the loss of . items in a batch is .*, one by one"),
     ("packed_loss", "objective", Unsegmented, "the loss of . items packed into a row is .*, one by one"),
-    ("unusable", "objective", TakesAll, "examples that are all empty: nothing is said"),
+    ("unusable", "objective", TakesAll, "examples that are all empty: it is not reported"),
     ("step", "optimizer", Idle, "a step leaves .* as it was, though it has a gradient"),
     ("learning_rate", "optimizer", OwnRate, "with a learning rate of 0 a step moves"),
     ("frozen", "optimizer", Thaws, "which is frozen"),

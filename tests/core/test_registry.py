@@ -74,10 +74,10 @@ def test_a_shipped_name_taken_before_its_catalogue_is_imported_is_the_users_faul
     """In a process of its own, since here the catalogues are loaded already."""
     program = """
 from tfkit.core.registry import REGISTRY, register
-from tfkit.core.slots import SchedulePart
+from tfkit.core.slots import ScheduleFacts
 try:
     @register("schedule", "cosine")
-    class Mine(SchedulePart): pass
+    class Mine(ScheduleFacts): pass
 except Exception as error:
     print(error)
 print(REGISTRY.get("schedule", "cosine").__module__, len(REGISTRY.names("schedule")) > 2)

@@ -372,11 +372,11 @@ def test_a_metric_and_an_objective_of_ones_own_declare_the_same() -> None:
 
     @tfkit.register("objective", "spelling")
     class Spelling(CausalLm):
-        reference = "text"
+        capabilities = frozenset({"likelihood", "words"})
 
     @tfkit.register("objective", "guess")
     class Guess(CausalLm):
-        likelihood = False
+        capabilities = frozenset()
 
     assert faults(DECODER, "train.metrics=[tag_count]")[0].startswith("train.metrics[0]: objective 'causal_lm' does")
     assert faults(DECODER, "objective=spelling", "train.metrics=[tag_count]")[0].startswith("train.metrics[0]: ")

@@ -72,7 +72,7 @@ def test_a_position_asks_the_attentions_that_it_serves():
     for position in ("rotary", "alibi", "t5_bias"):
         fault = faults({"attention": {"type": "plain"}}, position=position)[0]
         assert fault.startswith("model.layer.attention: attention 'plain' does not declare")
-        assert f"which position '{position}' asks for" in fault
+        assert f"which position '{position}' requires" in fault
         going = fault.partition(f"attentions that go with '{position}': ")[2].partition(";")[0].split(", ")
         assert "multi_head" in going and "plain" not in going
         served = fault.partition("positions that go with 'plain': ")[2].partition(" (see")[0].split(", ")
@@ -114,7 +114,7 @@ def test_a_mask_and_a_direction_ask_a_sublayer():
     (fault,) = faults(layer, type="encoder")
     assert fault == (
         "model.layer.mixer: mixer 'forwards' does not declare 'bidirectional' (stands in a layer that sees both ways), "
-        "which a layer that sees both ways asks for; mixers that do: fourier, gru, lstm, rnn"
+        "which a layer that sees both ways requires; mixers that do: fourier, gru, lstm, rnn"
     )
 
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from torch import nn
 
 import tfkit.training.objective
+from tfkit.core.component import Component
 from tfkit.core.errors import DataError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Character, Tokenizer
@@ -81,7 +82,7 @@ def assert_same(net: nn.Module, total: torch.Tensor, naive: torch.Tensor) -> Non
 @pytest.mark.parametrize("name", ["seq2seq", "causal_lm", "masked_lm"])
 def test_catalogue_and_contract(name):
     kind = REGISTRY.get("objective", name)
-    assert kind.reads in {"encoder_decoder", "causal", "bidirectional"} and kind.fields and kind.heads
+    assert kind.reads in {"encoder_decoder", "causal", "bidirectional"} and kind.rows_type.fields and kind.heads
     config = kind.Config.model_validate({})
     assert kind.Config.model_validate({k: v for k, v in config.spelled().items() if k != "type"}) == config
     assert all(field.description for field in kind.Config.model_fields.values())
@@ -91,33 +92,33 @@ def test_catalogue_and_contract(name):
 class TestSeq2Seq:
     def test_items_and_batch(self):
         words, objective = tokenizer(), part(Seq2Seq)
-        items = objective.prepare(PAIRS, words, None)
+        items = objective.rows.prepare(PAIRS, words, None)
         start, end, pad = (words.special_ids[role] for role in ("start", "end", "pad"))
         assert items[1]["source"].tolist() == [*words.encode("a"), end]
         assert items[1]["target"].tolist() == [start, *words.encode("bc"), end]
-        assert objective.lengths(items).tolist() == [[6, 11], [2, 3], [4, 2]]
-        batch = objective.collate(items, rng())
+        assert objective.rows.lengths(items).tolist() == [[6, 11], [2, 3], [4, 2]]
+        batch = objective.rows.collate(items, rng())
         assert batch["input_ids"].tolist()[1] == [*words.encode("a"), end, pad, pad, pad, pad]
         assert batch["attention_mask"].sum(1).tolist() == [6, 2, 4]
         assert batch["decoder_input_ids"].tolist()[2] == [start, *words.encode("z"), *[pad] * 9]
         assert batch["labels"].tolist() == [i for item in items for i in item["target"][1:]]
         assert len(batch["predicted"]) == len(batch["labels"]) == 11 + 3 + 2
-        assert objective.prompt(words.encode("a")) == [*words.encode("a"), end]
+        assert objective.rows.prompt(words.encode("a")) == [*words.encode("a"), end]
 
     def test_no_mask_where_nothing_is_padded(self):
         objective = part(Seq2Seq)
-        items = objective.prepare(PAIRS[1:2] * 2, tokenizer(), None)
-        assert set(objective.collate(items, rng())) == {"input_ids", "decoder_input_ids", "labels"}
+        items = objective.rows.prepare(PAIRS[1:2] * 2, tokenizer(), None)
+        assert set(objective.rows.collate(items, rng())) == {"input_ids", "decoder_input_ids", "labels"}
 
     def test_source_without_end(self):
         words, objective = tokenizer(), part(Seq2Seq, source_end=False)
-        items = objective.prepare(PAIRS, words, None)
-        assert items[1]["source"].tolist() == words.encode("a") == objective.prompt(words.encode("a"))
+        items = objective.rows.prepare(PAIRS, words, None)
+        assert items[1]["source"].tolist() == words.encode("a") == objective.rows.prompt(words.encode("a"))
 
     def test_loss_and_gradients_are_those_of_single_tokens(self):
         net, objective = model("encoder_decoder"), part(Seq2Seq, label_smoothing=0.3)
-        items = objective.prepare(PAIRS, tokenizer(), None)
-        loss = objective.loss(net, objective.collate(items, rng()), training=False)
+        items = objective.rows.prepare(PAIRS, tokenizer(), None)
+        loss = objective.loss(net, objective.rows.collate(items, rng()), training=False)
         naive = torch.zeros(())
         for item in items:
             source, target = (torch.from_numpy(item[side].astype(np.int64))[None] for side in ("source", "target"))
@@ -128,8 +129,8 @@ class TestSeq2Seq:
 
     def test_smoothing_in_training_only(self):
         net, objective = model("encoder_decoder"), part(Seq2Seq, label_smoothing=0.3)
-        items = objective.prepare(PAIRS[:1], tokenizer(), None)
-        batch = objective.collate(items, rng())
+        items = objective.rows.prepare(PAIRS[:1], tokenizer(), None)
+        batch = objective.rows.collate(items, rng())
         out = net(batch["input_ids"], decoder_input_ids=batch["decoder_input_ids"])
         logs = out.logits[0].log_softmax(-1)
         plain = -logs.gather(1, batch["labels"][:, None]).sum()
@@ -141,31 +142,31 @@ class TestSeq2Seq:
         objective = part(Seq2Seq)
         examples = [*PAIRS, {"source": "", "target": "a"}]
         with caplog.at_level(logging.WARNING, "tfkit"):
-            items = objective.prepare(examples, tokenizer(), 6)
+            items = objective.rows.prepare(examples, tokenizer(), 6)
         assert len(items) == 2
         assert "seq2seq: 1 of 4 examples left out: longer than 6 tokens" in caplog.text
         assert "1 of 4 examples left out: source or target is empty" in caplog.text
         with pytest.raises(DataError, match="not one of 1 example can be used: 0 are empty, 1 longer than 3 tokens"):
-            objective.prepare(PAIRS[:1], tokenizer(), 3)
+            objective.rows.prepare(PAIRS[:1], tokenizer(), 3)
 
     def test_the_limit_is_exact(self):
-        assert len(part(Seq2Seq).prepare(PAIRS[:1], tokenizer(), 11)) == 1
+        assert len(part(Seq2Seq).rows.prepare(PAIRS[:1], tokenizer(), 11)) == 1
         with pytest.raises(DataError):
-            part(Seq2Seq).prepare(PAIRS[:1], tokenizer(), 10)
+            part(Seq2Seq).rows.prepare(PAIRS[:1], tokenizer(), 10)
 
     def test_wrong_input(self):
         objective = part(Seq2Seq)
         with pytest.raises(DataError, match=r"seq2seq needs a special token for start; the tokenizer has pad, end"):
-            objective.prepare(PAIRS, tokenizer(start=None), None)
+            objective.rows.prepare(PAIRS, tokenizer(start=None), None)
         with pytest.raises(DataError, match="example 1: seq2seq reads source and target; it has text"):
-            objective.prepare(TEXTS, tokenizer(), None)
-        items = objective.prepare(PAIRS, tokenizer(), None)
+            objective.rows.prepare(TEXTS, tokenizer(), None)
+        items = objective.rows.prepare(PAIRS, tokenizer(), None)
         with pytest.raises(UsageError, match=r"seq2seq cannot be packed; say data\.batch\.pack: false"):
-            objective.collate_packed([items], 30, rng())
+            objective.rows.collate_packed([items], 30, rng())
 
     def test_baseline_reads_the_targets(self):
         objective = part(Seq2Seq)
-        items = objective.prepare(PAIRS * 20, tokenizer(), None)
+        items = objective.rows.prepare(PAIRS * 20, tokenizer(), None)
         found = objective.baseline(items, items[:3])
         assert found is not None and "targets alone" in found.name and 0 < found.loss < 1
 
@@ -182,28 +183,33 @@ class TestCausalLm:
 
     def test_texts_are_joined_by_the_end_token(self):
         words, objective = tokenizer(), part(CausalLm, block=8)
-        items = objective.prepare(TEXTS, words, 16)
+        items = objective.rows.prepare(TEXTS, words, 16)
         end = words.special_ids["end"]
         ids = [words.encode(example["text"]) for example in TEXTS]
         stream = [*ids[0], end, *ids[1], end, *ids[2]]
         assert rejoined([item["text"] for item in items]).tolist() == stream
-        assert objective.lengths(items).tolist() == [8, 8, 8, 8, 4]
-        assert len(objective.prepare(TEXTS, words, 36)) == 5 and len(part(CausalLm).prepare(TEXTS, words, 36)) == 1
+        assert objective.rows.lengths(items).tolist() == [8, 8, 8, 8, 4]
+        assert (
+            len(objective.rows.prepare(TEXTS, words, 36)) == 5
+            and len(part(CausalLm).rows.prepare(TEXTS, words, 36)) == 1
+        )
 
     def test_rows_of_their_own(self):
         words, objective = tokenizer(), part(CausalLm, join=False)
-        items = objective.prepare(TEXTS, words, None)
+        items = objective.rows.prepare(TEXTS, words, None)
         start, end = words.special_ids["start"], words.special_ids["end"]
         assert items[1]["text"].tolist() == [start, *words.encode("jumps"), end]
-        assert objective.prompt([7]) == [start, 7] and part_bound(CausalLm, join=True).prompt([7]) == [7]
-        assert part_bound(CausalLm, join=True).prompt([]) == [end]
+        assert objective.rows.prompt([7]) == [start, 7] and part_bound(CausalLm, join=True).rows.prompt([7]) == [7]
+        assert part_bound(CausalLm, join=True).rows.prompt([]) == [end]
 
     @pytest.mark.parametrize("packed", [False, True])
     def test_loss_and_gradients_are_those_of_single_tokens(self, packed):
         net, objective = model("decoder"), part(CausalLm, join=False)
-        items = objective.prepare(TEXTS, tokenizer(), None)
+        items = objective.rows.prepare(TEXTS, tokenizer(), None)
         batch = (
-            objective.collate_packed([items[:2], items[2:]], 30, rng()) if packed else objective.collate(items, rng())
+            objective.rows.collate_packed([items[:2], items[2:]], 30, rng())
+            if packed
+            else objective.rows.collate(items, rng())
         )
         loss = objective.loss(net, batch, training=True)
         naive = torch.zeros(())
@@ -215,52 +221,52 @@ class TestCausalLm:
 
     def test_packed_rows(self):
         objective = part(CausalLm, join=False)
-        items = objective.prepare(TEXTS, tokenizer(), None)
-        batch = objective.collate_packed([[items[1], items[1]]], 14, rng())
+        items = objective.rows.prepare(TEXTS, tokenizer(), None)
+        batch = objective.rows.collate_packed([[items[1], items[1]]], 14, rng())
         assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 0]]
         assert batch["segment_ids"].tolist() == [[1] * 6 + [2] * 6 + [0, 0]]
         assert batch["predicted"].tolist() == list(range(12))
         with pytest.raises(UsageError, match="12 tokens does not fit its length 11"):
-            objective.collate_packed([[items[1], items[1]]], 11, rng())
+            objective.rows.collate_packed([[items[1], items[1]]], 11, rng())
 
     def test_auxiliary_loss_counts_in_training_only(self):
         objective = part_bound(CausalLm, join=False)
         net = model("decoder")
 
         class WithRouter(nn.Module):
-            head = net.head
+            head = head_of_last = net.head
 
             def forward(self, *args, **kwargs):
                 out = net(*args, **kwargs)
                 out.auxiliary_loss = torch.tensor(0.5)
                 return out
 
-        batch = objective.collate(objective.prepare(TEXTS, tokenizer(), None), rng())
+        batch = objective.rows.collate(objective.rows.prepare(TEXTS, tokenizer(), None), rng())
         trained, plain = (objective.loss(WithRouter(), batch, training) for training in (True, False))
         assert trained.total.item() == pytest.approx(plain.total.item() + 0.5 * plain.count, rel=1e-6)
 
     def test_wrong_input(self, caplog):
         with pytest.raises(UsageError, match=r"say objective\.block"):
-            part(CausalLm).prepare(TEXTS, tokenizer(), None)
+            part(CausalLm).rows.prepare(TEXTS, tokenizer(), None)
         with pytest.raises(UsageError, match=r"objective\.block is 32, and .* allows 16 tokens"):
-            part(CausalLm, block=32).prepare(TEXTS, tokenizer(), 16)
+            part(CausalLm, block=32).rows.prepare(TEXTS, tokenizer(), 16)
         with pytest.raises(DataError, match="stream of two tokens or more, got 1"):
-            part(CausalLm).prepare([{"text": "a"}, {"text": ""}], tokenizer(), 16)
+            part(CausalLm).rows.prepare([{"text": "a"}, {"text": ""}], tokenizer(), 16)
         assert "1 of 2 examples left out: the text is empty" in caplog.text
         with pytest.raises(DataError, match=r"not one of 3 examples.*longer than 4"):
-            part(CausalLm, join=False).prepare(TEXTS, tokenizer(), 4)
+            part(CausalLm, join=False).rows.prepare(TEXTS, tokenizer(), 4)
         joined = part(CausalLm)
-        items = joined.prepare(TEXTS, tokenizer(), 16)
+        items = joined.rows.prepare(TEXTS, tokenizer(), 16)
         with pytest.raises(UsageError, match="full already"):
-            joined.collate_packed([items], 99, rng())
+            joined.rows.collate_packed([items], 99, rng())
         with pytest.raises(ValidationError):
             part(CausalLm, block=0)
-        part(CausalLm).prepare(TEXTS, tokenizer(end=None), 16)
+        part(CausalLm).rows.prepare(TEXTS, tokenizer(end=None), 16)
         assert "no end token" in caplog.text
 
     def test_a_head_that_predicts_tokens_is_needed(self):
         objective = part_bound(CausalLm, join=False)
-        batch = objective.collate(objective.prepare(TEXTS, tokenizer(), None), rng())
+        batch = objective.rows.collate(objective.rows.prepare(TEXTS, tokenizer(), None), rng())
         with pytest.raises(UsageError, match="the model has no head; give it a head such as language_model"):
             token_loss(model("decoder", head=None), torch.zeros(3, 20, 16), batch)
 
@@ -271,7 +277,7 @@ class TestCausalLm:
 
     def test_baseline_reads_the_whole_stream(self):
         objective = part(CausalLm, block=4)
-        items = objective.prepare([{"text": "abc" * 200}], tokenizer(), 4)
+        items = objective.rows.prepare([{"text": "abc" * 200}], tokenizer(), 4)
         found = objective.baseline(items, items)
         assert found is not None and found.loss < 0.05
 
@@ -279,20 +285,20 @@ class TestCausalLm:
 class TestMaskedLm:
     def test_long_texts_are_cut_not_lost(self):
         words, objective = tokenizer(), part(MaskedLm)
-        items = objective.prepare(TEXTS, words, 8)
+        items = objective.rows.prepare(TEXTS, words, 8)
         start, end = words.special_ids["start"], words.special_ids["end"]
-        assert objective.lengths(items).tolist() == [8, 8, 8, 3, 7, 8, 7]
+        assert objective.rows.lengths(items).tolist() == [8, 8, 8, 3, 7, 8, 7]
         assert all(item["text"][0] == start and item["text"][-1] == end for item in items)
         assert [int(i) for item in items for i in item["text"][1:-1]] == [
             i for e in TEXTS for i in words.encode(e["text"])
         ]
         bare = tokenizer(start=None, end=None)
-        assert part(MaskedLm).prepare(TEXTS, bare, None)[1]["text"].tolist() == bare.encode("jumps")
+        assert part(MaskedLm).rows.prepare(TEXTS, bare, None)[1]["text"].tolist() == bare.encode("jumps")
 
     def test_shares(self):
         words, objective = tokenizer(), part(MaskedLm)
-        items = objective.prepare([{"text": LETTERS * 100}] * 20, words, None)
-        batch = objective.collate(items, rng())
+        items = objective.rows.prepare([{"text": LETTERS * 100}] * 20, words, None)
+        batch = objective.rows.collate(items, rng())
         original = torch.from_numpy(np.stack([item["text"] for item in items]).astype(np.int64)).flatten()
         places, labels = batch["predicted"], batch["labels"]
         assert original[places].tolist() == labels.tolist()
@@ -310,10 +316,10 @@ class TestMaskedLm:
 
     def test_at_least_one_a_row_and_no_special_token(self):
         words, objective = tokenizer(), part(MaskedLm, probability=1e-9)
-        items = objective.prepare([{"text": "a#b"}, {"text": "xyz" * 9}, {"text": "c"}], words, None)
+        items = objective.rows.prepare([{"text": "a#b"}, {"text": "xyz" * 9}, {"text": "c"}], words, None)
         seen: Counter[int] = Counter()
         for seed in range(40):
-            batch = objective.collate(items, rng(seed))
+            batch = objective.rows.collate(items, rng(seed))
             assert (batch["predicted"] // batch["input_ids"].shape[1]).tolist() == [0, 1, 2]
             assert not set(batch["labels"].tolist()) & set(words.special_ids.values())
             seen[int(batch["predicted"][0])] += 1
@@ -321,23 +327,23 @@ class TestMaskedLm:
 
     def test_everything_can_be_chosen(self):
         objective = part(MaskedLm, probability=1.0, mask_share=1.0, random_share=0.0)
-        items = objective.prepare(TEXTS, tokenizer(), None)
-        batch = objective.collate(items, rng())
+        items = objective.rows.prepare(TEXTS, tokenizer(), None)
+        batch = objective.rows.collate(items, rng())
         assert len(batch["labels"]) == sum(len(example["text"]) for example in TEXTS)
 
     def test_a_function_of_the_generator(self):
         objective = part(MaskedLm)
-        items = objective.prepare(TEXTS, tokenizer(), None)
-        first, again, other = (objective.collate(items, rng(seed)) for seed in (1, 1, 2))
+        items = objective.rows.prepare(TEXTS, tokenizer(), None)
+        first, again, other = (objective.rows.collate(items, rng(seed)) for seed in (1, 1, 2))
         assert all(torch.equal(first[name], again[name]) for name in first)
         assert not torch.equal(first["input_ids"], other["input_ids"])
 
     @pytest.mark.parametrize("packed", [False, True])
     def test_loss_and_gradients_are_those_of_single_tokens(self, packed):
         net, objective = model("encoder", head="masked_lm"), part(MaskedLm, probability=0.5)
-        items = objective.prepare(TEXTS, tokenizer(), None)
+        items = objective.rows.prepare(TEXTS, tokenizer(), None)
         rows = [items[:2], items[2:]] if packed else [[item] for item in items]
-        batch = objective.collate_packed(rows, 30, rng()) if packed else objective.collate(items, rng())
+        batch = objective.rows.collate_packed(rows, 30, rng()) if packed else objective.rows.collate(items, rng())
         assert ("attention_mask" in batch) is not packed
         width = batch["input_ids"].shape[1]
         targets = dict(zip(batch["predicted"].tolist(), batch["labels"].tolist(), strict=True))
@@ -358,11 +364,11 @@ class TestMaskedLm:
 
     def test_wrong_input(self, caplog):
         with pytest.raises(DataError, match=r"masked_lm needs a special token for mask.*\{mask: <mask>\}"):
-            part(MaskedLm).prepare(TEXTS, tokenizer(mask=None), None)
+            part(MaskedLm).rows.prepare(TEXTS, tokenizer(mask=None), None)
         with pytest.raises(DataError, match="rows of 2 tokens have no room"):
-            part(MaskedLm).prepare(TEXTS, tokenizer(), 2)
+            part(MaskedLm).rows.prepare(TEXTS, tokenizer(), 2)
         with pytest.raises(DataError, match="not one of 2 examples can be used: the text is empty, or all unknown"):
-            part(MaskedLm).prepare([{"text": ""}, {"text": "##"}], tokenizer(), None)
+            part(MaskedLm).rows.prepare([{"text": ""}, {"text": "##"}], tokenizer(), None)
         assert "2 of 2 examples left out" in caplog.text
         with pytest.raises(ValidationError, match=r"at most 1 together, got 1\.3"):
             part(MaskedLm, mask_share=0.8, random_share=0.5)
@@ -371,7 +377,7 @@ class TestMaskedLm:
 
     def test_baseline_is_of_ordinary_tokens(self):
         objective = part(MaskedLm)
-        items = objective.prepare([{"text": "aaab"}] * 50, tokenizer(), None)
+        items = objective.rows.prepare([{"text": "aaab"}] * 50, tokenizer(), None)
         found = objective.baseline(items, items)
         assert found is not None and found.accuracy == pytest.approx(0.75)
         size = tokenizer().vocab_size
@@ -381,5 +387,34 @@ class TestMaskedLm:
 
 def part_bound(kind: type[Objective], **options: object) -> Objective:
     objective = part(kind, **options)
-    objective.bind(tokenizer())
+    objective.rows.bind(tokenizer())
     return objective
+
+
+def members(kind: type) -> set[str]:
+    """The public methods, facts and attributes of a class, beside those of every part."""
+    declared = {name for base in kind.__mro__ for name in vars(base).get("__annotations__", {})}
+    set_up = {name for base in kind.__mro__ for name in _set_by(base)}
+    return {name for name in {*dir(kind), *declared, *set_up} if name[0] != "_" and not hasattr(Component, name)}
+
+
+def _set_by(kind: type) -> set[str]:
+    """The attributes that a constructor sets."""
+    own = vars(kind).get("__init__")
+    code = getattr(own, "__code__", None)
+    return set() if code is None or code.co_argcount < 2 else {name for name in code.co_names if name in SET_UP}
+
+
+SET_UP = {"config", "rows", "answers", "module", "tokens", "labels", "template", "maskable", "objective"}
+
+
+@pytest.mark.parametrize("name", REGISTRY.names("objective"))
+def test_an_objective_is_three_small_things(name):
+    kind = REGISTRY.get("objective", name)
+    for thing in (kind, kind.rows_type, kind.answers_type):
+        assert thing is None or len(members(thing)) <= 15, f"{thing.__name__}: {sorted(members(thing))}"
+
+
+def test_members_are_counted():
+    assert {"loss", "rows", "answers", "reads", "heads", "baseline"} <= members(CausalLm)
+    assert {"prepare", "collate", "fields", "tokens", "labels"} <= members(CausalLm.rows_type)

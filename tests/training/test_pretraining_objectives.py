@@ -17,7 +17,7 @@ from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.training.objective import Objective
 from tfkit.training.objective.replaced_token import ReplacedToken
-from tfkit.training.objective.rewriting import parted
+from tfkit.training.objective.rewriting import random_split
 
 TEXTS = [{"text": "the quick brown fox jumps over it. all is well! so it is"}, {"text": "a dog"}, {"text": "it ran"}]
 LAYER = {
@@ -54,47 +54,49 @@ def rng(seed: int) -> np.random.Generator:
 
 
 def test_parted_gives_every_sum() -> None:
-    found = {tuple(parted(4, 2, rng(seed)).tolist()) for seed in range(50)}
+    found = {tuple(random_split(4, 2, rng(seed)).tolist()) for seed in range(50)}
     assert found == {(1, 3), (2, 2), (3, 1)}
-    assert parted(5, 1, rng(0)).tolist() == [5] and parted(3, 3, rng(0)).tolist() == [1, 1, 1]
+    assert random_split(5, 1, rng(0)).tolist() == [5] and random_split(3, 3, rng(0)).tolist() == [1, 1, 1]
 
 
 class TestSpanCorruption:
     @pytest.mark.parametrize("probability", [0.15, 0.5])
     def test_source_and_target_together_are_the_text(self, probability: float) -> None:
         words, objective = letters(), part("span_corruption", probability=probability)
-        for item in objective.prepare(TEXTS, words, None):
+        for item in objective.rows.prepare(TEXTS, words, None):
             for seed in range(20):
-                source, target = (one.tolist() for one in objective.spoiled(item["text"], rng(seed)))
+                source, target = (one.tolist() for one in objective.rows.spoiled(item["text"], rng(seed)))
                 assert (source[-1], target[0], target[-1]) == tuple(
                     words.special_ids[r] for r in ("end", "start", "end")
                 )
                 spans: dict[int, list[int]] = {}
                 for id_ in target[1:-1]:
-                    if id_ in objective.sentinels:
+                    if id_ in objective.rows._sentinels:
                         last = spans.setdefault(id_, [])
                     else:
                         last.append(id_)
-                restored = [one for id_ in source[:-1] for one in (spans[id_] if id_ in objective.sentinels else [id_])]
+                restored = [
+                    one for id_ in source[:-1] for one in (spans[id_] if id_ in objective.rows._sentinels else [id_])
+                ]
                 assert restored == item["text"].tolist()
-                assert list(spans) == list(objective.sentinels[: len(spans)]) and spans[list(spans)[-1]] == []
-                assert (len(source), len(target) - 1) == tuple(objective.lengths([item])[0])
+                assert list(spans) == list(objective.rows._sentinels[: len(spans)]) and spans[list(spans)[-1]] == []
+                assert (len(source), len(target) - 1) == tuple(objective.rows.lengths([item])[0])
 
     def test_the_share_that_is_hidden(self) -> None:
         objective = part("span_corruption")
-        objective.bind(letters(sentinels=50))
-        _, target = objective.spoiled(np.arange(200, dtype=np.int32) % 20 + 60, rng(0))
+        objective.rows.bind(letters(sentinels=50))
+        _, target = objective.rows.spoiled(np.arange(200, dtype=np.int32) % 20 + 60, rng(0))
         assert len(target) - 2 - 11 == 30  # 15 % in 10 spans, and a sentinel more than those
 
     def test_long_texts_fit(self) -> None:
         objective = part("span_corruption", probability=0.6)
-        items = objective.prepare(TEXTS, letters(), 12)
-        assert objective.lengths(items).max() <= 12
+        items = objective.rows.prepare(TEXTS, letters(), 12)
+        assert objective.rows.lengths(items).max() <= 12
         assert sum(len(item["text"]) for item in items) >= len(TEXTS[0]["text"])
 
     def test_sentinels_are_needed(self) -> None:
         with pytest.raises(DataError, match=r"the tokenizer has 0 of them; say .*sentinels: 100"):
-            part("span_corruption").bind(letters(sentinels=0))
+            part("span_corruption").rows.bind(letters(sentinels=0))
 
 
 class TestDenoising:
@@ -102,22 +104,24 @@ class TestDenoising:
         words, objective = letters(), part("denoising")
         mask = words.special_ids["mask"]
         seen = 0
-        for item in objective.prepare(TEXTS, words, None):
+        for item in objective.rows.prepare(TEXTS, words, None):
             for seed in range(30):
-                source, target = objective.spoiled(item["text"], rng(seed))
+                source, target = objective.rows.spoiled(item["text"], rng(seed))
                 assert target.tolist()[1:-1] == item["text"].tolist()
-                assert len(source) <= objective.lengths([item])[0][0]
+                assert len(source) <= objective.rows.lengths([item])[0][0]
                 seen += int((source == mask).sum())
         assert seen > 60
 
     def test_about_the_share_is_hidden_and_sentences_move(self) -> None:
         words, plain = letters(), part("denoising", shuffle=False, probability=0.3)
-        item = plain.prepare([{"text": "abcdefghij " * 30}], words, None)[0]
-        kept = [sum(plain.spoiled(item["text"], rng(seed))[0] != words.special_ids["mask"]) - 2 for seed in range(20)]
+        item = plain.rows.prepare([{"text": "abcdefghij " * 30}], words, None)[0]
+        kept = [
+            sum(plain.rows.spoiled(item["text"], rng(seed))[0] != words.special_ids["mask"]) - 2 for seed in range(20)
+        ]
         assert 0.68 < np.mean(kept) / len(item["text"]) < 0.85
         mover = part("denoising", probability=0)
-        item = mover.prepare(TEXTS[:1], words, None)[0]
-        orders = {words.decode(mover.spoiled(item["text"], rng(seed))[0].tolist()) for seed in range(40)}
+        item = mover.rows.prepare(TEXTS[:1], words, None)[0]
+        orders = {words.decode(mover.rows.spoiled(item["text"], rng(seed))[0].tolist()) for seed in range(40)}
         assert len(orders) == 6 and " all is well!the quick brown fox jumps over it. so it is" in orders
 
 
@@ -128,22 +132,22 @@ class TestNextSentence:
     def test_pairs(self) -> None:
         words, objective = letters(), part("next_sentence")
         lines = [{"text": text} for text in ("ab", "cd", "ef", "gh")]
-        items = objective.prepare(lines, words, None)
+        items = objective.rows.prepare(lines, words, None)
         assert [words.decode(item["second"].tolist()) for item in items] == ["cd", "ef", "gh"]
         for item in items:
             assert item["other"].tolist() not in (item["first"].tolist(), item["second"].tolist())
-        batch = objective.collate(items, rng(3))
+        batch = objective.rows.collate(items, rng(3))
         assert batch["token_type_ids"][0].tolist() == [0, 0, 0, 0, 1, 1, 1]
-        assert {tuple(objective.collate(items, rng(seed))["follows"].tolist()) for seed in range(60)} >= {
+        assert {tuple(objective.rows.collate(items, rng(seed))["follows"].tolist()) for seed in range(60)} >= {
             (0, 0, 0), (1, 1, 1), (0, 1, 0),
         }  # fmt: skip
-        short = objective.prepare([{"text": "abcdefghi"}, {"text": "klmn"}, {"text": "opqrstu"}], words, 9)
-        assert objective.lengths(short).max() <= 9
+        short = objective.rows.prepare([{"text": "abcdefghi"}, {"text": "klmn"}, {"text": "opqrstu"}], words, 9)
+        assert objective.rows.lengths(short).max() <= 9
 
     def test_the_loss_is_the_sum_of_two(self) -> None:
         objective = part("next_sentence")
         net = model("masked_lm", heads=self.heads())
-        batch = objective.collate(objective.prepare(TEXTS, letters(), None), rng(0))
+        batch = objective.rows.collate(objective.rows.prepare(TEXTS, letters(), None), rng(0))
         out = net(
             input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], token_type_ids=batch["token_type_ids"]
         )
@@ -154,7 +158,7 @@ class TestNextSentence:
 
     def test_wrong_input(self) -> None:
         with pytest.raises(DataError, match="needs three texts"):
-            part("next_sentence").prepare(TEXTS[:2], letters(), None)
+            part("next_sentence").rows.prepare(TEXTS[:2], letters(), None)
         with pytest.raises(UsageError, match=r"has two classes, and model\.heads\.next_sentence 1"):
             part("next_sentence").attach(model("masked_lm", heads=self.heads(1)))
 
@@ -164,7 +168,7 @@ class TestReplacedToken:
         objective = part("replaced_token", generator=GENERATOR, weight=3.0)
         net = model("discriminator")
         objective.attach(net)
-        batch = objective.collate(objective.prepare(TEXTS, letters(), None), rng(0))
+        batch = objective.rows.collate(objective.rows.prepare(TEXTS, letters(), None), rng(0))
         generator: Any = objective.module
         guessed = generator(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
         logits = guessed.logits.flatten(0, 1)[batch["predicted"]]
@@ -211,8 +215,8 @@ class TestReplacedToken:
 
     def test_prediction(self) -> None:
         objective, net = part("replaced_token", generator=GENERATOR), model("discriminator")
-        objective.bind(letters())
-        said = objective.predict(net, [{"text": "abc"}, {"text": "a"}], letters())
+        objective.rows.bind(letters())
+        said = objective.answers.predict(net, [{"text": "abc"}, {"text": "a"}], letters())
         assert said[0]["tokens"] == ["<s>", "a", "b", "c", "</s>"] and len(said[1]["replaced"]) == 3
         assert all(0 < chance < 1 for one in said for chance in one["replaced"])
 
@@ -220,11 +224,11 @@ class TestReplacedToken:
 class TestMaskedLm:
     def test_whole_words_are_hidden_together(self) -> None:
         words, objective = letters(), part("masked_lm", whole_words=True, mask_share=1.0, random_share=0.0)
-        items = objective.prepare([{"text": "the quick brown fox"}], words, None)
+        items = objective.rows.prepare([{"text": "the quick brown fox"}], words, None)
         mask = words.special_ids["mask"]
         found = set()
         for seed in range(60):
-            row = objective.collate(items, rng(seed))["input_ids"][0].tolist()[1:-1]
+            row = objective.rows.collate(items, rng(seed))["input_ids"][0].tolist()[1:-1]
             hidden = "".join("_" if id_ == mask else words.token(id_) for id_ in row)
             found.add(hidden)
             pieces = [hidden[:3], hidden[3:9], hidden[9:15], hidden[15:]]  # a word begins with the space before it
@@ -248,8 +252,8 @@ class TestMaskedLm:
         options |= {"vocab_size": 90} if kind in ("bpe", "wordpiece") else {}
         words = REGISTRY.get("tokenizer", kind).Config.model_validate(options).build().fit(["the cat sat on a mat"] * 9)
         objective, net = part("masked_lm"), model("masked_lm", vocab_size=words.vocab_size, max_length=40)
-        objective.bind(words)
-        two, one = objective.predict(net, [{"text": "the <mask> sat <mask>"}, {"text": "<mask> cat"}], words)
+        objective.rows.bind(words)
+        two, one = objective.answers.predict(net, [{"text": "the <mask> sat <mask>"}, {"text": "<mask> cat"}], words)
         assert [len(fill) for fill in two["fills"]] == [5, 5] and len(one["fills"]) == 1
         for fill in two["fills"]:
             probabilities = [choice["probability"] for choice in fill]
@@ -257,10 +261,10 @@ class TestMaskedLm:
         first, second = (fill[0]["token"] for fill in two["fills"])
         assert two["filled"] == f"the {first} sat {second}"
         if kind == "word":  # the mask stands for the space before its word too
-            ids = objective._with_masks(1, "the <mask> sat", "<mask>", words).tolist()
+            ids = objective.answers._with_masks(1, "the <mask> sat", "<mask>", words).tolist()
             plain = words.encode("the cat sat")
             assert ids[1:-1] == [plain[0], words.special_ids["mask"], plain[2]]
         with pytest.raises(UsageError, match="write <mask> where a word is missing, got 'nothing'"):
-            objective.predict(net, [{"text": "nothing"}], words)
+            objective.answers.predict(net, [{"text": "nothing"}], words)
         with pytest.raises(UsageError, match="is longer than the 40 that this model reads"):
-            objective.predict(net, [{"text": "<mask> sat" * 40}], words)
+            objective.answers.predict(net, [{"text": "<mask> sat" * 40}], words)

@@ -64,7 +64,7 @@ def part(name: str, **options: Any) -> Objective:
 
 
 def batch_of(objective: Objective, examples: Any, longest: int | None = None) -> dict[str, torch.Tensor]:
-    return objective.collate(objective.prepare(examples, letters(), longest), np.random.default_rng(0))
+    return objective.rows.collate(objective.rows.prepare(examples, letters(), longest), np.random.default_rng(0))
 
 
 def test_labels_are_in_the_order_of_their_names_and_numbers_of_their_size() -> None:
@@ -76,7 +76,7 @@ class TestClassification:
     def test_loss_is_the_cross_entropy_of_the_labels(self) -> None:
         objective, net = part("classification"), model({"type": "classifier", "num_classes": 3})
         batch = batch_of(objective, LABELLED)
-        assert objective.labels == ("against", "for", "neither")
+        assert objective.rows.labels == ("against", "for", "neither")
         assert batch["labels"].tolist() == [1, 0, 2]
         loss = objective.loss(net, batch, training=False)
         logits = net(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
@@ -95,26 +95,26 @@ class TestClassification:
         start, end, separator = (words.special_ids[role] for role in ("start", "end", "separator"))
         assert batch["input_ids"][0].tolist()[:6] == [start, *words.encode("ab"), separator, *words.encode("c"), end]
         assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]]
-        cut = objective.prepare(pair, words, 6)
+        cut = objective.rows.prepare(pair, words, 6)
         assert [len(item["text"]) for item in cut] == [6, 6]
         assert [len(part) for part in cut_pair(np.arange(9), np.arange(3), 6)] == [3, 3]
         assert [len(part) for part in cut_pair(np.arange(9), np.arange(2), 6)] == [4, 2]
 
     def test_prediction(self) -> None:
         objective, net = part("classification"), model({"type": "classifier", "num_classes": 3}, max_length=8)
-        objective.prepare(LABELLED, letters(), None)
-        long, short, empty = objective.predict(
+        objective.rows.prepare(LABELLED, letters(), None)
+        long, short, empty = objective.answers.predict(
             net, [{"text": "a very long text"}, {"text": "bad"}, {"text": ""}], letters()
         )
         assert list(short) == ["text", "label", "probability", "labels"]
         assert sum(short["labels"].values()) == pytest.approx(1)
         assert list(short["labels"].values()) == sorted(short["labels"].values(), reverse=True)
         assert short["label"] == next(iter(short["labels"])) and long["labels"].keys() == empty["labels"].keys()
-        alone = objective.predict(net, [{"text": "bad"}], letters())[0]
+        alone = objective.answers.predict(net, [{"text": "bad"}], letters())[0]
         assert alone["probability"] == pytest.approx(short["probability"], abs=1e-6)
         nameless = part("classification")
-        nameless.bind(letters())
-        assert set(nameless.predict(net, [{"text": "bad"}], letters())[0]["labels"]) == {"0", "1", "2"}
+        nameless.rows.bind(letters())
+        assert set(nameless.answers.predict(net, [{"text": "bad"}], letters())[0]["labels"]) == {"0", "1", "2"}
 
     def test_a_head_by_name_and_a_causal_model(self) -> None:
         heads = {"kind": {"type": "classifier", "num_classes": 3, "pool": "last"}}
@@ -128,23 +128,23 @@ class TestClassification:
 
     def test_wrong_input(self, caplog: pytest.LogCaptureFixture) -> None:
         objective = part("classification")
-        objective.prepare([*LABELLED, {"text": " ", "label": "for"}], letters(), 6)
+        objective.rows.prepare([*LABELLED, {"text": " ", "label": "for"}], letters(), 6)
         assert "1 of 4 examples left out: the text is empty" in caplog.text
         assert "2 of 4 texts are cut to 6 tokens" in caplog.text
-        assert len(objective.prepare([LABELLED[0], {"text": "a", "label": "new"}], letters(), None)) == 1
+        assert len(objective.rows.prepare([LABELLED[0], {"text": "a", "label": "new"}], letters(), None)) == 1
         assert "1 of 2 examples left out: the training corpus has no 'new'" in caplog.text
         with pytest.raises(DataError, match="not one of 1 example can be used: the training corpus has no 'new'"):
-            objective.prepare([{"text": "a", "label": "new"}], letters(), None)
+            objective.rows.prepare([{"text": "a", "label": "new"}], letters(), None)
         with pytest.raises(DataError, match="example 1: classification reads text and label; it has text"):
-            part("classification").prepare([{"text": "a"}], letters(), None)
+            part("classification").rows.prepare([{"text": "a"}], letters(), None)
         with pytest.raises(UsageError, match="the head has 2 classes and the training corpus 3 labels"):
             objective.attach(model({"type": "classifier", "num_classes": 2}))
         with pytest.raises(DataError, match="have no room for a text"):
-            objective.prepare(LABELLED, letters(), 3)
+            objective.rows.prepare(LABELLED, letters(), 3)
 
     def test_baseline(self) -> None:
         objective = part("classification")
-        items = objective.prepare([*LABELLED, LABELLED[0]], letters(), None)
+        items = objective.rows.prepare([*LABELLED, LABELLED[0]], letters(), None)
         found = objective.baseline(items, items)
         assert found is not None and found.name == "most frequent label" and found.accuracy == 0.5
 
@@ -153,7 +153,7 @@ class TestTokenClassification:
     def test_the_loss_is_of_the_first_token_of_each_word(self) -> None:
         objective, net = part("token_classification"), model({"type": "token_classifier", "num_classes": 3})
         batch = batch_of(objective, TAGGED)
-        assert objective.labels == ("D", "N", "V") and batch["labels"].tolist() == [0, 1, 2, 0, 1]
+        assert objective.rows.labels == ("D", "N", "V") and batch["labels"].tolist() == [0, 1, 2, 0, 1]
         width = batch["input_ids"].shape[1]
         # start, then the letters: a word begins after each space
         assert batch["predicted"].tolist() == [1, 5, 9, width + 1, width + 3]
@@ -178,28 +178,28 @@ class TestTokenClassification:
 
     def test_prediction_keeps_every_word(self) -> None:
         objective, net = part("token_classification"), model({"type": "token_classifier", "num_classes": 3})
-        objective.prepare(TAGGED, letters(), None)
+        objective.rows.prepare(TAGGED, letters(), None)
         short = build_like(net, max_length=8)
         for one in (net, short):
-            long, empty = objective.predict(one, [{"text": "the cat sat on  a mat"}, {"text": ""}], letters())
+            long, empty = objective.answers.predict(one, [{"text": "the cat sat on  a mat"}, {"text": ""}], letters())
             assert long["words"] == ["the", "cat", "sat", "on", "a", "mat"] and len(long["tags"]) == 6
             assert set(long["tags"]) <= {"D", "N", "V"} and min(long["probabilities"]) > 0
-            assert objective.answer(long) == " ".join(long["tags"]) and empty["words"] == empty["tags"] == []
-        alone = objective.predict(net, [{"text": "a dog"}], letters())[0]
-        beside = objective.predict(net, [{"text": "the cat sat on a mat"}, {"text": "a dog"}], letters())[1]
+            assert objective.answers.text(long) == " ".join(long["tags"]) and empty["words"] == empty["tags"] == []
+        alone = objective.answers.predict(net, [{"text": "a dog"}], letters())[0]
+        beside = objective.answers.predict(net, [{"text": "the cat sat on a mat"}, {"text": "a dog"}], letters())[1]
         assert alone["tags"] == beside["tags"]
         assert alone["probabilities"] == pytest.approx(beside["probabilities"], abs=1e-6)
 
     def test_wrong_input(self, caplog: pytest.LogCaptureFixture) -> None:
         objective = part("token_classification")
         with pytest.raises(DataError, match="example 1: 1 tags for 2 words"):
-            part("token_classification").prepare([{"text": "a b", "tags": "X"}], letters(), None)
-        objective.prepare(TAGGED, letters(), None)
-        items = objective.prepare([{"text": "the cat ran", "tags": "D X V"}], letters(), None)
+            part("token_classification").rows.prepare([{"text": "a b", "tags": "X"}], letters(), None)
+        objective.rows.prepare(TAGGED, letters(), None)
+        items = objective.rows.prepare([{"text": "the cat ran", "tags": "D X V"}], letters(), None)
         assert items[0]["tags"].tolist() == [0, 2] and np.flatnonzero(items[0]["firsts"]).tolist() == [1, 9]
         assert "1 of 3 tags left out: the training corpus has no 'X'" in caplog.text
         with pytest.raises(DataError, match="or have no tag of the training corpus"):
-            objective.prepare([{"text": "a", "tags": "X"}], letters(), None)
+            objective.rows.prepare([{"text": "a", "tags": "X"}], letters(), None)
 
 
 def build_like(net: Model, **keys: Any) -> Model:
@@ -228,10 +228,10 @@ class TestSpan:
 
     def test_prediction_is_a_piece_of_the_context(self) -> None:
         objective = part("span", longest_answer=4)
-        objective.bind(letters())
+        objective.rows.bind(letters())
         for longest in (None, 16):
             net = model("span", **({} if longest is None else {"max_length": longest}))
-            for example, said in zip(QUESTIONS, objective.predict(net, QUESTIONS, letters()), strict=True):
+            for example, said in zip(QUESTIONS, objective.answers.predict(net, QUESTIONS, letters()), strict=True):
                 assert said["answer"] == example["context"][said["begin"] : said["end"]]
                 assert len(said["answer"]) <= 4 and 0 < said["probability"] <= 1
 
@@ -250,13 +250,13 @@ class TestSpan:
         objective = part("span")
         context = "x" * 30 + "yes" + "x" * 9
         examples = [{"question": "w", "context": context, "answer": "yes"}]
-        items = objective.prepare(examples, letters(), 18)
+        items = objective.rows.prepare(examples, letters(), 18)
         assert items and all(len(item["text"]) <= 18 for item in items)
         assert all(item["answer"].sum() == 3 for item in items)
         with pytest.raises(DataError, match=r"not one of 1 example .* does not stand in the context"):
-            objective.prepare([{**examples[0], "answer": "no"}], letters(), 18)
+            objective.rows.prepare([{**examples[0], "answer": "no"}], letters(), 18)
         with pytest.raises(DataError, match="a question of 20 tokens leaves no room"):
-            objective.prepare([{**examples[0], "question": "q" * 20}], letters(), 18)
+            objective.rows.prepare([{**examples[0], "question": "q" * 20}], letters(), 18)
 
 
 class TestRegression:
@@ -266,11 +266,11 @@ class TestRegression:
         values = net(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         loss = objective.loss(net, batch, training=False)
         assert loss.total.item() == pytest.approx(((values[0] - 1.5) ** 2 + (values[1] + 2) ** 2).item(), rel=1e-5)
-        said = objective.predict(net, [{"text": "ab"}], letters())
+        said = objective.answers.predict(net, [{"text": "ab"}], letters())
         assert said[0]["value"] == pytest.approx(values[0].item(), abs=1e-5)
-        assert float(objective.answer(said[0])) == said[0]["value"]
+        assert float(objective.answers.text(said[0])) == said[0]["value"]
 
     @pytest.mark.parametrize("label", ["many", "nan", "inf", ""])
     def test_what_is_no_number_is_refused(self, label: str) -> None:
         with pytest.raises(DataError, match=f"example 1: the label is '{label}'; regression learns numbers"):
-            part("regression").prepare([{"text": "a", "label": label}], letters(), None)
+            part("regression").rows.prepare([{"text": "a", "label": label}], letters(), None)

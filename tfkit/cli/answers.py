@@ -23,7 +23,7 @@ Form = Literal["best", "all", "stream", "jsonl"]
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnswerPrinter:
     """How a run answers: what is asked of it, and in what form it is printed.
 
     `best` is one text for each prompt, `all` every candidate, `stream` the best in pieces, `jsonl` every candidate as

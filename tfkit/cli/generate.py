@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfkit.cli.answers import Answers, Form
+from tfkit.cli.answers import AnswerPrinter, Form
 from tfkit.cli.options import DEVICE, ReadOptions, sets_run
 from tfkit.cli.shorthands import Shorthands, takes_generation_options
 from tfkit.cli.terminal import is_terminal, standard_input
@@ -51,7 +51,7 @@ def command(
     form = _form(stream, jsonl, shorthands)
     loaded = reading.run(run, device, shorthands.quantize)
     asked = _asked(loaded, shorthands, reading.sets)
-    answers = Answers(loaded, asked, form, lines=not texts and not on_terminal())
+    answers = AnswerPrinter(loaded, asked, form, lines=not texts and not on_terminal())
     if texts:
         answers.give(texts)
     elif not answers.lines:
@@ -95,7 +95,7 @@ def _asked(run: Run, shorthands: Shorthands, sets: tuple[str, ...]) -> dict[str,
     return asked
 
 
-def _answer_lines(answers: Answers, together: int) -> None:
+def _answer_lines(answers: AnswerPrinter, together: int) -> None:
     """Answer standard input, so many lines at a time; one by one where somebody types or reads along."""
     one_by_one = is_terminal(sys.stdin) or answers.form == "stream"
     before = 0

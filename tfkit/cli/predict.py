@@ -28,8 +28,10 @@ def command(run: str, texts: tuple[str, ...], as_json: bool, device: str, readin
     Prints one line for each TEXT; without TEXT, for each line of standard input. A tab stands between two texts that
     are read together: a question and its context.
     """
+    from tfkit.training.objective.answers import text_fields
+
     loaded = reading.run(run, device)
-    fields = [field for field in loaded.predictor.fields if field != loaded.predictor.reference]
+    fields = text_fields(loaded.predictor)
     given = [list(texts)] if texts else batches(lines(standard_input()), 1 if is_terminal(sys.stdin) else TOGETHER)
     for together in given:
         for prediction in loaded.predict([_fields(text, fields) for text in together]):

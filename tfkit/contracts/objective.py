@@ -30,24 +30,26 @@ class ObjectiveTrial:
     def __init__(self, case: Case) -> None:
         self.objective: Objective = case.config.build()
         self.tokenizer = letters()
-        self.fields: tuple[str, ...] = tuple(self.objective.fields)
+        self.fields: tuple[str, ...] = tuple(self.objective.rows.fields)
         self.examples = [self._example(number) for number in range(EXAMPLES)]
 
     def _example(self, number: int) -> dict[str, str]:
         """A text in every field; as many tags as words, and a label that is a word."""
         line = LINES[number]
         texts = {"target": LINES[-1 - number], "label": NOUNS[number % 2], "tags": " ".join("X" for _ in line.split())}
-        own = {field: found[number % len(found)] for field, found in self.objective.sample_texts.items()}
+        answers = self.objective.answers
+        samples = {} if answers is None else answers.sample_texts
+        own = {field: found[number % len(found)] for field, found in samples.items()}
         # texts of different length, so that there is padding
         return {field: (texts | own).get(field, line[: 8 + 3 * number]) for field in self.fields}
 
     def items(self) -> list[Item]:
         """The examples as token ids."""
-        return self.objective.prepare(self.examples, self.tokenizer, MAX_LENGTH)
+        return self.objective.rows.prepare(self.examples, self.tokenizer, MAX_LENGTH)
 
     def batch(self, items: Sequence[Item], seed: int = 0) -> Batch:
         """A batch, whatever is random in it drawn from the seed."""
-        return self.objective.collate(items, np.random.default_rng(seed))
+        return self.objective.rows.collate(items, np.random.default_rng(seed))
 
     def model(self) -> Model:
         """A model that it can train."""
@@ -63,7 +65,7 @@ def check_says_what_it_reads(case: Case) -> None:
     """`reads`, `fields` and `heads` of the class."""
     part: Any = case.part
     expect(part.reads in TOPOLOGY, f"it says reads = {part.reads!r}; say one of {', '.join(TOPOLOGY)}")
-    expect(part.fields, 'it says no fields of a corpus; say  fields = ("text",)  or the like')
+    expect(part.rows_type.fields, "it says no fields of a corpus; say  rows_type = TextRows, or rows of your own")
     expect(part.heads, "it says no heads whose loss it can take")
 
 
@@ -84,7 +86,7 @@ def check_items(case: Case) -> None:
                 inside or (kind == "f" and np.isfinite(ids).all()),
                 f"'{name}' of an item holds what are no ids of a vocabulary of {size}: {list(ids)[:8]}",
             )
-    lengths = np.asarray(trial.objective.lengths(items))
+    lengths = np.asarray(trial.objective.rows.lengths(items))
     expect(len(lengths) == len(items), f"lengths gives {len(lengths)} numbers for {len(items)} items")
     longest = int(lengths.max())
     expect(lengths.min() >= 1 and longest <= MAX_LENGTH, f"an item of {longest} places, the model reads {MAX_LENGTH}")
@@ -185,9 +187,9 @@ def check_packed_loss(case: Case) -> None:
     """Two items a row; options under which nothing can be packed say so with a UsageError."""
     trial = ObjectiveTrial(case)
     items = trial.items()
-    length = int(np.asarray(trial.objective.lengths(items)).sum())
+    length = int(np.asarray(trial.objective.rows.lengths(items)).sum())
     try:
-        batch = trial.objective.collate_packed([items], length, np.random.default_rng(0))
+        batch = trial.objective.rows.collate_packed([items], length, np.random.default_rng(0))
     except UsageError:
         return
     if _same(trial.batch(items, seed=1), trial.batch(items, seed=2)):
@@ -203,13 +205,13 @@ def check_unusable(case: Case) -> None:
     without = {field: text for field, text in trial.examples[0].items() if field != trial.fields[-1]}
     empty = dict.fromkeys(trial.fields, "")
     faults: dict[str, Callable[[], object]] = {
-        f"an example without '{trial.fields[-1]}'": lambda: trial.objective.prepare(
+        f"an example without '{trial.fields[-1]}'": lambda: trial.objective.rows.prepare(
             [without], trial.tokenizer, MAX_LENGTH
         ),
-        "examples that are all empty": lambda: trial.objective.prepare([empty], trial.tokenizer, MAX_LENGTH),
+        "examples that are all empty": lambda: trial.objective.rows.prepare([empty], trial.tokenizer, MAX_LENGTH),
     }
-    for role in trial.objective.required:
-        faults[f"a tokenizer without the special token for {role}"] = lambda role=role: trial.objective.bind(  # type: ignore[misc]
+    for role in trial.objective.rows.required:
+        faults[f"a tokenizer without the special token for {role}"] = lambda role=role: trial.objective.rows.bind(  # type: ignore[misc]
             letters(**{role: None})
         )
     for what, use in faults.items():

@@ -30,6 +30,7 @@ OF_SECTIONS: dict[str, str] = {
     "words": "answers in words, to be compared with a reference",
     "tags": "answers with a tag for each word",
     "numbers": "answers with numbers, or with labels that may be numbers",
+    "own_model": "trains a model of its own beside the recipe's",
     "draws": "draws tokens at random",
 }
 CAPABILITIES = OF_LAYERS | OF_SECTIONS

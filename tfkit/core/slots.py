@@ -264,6 +264,26 @@ class ModelFacts(Component):
     joined_by_cross_attention: ClassVar[bool] = True
 
 
+class RowsFacts:
+    """Facts of what an objective makes of texts."""
+
+    fields: ClassVar[tuple[str, ...]] = ()  # what it reads of a corpus
+    tokenized: ClassVar[tuple[str, ...] | None] = None  # the fields that become tokens, where not all of them do
+    required: ClassVar[tuple[str, ...]] = ()  # the special tokens it cannot do without
+    labelled: ClassVar[bool] = False  # whether it learns the labels of the training corpus
+
+
+class AnswersFacts:
+    """Facts of what a model that was trained for an objective answers."""
+
+    reference: ClassVar[str | None] = None  # the field that holds the right answer
+    predicts: ClassVar[bool] = True  # whether `predict` answers; where not, the model generates a text
+    # what a run is judged by unless the recipe says it; None: perplexity, where the loss is a likelihood
+    metrics: ClassVar[tuple[str, ...] | None] = None
+    # texts of fields for the contract tests, where sentences would not do
+    sample_texts: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+
 class ObjectiveFacts(Component):
     """Facts of objectives."""
 
@@ -274,25 +294,13 @@ class ObjectiveFacts(Component):
             """The name of the head among `heads:` that it trains; None: the model's own head."""
             return None
 
+    rows_type: ClassVar[type[RowsFacts]] = RowsFacts  # what becomes of texts
+    answers_type: ClassVar[type[AnswersFacts] | None] = None  # what a trained model answers, where it answers anything
     reads: ClassVar[Direction | None] = None  # the direction of attention it needs
-    fields: ClassVar[tuple[str, ...]] = ()  # what it reads of a corpus
-    heads: ClassVar[tuple[str, ...]] = ("language_model", "masked_lm")  # the heads whose loss it can take
-    gives: ClassVar[frozenset[str]] = frozenset()  # the inputs it calls a model with, besides ids and positions
-    required: ClassVar[tuple[str, ...]] = ()  # the special tokens it cannot do without
     also: ClassVar[frozenset[Direction]] = frozenset()  # other directions of attention that it can train
+    heads: ClassVar[tuple[str, ...]] = ("language_model", "masked_lm")  # the heads whose loss it can take
     beside: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # heads of `heads:` that it trains too, with their types
-    tokenized: ClassVar[tuple[str, ...] | None] = None  # the fields that become tokens, where not all of them do
-    labelled: ClassVar[bool] = False  # whether it learns the labels of the training corpus
-    predicts: ClassVar[bool] = False  # whether it says something of a text, with `predict`
-    writes: ClassVar[str | None] = None  # the field whose every character its loss is about
-    reference: ClassVar[str | None] = None  # the field that holds what the model should have said
-    # what its answers are where it has a `reference`: words, and tags or numbers among them
-    answers: ClassVar[frozenset[str]] = frozenset({"words"})
-    owns_model: ClassVar[bool] = False  # whether it trains a `module` of its own too
-    likelihood: ClassVar[bool] = True  # whether its loss is -log p of what it predicts
-    metrics: ClassVar[tuple[str, ...]] = ("perplexity",)  # what a run is judged by where the recipe says nothing
-    # texts of fields for the contract tests, where sentences would not do
-    sample_texts: ClassVar[Mapping[str, Sequence[str]]] = {}
+    gives: ClassVar[frozenset[str]] = frozenset()  # the inputs it calls a model with, besides ids and positions
 
 
 class TokenizerFacts(Component):

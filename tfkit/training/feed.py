@@ -33,7 +33,7 @@ class Feed:
         self.seed = seed
         self.device = device
         self.purpose = purpose
-        self.lengths = objective.lengths(items)
+        self.lengths = objective.rows.lengths(items)
 
     def plan(self, epoch: int) -> list[Any]:
         """The batches of an epoch: of each, the indices of its items, by rows when packed."""
@@ -50,9 +50,9 @@ class Feed:
         rng = np.random.default_rng([self.seed, self.purpose, epoch, batch])
         if self.config.pack:
             rows = [[self.items[index] for index in row] for row in indices]
-            made = self.objective.collate_packed(rows, self.config.length or 0, rng)
+            made = self.objective.rows.collate_packed(rows, self.config.length or 0, rng)
         else:
-            made = self.objective.collate([self.items[index] for index in indices], rng)
+            made = self.objective.rows.collate([self.items[index] for index in indices], rng)
         if self.device.type == "cuda":  # whose copies overlap with computing where memory is pinned
             return {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in made.items()}
         return {name: tensor.to(self.device) for name, tensor in made.items()}

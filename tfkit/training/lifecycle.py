@@ -103,7 +103,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
         write_json(new / ENVIRONMENT, known)
         _describe(new, task)
         task.tokenizer.save(new / TOKENIZER)
-        save_labels(new, task.objective.labels)
+        save_labels(new, task.objective.rows.labels)
         Checkpoints(new / CHECKPOINTS).save(task.model, trainer.optimizer, trainer.progress, task.objective.module)
         record.begin(new)
     reporter.open(claim.folder / LOG)

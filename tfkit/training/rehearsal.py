@@ -48,7 +48,7 @@ def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
     if metric.package is not None and importlib.util.find_spec(metric.package) is None:
         raise UsageError(f'{metric.part_name} needs the package {metric.package}: pip install "tfkit[train]"')
     if metric.reads == "text":
-        for split in dict.fromkeys([measured, train] if train.objective.labels else [measured]):
+        for split in dict.fromkeys([measured, train] if train.objective.rows.labels else [measured]):
             split.check_references(metric)
 
 

@@ -22,6 +22,7 @@ from tfkit.training.device import check_memory, choose_device, describe
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.initial import fill_vectors, freeze, start_from
 from tfkit.training.objective import Objective
+from tfkit.training.objective.labels import learn
 from tfkit.training.progress import Reporter
 from tfkit.training.rehearsal import rehearse
 from tfkit.training.splits import Split, learned_from
@@ -111,15 +112,15 @@ def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> 
 
 def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> Tokenizer:
     """The tokenizer, learned from every field that the objective reads."""
-    examples = split.examples
+    examples, rows = split.examples, objective.rows
     there = examples[0].keys() if examples else ()
-    missing = [field for field in objective.fields if field not in there]
+    missing = [field for field in rows.fields if field not in there]
     if missing:
         raise DataError(
-            f"{split.corpus.name()}: {objective.part_name} reads {' and '.join(objective.fields)}, and the examples "
+            f"{split.corpus.name()}: {objective.part_name} reads {' and '.join(rows.fields)}, and the examples "
             f"have {' and '.join(there) or 'nothing'}"
         )
-    fields = objective.fields if objective.tokenized is None else objective.tokenized
+    fields = rows.fields if rows.tokenized is None else rows.tokenized
     try:
         tokenizer: Tokenizer = data.tokenizer.build().fit(_texts(examples, fields))
     except DataError as error:
@@ -134,11 +135,11 @@ def _texts(examples: Sequence[Mapping[str, str]], fields: Sequence[str]) -> Iter
 
 def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: tuple[str, ...]) -> Recipe:
     """The recipe with the number of labels; the objective knows them from here on."""
-    objective.labels = labels
-    objective.learn(split.examples)
-    if recipe.unknown_labels and not objective.labels:
+    objective.rows.labels = labels
+    learn(objective.rows, split.examples)
+    if recipe.unknown_labels and not objective.rows.labels:
         raise DataError(f"{split.corpus.name()}: no example has a label, so {objective.part_name} has no classes")
-    return recipe.labelled(len(objective.labels))
+    return recipe.labelled(len(objective.rows.labels))
 
 
 def _check_classes(blueprint: Blueprint, objective: Objective, split: Split) -> None:

@@ -44,7 +44,7 @@ class Split:
     def items(self, tokenizer: Tokenizer, longest: int | None, batch: Batch) -> list[Item]:
         """The examples as items that fit in a batch; raises DataError."""
         with self.located():
-            items = self.objective.prepare(self.examples, tokenizer, longest)
+            items = self.objective.rows.prepare(self.examples, tokenizer, longest)
             if batch.tokens is not None and not batch.pack:
                 self._check_fit(items, tokenizer, longest, batch.tokens)
         return items
@@ -63,22 +63,22 @@ class Split:
     def _size_of(self, example: Example, tokenizer: Tokenizer, longest: int | None) -> int:
         """The tokens of the largest item that an example becomes by itself; 0 where it becomes none."""
         try:
-            return self._size(self.objective.prepare([example], tokenizer, longest))
+            return self._size(self.objective.rows.prepare([example], tokenizer, longest))
         except DataError:
             return 0
 
     def _size(self, items: list[Item]) -> int:
         """The tokens of the largest item."""
-        return int(np.asarray(self.objective.lengths(items)).max())
+        return int(np.asarray(self.objective.rows.lengths(items)).max())
 
     def check_classes(self, head: HeadFacts.Config | None, path: str) -> None:
         """Raise DataError where the examples have more labels than a head has classes."""
         classes = None if head is None else head.classes()
-        if not isinstance(classes, int) or classes >= len(self.objective.labels):
+        if not isinstance(classes, int) or classes >= len(self.objective.rows.labels):
             return
         seen: set[str] = set()
         for number, example in enumerate(self.examples, 1):
-            for label in self.objective.labels_in(example):
+            for label in self.objective.rows.labels_in(example):
                 seen.add(label)
                 if len(seen) > classes:
                     text = f"'{label}' is one label more than the {classes} classes of {path}"
@@ -87,9 +87,12 @@ class Split:
 
     def check_references(self, metric: Metric) -> None:
         """Raise DataError for an example whose reference the metric cannot compare anything with."""
+        answers = self.objective.answers
+        if answers is None:
+            return
         for number, example in enumerate(self.examples, 1):
             try:
-                metric.check_reference(self.objective.wanted(example))
+                metric.check_reference(answers.wanted(example))
             except UsageError as error:
                 with self.located():
                     raise ExampleError(number, str(error)) from None

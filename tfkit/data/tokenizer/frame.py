@@ -18,6 +18,11 @@ class Frame:
     after: tuple[int, ...] = ()
     between: tuple[int, ...] = ()
 
+    @property
+    def around(self) -> int:
+        """The number of special tokens around a text."""
+        return len(self.before) + len(self.after)
+
     @classmethod
     def of_roles(cls, special: Mapping[str, int]) -> Frame:
         """Start, end, and the separator (else the end), as far as there are such tokens."""

@@ -23,7 +23,7 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
     tokenizer = run.tokenizer
     data = without_roles(tokenizer.to_json())
     if data["post_processor"] is None and run.recipe.objective is not None:
-        data["post_processor"] = _template(run.objective.prompt([TEXT]), tokenizer)
+        data["post_processor"] = _template(run.objective.rows.prompt([TEXT]), tokenizer)
     write_json(folder / FILE, data)
     names = _names(tokenizer, run.blueprint.decoder is not None)
     said = read_optional(kept / TOKENIZER_CONFIG)

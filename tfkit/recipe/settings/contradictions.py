@@ -87,7 +87,7 @@ class Contradictions:
         name = None if objective is None else objective.trained_head()
         trains = "head" if name is None else f"heads.{name}"
         for node in asked:
-            if objective is None or not objective.part.labelled:
+            if objective is None or not objective.part.rows_type.labelled:
                 why = "there is no objective" if objective is None else f"'{objective.part.part_name}' has none"
                 self.faults.add(
                     node, f"labels are those that an objective learns from the corpus, and {why}; say a number"
@@ -135,7 +135,7 @@ class Contradictions:
 
     def check_corpora(self, corpora: Mapping[str, Config], objective: ObjectiveFacts.Config) -> None:
         """An objective finds the fields that it needs in every corpus."""
-        wanted = set(objective.part.fields)
+        wanted = set(objective.part.rows_type.fields)
         for split, corpus in corpora.items():
             fields = set(corpus.build().fields)
             if not wanted <= fields:

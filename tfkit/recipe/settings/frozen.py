@@ -27,7 +27,7 @@ def freeze_problems(
     for place, beginning in enumerate(beginnings):
         if not named(beginning, parameters):
             yield Problem("", *unknown(beginning, parameters), at=f"train.freeze[{place}]")
-    if objective is not None and objective.part.owns_model:
+    if objective is not None and "own_model" in objective.part.capabilities:
         return
     frozen = {id(parameter) for beginning in beginnings for parameter in named(beginning, parameters)}
     trained = [

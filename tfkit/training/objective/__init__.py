@@ -15,7 +15,8 @@
 | regression | a text, or two, has a number |
 """
 
-from tfkit.training.objective.base import Batch, Item, Loss, Objective, Prediction
+from tfkit.training.objective.answers import Answers, Prediction
+from tfkit.training.objective.base import Loss, Objective
 from tfkit.training.objective.causal_lm import CausalLm
 from tfkit.training.objective.classification import Classification
 from tfkit.training.objective.denoising import Denoising
@@ -25,12 +26,14 @@ from tfkit.training.objective.reading import Reading
 from tfkit.training.objective.regression import Regression
 from tfkit.training.objective.replaced_token import ReplacedToken
 from tfkit.training.objective.rewriting import Rewriting
+from tfkit.training.objective.rows import Batch, Item, Rows, TextRows
 from tfkit.training.objective.seq2seq import Seq2Seq
 from tfkit.training.objective.span import SpanObjective
 from tfkit.training.objective.span_corruption import SpanCorruption
 from tfkit.training.objective.token_classification import TokenClassification
 
 __all__ = [
+    "Answers",
     "Batch",
     "CausalLm",
     "Classification",
@@ -45,8 +48,10 @@ __all__ = [
     "Regression",
     "ReplacedToken",
     "Rewriting",
+    "Rows",
     "Seq2Seq",
     "SpanCorruption",
     "SpanObjective",
+    "TextRows",
     "TokenClassification",
 ]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from tfkit.core.component import Problem
@@ -15,31 +13,80 @@ from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids, ngram_baseline
-from tfkit.training.objective.base import (
-    Batch,
-    Example,
-    Item,
-    Loss,
-    Objective,
-    finished,
-    logger,
-    next_tokens,
-    packed_places,
-    padded,
-    token_loss,
-    wrapped,
-)
+from tfkit.training.objective.base import Loss, Objective, finished, token_loss
+from tfkit.training.objective.rows import Batch, Example, Item, TextRows, logger, wrapped
+
+
+class CausalRows(TextRows):
+    """The texts as one stream, cut into blocks; or each text as a row of its own."""
+
+    config: CausalLm.Config
+
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        """Items `text`, one token longer than their row: blocks of the stream, or each text between start and end."""
+        self.bind(tokenizer)
+        texts = self._encoded(examples, "text", tokenizer)
+        full = [text for text in texts if len(text)]
+        self._left_out(len(texts) - len(full), len(texts), "the text is empty")
+        if not self.config.join:
+            return self._rows(full, max_length)
+        stream = self._stream(full)
+        items: list[Item] = [{"text": block} for block in blocks(stream, self._block(max_length))]
+        return self._usable(items, len(texts), f"a next token needs a stream of two tokens or more, got {len(stream)}")
+
+    def _block(self, max_length: int | None) -> int:
+        if self.config.block is None and max_length is None:
+            raise UsageError(
+                "causal_lm joins the texts and cuts them into blocks; say objective.block, the tokens of a row"
+            )
+        if self.config.block is not None and max_length is not None and self.config.block > max_length:
+            raise UsageError(
+                f"objective.block is {self.config.block}, and the model or data.batch.length allows {max_length} tokens"
+            )
+        return self.config.block or max_length or 0
+
+    def _stream(self, texts: list[Ids]) -> Ids:
+        """The texts as one, the end token between them."""
+        end = self.tokens.special.get("end")
+        if end is None and len(texts) > 1:
+            logger.warning(
+                "causal_lm: the tokenizer has no end token, so nothing shows where one text ends and the next begins"
+            )
+        pieces = [wrapped(text, end=end) for text in texts[:-1]] + texts[-1:]
+        return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32)
+
+    def _rows(self, texts: list[Ids], max_length: int | None) -> list[Item]:
+        rows = [self.tokens.framed(text) for text in texts]
+        fitting: list[Item] = [
+            {"text": row} for row in rows if len(row) >= 2 and (max_length is None or len(row) <= max_length + 1)
+        ]
+        why = f"shorter than 2 tokens or longer than {max_length} (join: true would cut them)"
+        self._left_out(len(rows) - len(fitting), len(rows), why)
+        return self._usable(fitting, len(rows), why)
+
+    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
+        """As in TextRows; blocks are full already, and raise UsageError."""
+        if self.config.join:
+            raise UsageError(
+                "blocks of joined texts are full already and cannot be packed; say join: false or pack: false"
+            )
+        return super().collate_packed(rows, length, rng)
+
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """A beginning to continue. Nothing at all begins where a text begins: after start, or the end of another."""
+        first = self.tokens.special.get("start" if not self.config.join else "end")
+        return list(ids) if first is None or (self.config.join and ids) else [first, *ids]
 
 
 @register("objective", "causal_lm")
 class CausalLm(Objective):
     """Loss = -sum log p(token_t | token_<t) (Bengio et al. 2003; Radford et al. 2018)."""
 
-    reads: ClassVar = "causal"
-    fields: ClassVar = ("text",)
-    capabilities: ClassVar = frozenset({"packing"})
-    writes: ClassVar = "text"
+    rows_type = CausalRows
+    reads = "causal"
+    capabilities = frozenset({"likelihood", "characters", "packing"})
 
     class Config(Objective.Config):
         """Options of causal_lm."""
@@ -72,76 +119,9 @@ class CausalLm(Objective):
                 text = "blocks of joined texts are full and cannot be packed; say join: false, or pack: false"
                 yield Problem("pack", text, at="data.batch")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.join = config.join
-        self.block = config.block
+    config: Config
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `text`, one token longer than their row: blocks of the stream, or each text between start and end."""
-        self.bind(tokenizer)
-        texts = self.encode(examples, "text", tokenizer)
-        full = [text for text in texts if len(text)]
-        self.left_out(len(texts) - len(full), len(texts), "the text is empty")
-        if not self.join:
-            return self._rows(full, max_length)
-        stream = self._stream(full)
-        items: list[Item] = [{"text": block} for block in blocks(stream, self._block(max_length))]
-        return self.usable(items, len(texts), f"a next token needs a stream of two tokens or more, got {len(stream)}")
-
-    def _block(self, max_length: int | None) -> int:
-        if self.block is None and max_length is None:
-            raise UsageError(
-                "causal_lm joins the texts and cuts them into blocks; say objective.block, the tokens of a row"
-            )
-        if self.block is not None and max_length is not None and self.block > max_length:
-            raise UsageError(
-                f"objective.block is {self.block}, and the model or data.batch.length allows {max_length} tokens"
-            )
-        return self.block or max_length or 0
-
-    def _stream(self, texts: list[Ids]) -> Ids:
-        """The texts as one, the end token between them."""
-        end = self.special.get("end")
-        if end is None and len(texts) > 1:
-            logger.warning(
-                "causal_lm: the tokenizer has no end token, so nothing shows where one text ends and the next begins"
-            )
-        pieces = [wrapped(text, end=end) for text in texts[:-1]] + texts[-1:]
-        return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32)
-
-    def _rows(self, texts: list[Ids], max_length: int | None) -> list[Item]:
-        rows = [wrapped(text, self.special.get("start"), self.special.get("end")) for text in texts]
-        fitting: list[Item] = [
-            {"text": row} for row in rows if len(row) >= 2 and (max_length is None or len(row) <= max_length + 1)
-        ]
-        why = f"shorter than 2 tokens or longer than {max_length} (join: true would cut them)"
-        self.left_out(len(rows) - len(fitting), len(rows), why)
-        return self.usable(fitting, len(rows), why)
-
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """[items]: places in the model."""
-        return np.asarray([len(item["text"]) - 1 for item in items])
-
-    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids`, and what is predicted where."""
-        return next_tokens([item["text"] for item in items], self.pad)
-
-    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """The same with several texts per row: `position_ids` restart, `segment_ids` keep them apart."""
-        if self.join:
-            raise UsageError(
-                "blocks of joined texts are full already and cannot be packed; say join: false or pack: false"
-            )
-        positions, segments = packed_places([[len(item["text"]) - 1 for item in row] for row in rows], length)
-        ids, real = padded([np.concatenate([item["text"][:-1] for item in row]) for row in rows], self.pad, length)
-        labels = np.concatenate([item["text"][1:] for row in rows for item in row]).astype(np.int64)
-        batch = {"input_ids": ids, "position_ids": positions, "segment_ids": segments, "labels": labels}
-        if not real.all():
-            batch["predicted"] = np.flatnonzero(real)
-        return {name: torch.from_numpy(value) for name, value in batch.items()}
-
-    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+    def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
         """Cross-entropy at every real target."""
         # No attention mask: padding is on the right, where a causal mask hides it from all that is real.
         out = model(
@@ -153,17 +133,12 @@ class CausalLm(Objective):
         total = token_loss(model, out.hidden, batch)
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
 
-    def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A beginning to continue. Nothing at all begins where a text begins: after start, or the end of another."""
-        first = self.special.get("start" if not self.join else "end")
-        return list(ids) if first is None or (self.join and ids) else [first, *ids]
-
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """An n-gram model; of joined texts it reads the whole stream, so that no context ends at a block's edge."""
         train, valid = ([item["text"] for item in items] for items in (train_items, valid_items))
-        if self.join:
+        if self.config.join:
             train, valid = [rejoined(train)], [rejoined(valid)]
-        return ngram_baseline(train, valid, self.vocab_size)
+        return ngram_baseline(train, valid, self.rows.tokens.size)
 
 
 def blocks(stream: Ids, block: int) -> list[Ids]:

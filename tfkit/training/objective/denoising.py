@@ -2,62 +2,52 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from tfkit.core.registry import register
+from tfkit.core.slots import ObjectiveFacts
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.training.baseline import Ids
-from tfkit.training.objective.base import wrapped
-from tfkit.training.objective.rewriting import Rewriting
+from tfkit.training.objective.rewriting import Rewriting, RewritingRows
+from tfkit.training.objective.rows import Item, wrapped
 
 SENTENCE_ENDS = (".", "!", "?")
 
 
-@register("objective", "denoising")
-class Denoising(Rewriting):
-    """Loss = -log p(text | spoiled text): spans become one mask each, sentences are shuffled (Lewis et al. 2019: BART).
+class DenoisingRows(RewritingRows):
+    """The text, and the text with spans hidden and sentences shuffled."""
 
-    The lengths of the spans are Poisson distributed; one of length 0 puts a mask in where nothing is lost. A sentence
-    ends with a token that ends in a full stop, a question mark or an exclamation mark. arXiv 1910.13461.
-    """
+    required = ("start", "end", "mask")
+    config: Denoising.Config
 
-    required: ClassVar = ("start", "end", "mask")
-
-    class Config(Rewriting.Config):
-        """Options of denoising."""
-
-        probability: float = Field(0.3, ge=0, lt=1, description="share of the tokens that masks hide")
-        mean_span: float = Field(3.0, ge=1, description="mean length of a hidden span, in tokens")
-        shuffle: bool = Field(True, description="put the sentences of a text in another order")
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ObjectiveFacts.Config) -> None:
         super().__init__(config)
-        self.probability, self.mean_span, self.shuffle = config.probability, config.mean_span, config.shuffle
         self._ends = np.zeros(0, dtype=np.bool_)
 
     def bind(self, tokenizer: Tokenizer) -> None:
         """Take the facts of the tokenizer, and which tokens end a sentence."""
         super().bind(tokenizer)
-        self._ends = np.zeros(self.vocab_size, dtype=np.bool_)
-        if self.shuffle:
+        self._ends = np.zeros(self.tokens.size, dtype=np.bool_)
+        if self.config.shuffle:
             vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
             self._ends[[id_ for token, id_ in vocabulary.items() if token.endswith(SENTENCE_ENDS)]] = True
 
     def _budget(self, length: int) -> int:
         """How many of `length` tokens are hidden."""
-        return round(length * self.probability)
+        return round(length * self.config.probability)
 
-    def places(self, length: int) -> tuple[int, int]:
+    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
         """The source has no more masks than hidden tokens, so that it is no longer than the text between its ends."""
-        return length + 2, length + 1
+        return np.asarray([(len(item["text"]) + 2, len(item["text"]) + 1) for item in items])
 
     def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         """The text with spans hidden, its sentences shuffled; and the text as it was."""
-        start, end = self.special["start"], self.special["end"]
-        moved = self._shuffled(text, rng) if self.shuffle else text
+        start, end = self.tokens.special["start"], self.tokens.special["end"]
+        moved = self._shuffled(text, rng) if self.config.shuffle else text
         return wrapped(self._hidden(moved, rng), start, end), wrapped(text, start, end)
 
     def _shuffled(self, text: Ids, rng: np.random.Generator) -> Ids:
@@ -66,12 +56,12 @@ class Denoising(Rewriting):
 
     def _hidden(self, text: Ids, rng: np.random.Generator) -> Ids:
         """Spans of the text replaced by one mask each, until the budget is spent; it never grows longer."""
-        mask, budget = self.special["mask"], self._budget(len(text))
+        mask, budget = self.tokens.special["mask"], self._budget(len(text))
         lost = np.zeros(len(text), dtype=np.bool_)
         masks = np.zeros(len(text), dtype=np.bool_)  # a mask stands before this token
         spare = 0
         while budget > 0:
-            length = min(int(rng.poisson(self.mean_span)), budget)
+            length = min(int(rng.poisson(self.config.mean_span)), budget)
             place = int(rng.integers(len(text)))
             span = slice(place, min(place + length, len(text)))
             if (length == 0 and not spare) or masks[place] or lost[span].any():
@@ -84,6 +74,24 @@ class Denoising(Rewriting):
         pieces = [[mask] * bool(masks[at]) + [int(text[at])] * (not lost[at]) for at in range(len(text))]
         return np.asarray([id_ for piece in pieces for id_ in piece], dtype=np.int32)
 
-    def prompt(self, ids: list[int]) -> list[int]:  # type: ignore[override]
+    def prompt(self, ids: Sequence[int]) -> list[int]:
         """A source for the encoder, between start and end as in training."""
-        return [self.special["start"], *ids, self.special["end"]]
+        return [self.tokens.special["start"], *ids, self.tokens.special["end"]]
+
+
+@register("objective", "denoising")
+class Denoising(Rewriting):
+    """Loss = -log p(text | spoiled text): spans become one mask each, sentences are shuffled (Lewis et al. 2019: BART).
+
+    The lengths of the spans are Poisson distributed; one of length 0 puts a mask in where nothing is lost. A sentence
+    ends with a token that ends in a full stop, a question mark or an exclamation mark. arXiv 1910.13461.
+    """
+
+    rows_type = DenoisingRows
+
+    class Config(Rewriting.Config):
+        """Options of denoising."""
+
+        probability: float = Field(0.3, ge=0, lt=1, description="share of the tokens that masks hide")
+        mean_span: float = Field(3.0, ge=1, description="mean length of a hidden span, in tokens")
+        shuffle: bool = Field(True, description="put the sentences of a text in another order")

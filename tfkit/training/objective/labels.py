@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tfkit.core.errors import UsageError
+from tfkit.training.objective.rows import Example, Rows
 
 
 def ordered(labels: Iterable[str]) -> tuple[str, ...]:
@@ -13,6 +14,12 @@ def ordered(labels: Iterable[str]) -> tuple[str, ...]:
     different = set(labels)
     numbers = all(label.removeprefix("-").isdecimal() for label in different)
     return tuple(sorted(different, key=lambda label: (int(label) if numbers else 0, label)))
+
+
+def learn(rows: Rows, examples: Sequence[Example]) -> None:
+    """Take the labels from the training examples; nothing where there are none to learn, or they are known."""
+    if rows.labelled and not rows.labels:
+        rows.labels = ordered(label for example in examples for label in rows.labels_in(example))
 
 
 def unknown(labels: Iterable[str], known: Sequence[str]) -> str:

@@ -13,104 +13,63 @@ from tfkit.core.errors import DataError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
+from tfkit.core.slots import ObjectiveFacts
 from tfkit.data.by_length import by_length
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.word_starts import continuations
 from tfkit.generation.prompts import PromptError
 from tfkit.generation.tokens import without_token
+from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids, unigram_baseline
 from tfkit.training.fills import FILLS, filled
-from tfkit.training.objective.base import (
-    Batch,
-    Example,
-    Item,
-    Loss,
-    Objective,
-    Prediction,
-    finished,
-    packed_places,
-    padded,
-    token_loss,
-    wrapped,
-)
+from tfkit.training.objective.answers import Answers, Prediction
+from tfkit.training.objective.base import Loss, Objective, finished, token_loss
+from tfkit.training.objective.rows import Batch, Example, Item, Rows, packed_places, padded
 
 
-@register("objective", "masked_lm")
-class MaskedLm(Objective):
-    """Loss = -sum over chosen places of log p(token | the rest), 80/10/10 (Devlin et al. 2018, arXiv 1810.04805)."""
+class MaskedRows(Rows):
+    """Each text between start and end, with some of its tokens hidden anew for each batch."""
 
-    reads: ClassVar = "bidirectional"
-    gives: ClassVar = frozenset({"attention_mask"})
-    fields: ClassVar = ("text",)
-    required: ClassVar = ("mask",)
-    capabilities: ClassVar = frozenset({"packing"})
-    heads: ClassVar[tuple[str, ...]] = ("masked_lm", "language_model")
-    predicts: ClassVar = True
+    fields = ("text",)
+    required = ("mask",)
+    config: MaskedLm.Config
 
-    class Config(Objective.Config):
-        """Options of masked_lm."""
-
-        probability: PositiveFloat = Field(0.15, le=1, description="share of the tokens that are to be predicted")
-        mask_share: float = Field(0.8, ge=0, le=1, description="share of those that the mask token hides")
-        random_share: float = Field(
-            0.1, ge=0, le=1, description="share of those that a random token replaces; the rest stays"
-        )
-
-        whole_words: bool = Field(False, description="choose words, not tokens: all the tokens of a word or none")
-
-        def shortest(self, facts: RecipeFacts) -> int:
-            return 1 + bool(facts.token("start")) + bool(facts.token("end"))
-
-        @model_validator(mode="after")
-        def _shares(self) -> MaskedLm.Config:
-            both = self.mask_share + self.random_share
-            if both > 1 + 1e-9:
-                raise ValueError(
-                    f"mask_share and random_share are shares of the same tokens: at most 1 together, got {both:g}"
-                )
-            return self
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ObjectiveFacts.Config) -> None:
         super().__init__(config)
-        self.probability = config.probability
-        self.mask_share = config.mask_share
-        self.random_share = config.random_share
-        self.whole_words = config.whole_words
+        self.maskable = np.zeros(0, dtype=np.bool_)  # which ids can be chosen: all but the special tokens
         self._inside = np.zeros(0, dtype=np.bool_)
         self._ordinary = np.zeros(0, dtype=np.int64)
-        self._maskable = np.zeros(0, dtype=np.bool_)
 
     def bind(self, tokenizer: Tokenizer) -> None:
         """Take the facts of the tokenizer; special tokens (the unknown one too) are never chosen, nor put in."""
         super().bind(tokenizer)
-        self._maskable = np.ones(self.vocab_size, dtype=np.bool_)
-        self._maskable[list(self.special.values())] = False
-        self._ordinary = np.flatnonzero(self._maskable)
-        if self.whole_words:
+        self.maskable = np.ones(self.tokens.size, dtype=np.bool_)
+        self.maskable[list(self.tokens.special.values())] = False
+        self._ordinary = np.flatnonzero(self.maskable)
+        if self.config.whole_words:
             self._inside = continuations(tokenizer)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
         """Items `text`: start, tokens, end, as far as the tokenizer has them; a long text becomes several items."""
         self.bind(tokenizer)
-        start, end = self.special.get("start"), self.special.get("end")
-        texts = self.encode(examples, "text", tokenizer)
+        texts = self._encoded(examples, "text", tokenizer)
         room = self._room(max_length)
         items: list[Item] = []
         dropped = 0
         for text in texts:
             pieces = [text] if room is None else [text[at : at + room] for at in range(0, len(text), room)]
-            kept = [piece for piece in pieces if self._maskable[piece].any()]
+            kept = [piece for piece in pieces if self.maskable[piece].any()]
             dropped += not kept
-            items.extend({"text": wrapped(piece, start, end)} for piece in kept)
+            items.extend({"text": self.tokens.framed(piece)} for piece in kept)
         why = "the text is empty, or all unknown tokens"
-        self.left_out(dropped, len(texts), why)
-        return self.usable(items, len(texts), why)
+        self._left_out(dropped, len(texts), why)
+        return self._usable(items, len(texts), why)
 
     def _room(self, max_length: int | None) -> int | None:
         """How many tokens of a text fit in a row, beside start and end."""
         if max_length is None:
             return None
-        room = max_length - ("start" in self.special) - ("end" in self.special)
+        room = max_length - ("start" in self.tokens.special) - ("end" in self.tokens.special)
         if room < 1:
             raise DataError(f"rows of {max_length} tokens have no room for a text between start and end; allow more")
         return room
@@ -121,7 +80,7 @@ class MaskedLm(Objective):
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """`input_ids` with tokens hidden, and what is predicted where; `attention_mask` where there is padding."""
-        ids, real = padded([item["text"] for item in items], self.pad)
+        ids, real = padded([item["text"] for item in items], self.tokens.pad)
         batch = self._hide(ids, real, rng)
         if not real.all():
             batch["attention_mask"] = torch.from_numpy(real)
@@ -130,48 +89,47 @@ class MaskedLm(Objective):
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
         """The same with several texts per row: `position_ids` restart, `segment_ids` keep texts and padding apart."""
         positions, segments = packed_places([[len(item["text"]) for item in row] for row in rows], length)
-        ids, real = padded([np.concatenate([item["text"] for item in row]) for row in rows], self.pad, length)
+        ids, real = padded([np.concatenate([item["text"] for item in row]) for row in rows], self.tokens.pad, length)
         places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
         return self._hide(ids, real, rng) | places
 
     def _hide(self, ids: Ids, real: np.ndarray[Any, np.dtype[np.bool_]], rng: np.random.Generator) -> Batch:
         """Choose places, at least one a row, and hide what stands there. `ids` and `real` are [rows length]."""
         draw: np.ndarray[Any, np.dtype[np.float64]] = np.asarray(rng.random(ids.shape))
-        if self.whole_words:  # a token inside a word has the draw of the word's first token
+        if self.config.whole_words:  # a token inside a word has the draw of the word's first token
             begins = np.where(self._inside[ids], 0, np.arange(ids.shape[1]))
             draw = np.take_along_axis(draw, np.maximum.accumulate(begins, axis=1), axis=1)
-        draw[~(real & self._maskable[ids])] = 2.0
-        chosen = draw < self.probability
+        draw[~(real & self.maskable[ids])] = 2.0
+        chosen = draw < self.config.probability
         chosen |= (draw == draw.min(axis=1, keepdims=True)) & (draw < 1) & ~chosen.any(axis=1, keepdims=True)
         labels = ids[chosen]
         fate = rng.random(labels.shape)
         strangers = rng.choice(self._ordinary, size=labels.shape)
-        replaced = np.where(fate < self.mask_share + self.random_share, strangers, labels)
+        replaced = np.where(fate < self.config.mask_share + self.config.random_share, strangers, labels)
         hidden = ids.copy()
-        hidden[chosen] = np.where(fate < self.mask_share, self.special["mask"], replaced)
+        hidden[chosen] = np.where(fate < self.config.mask_share, self.tokens.special["mask"], replaced)
         batch = {"input_ids": hidden, "labels": labels, "predicted": np.flatnonzero(chosen)}
         return {name: torch.from_numpy(value) for name, value in batch.items()}
 
-    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
-        """Cross-entropy at the chosen places, the only ones that logits are made for."""
-        out = model(
-            input_ids=batch["input_ids"],
-            attention_mask=batch.get("attention_mask"),
-            position_ids=batch.get("position_ids"),
-            segment_ids=batch.get("segment_ids"),
-            with_heads=False,
-        )
-        total = token_loss(model, out.hidden, batch)
-        return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """A text whose masks are to be filled in."""
+        text = np.asarray(ids, dtype=np.int32)
+        return [int(id_) for id_ in self.tokens.framed(text)]
 
-    def predict(self, model: Any, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
+
+class Fills(Answers):
+    """The likeliest tokens of each mask in a text."""
+
+    rows: MaskedRows
+
+    def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
         """Of each text the `fills` of each mask, the likeliest first with their `probability`, and the text `filled`.
 
         Raises UsageError for a text without the mask token, and one that is too long.
         """
-        mask = tokenizer.token(self.special["mask"])
+        mask = tokenizer.token(self.rows.tokens.special["mask"])
         longest = model.blueprint.last.max_length
-        texts = self.column(examples, "text")
+        texts = [example["text"] for example in examples]
         rows = [self._with_masks(number, text, mask, tokenizer) for number, text in enumerate(texts, 1)]
         for number, ids in enumerate(rows, 1):
             if longest is not None and len(ids) > longest:
@@ -197,18 +155,18 @@ class MaskedLm(Objective):
         parts = [part.removesuffix(" ") for part in parts[:-1]] + parts[-1:]
         parts = parts[:1] + [part.removeprefix(" ") if joins else part for part in parts[1:]]
         pieces = [np.asarray(ids, dtype=np.int32) for ids in tokenizer.encode_batch(parts)]
-        hidden = np.asarray([self.special["mask"]], dtype=np.int32)
+        hidden = np.asarray([self.rows.tokens.special["mask"]], dtype=np.int32)
         inner = np.concatenate([pieces[0], *(part for piece in pieces[1:] for part in (hidden, piece))])
-        return wrapped(inner, self.special.get("start"), self.special.get("end"))
+        return self.rows.tokens.framed(inner)
 
-    def _fills(self, model: Any, rows: Sequence[Ids], tokenizer: Tokenizer) -> list[list[list[dict[str, Any]]]]:
+    def _fills(self, model: Model, rows: Sequence[Ids], tokenizer: Tokenizer) -> list[list[list[dict[str, Any]]]]:
         """The likeliest tokens of each mask of each row."""
-        ids, real = padded(rows, self.pad)
+        ids, real = padded(rows, self.rows.tokens.pad)
         device = next(model.parameters()).device
-        masked = torch.from_numpy(ids == self.special["mask"]).to(device)
+        masked = torch.from_numpy(ids == self.rows.tokens.special["mask"]).to(device)
         whole = None if real.all() else torch.from_numpy(real).to(device)
         out = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=whole, with_heads=False)
-        logits = model.head(out.hidden[masked]).float()
+        logits = model.head_of_last(out.hidden[masked]).float()
         never = without_token(tokenizer, logits.shape[-1])
         tokens = logits.shape[-1] - (0 if never is None else int(never.sum()))
         probabilities = (logits if never is None else logits.masked_fill(never.to(device), -torch.inf)).softmax(-1)
@@ -220,15 +178,62 @@ class MaskedLm(Objective):
             fills.append([_named(tokenizer, *place) for place in places])
         return fills
 
-    def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A text whose masks are to be filled in."""
-        text = np.asarray(ids, dtype=np.int32)
-        return [int(id_) for id_ in wrapped(text, self.special.get("start"), self.special.get("end"))]
+
+@register("objective", "masked_lm")
+class MaskedLm(Objective):
+    """Loss = -sum over chosen positions of log p(token | the rest), 80/10/10 (Devlin et al. 2018, arXiv 1810.04805)."""
+
+    rows_type: ClassVar[type[MaskedRows]] = MaskedRows
+    answers_type: ClassVar[type[Answers] | None] = Fills
+    reads = "bidirectional"
+    heads: ClassVar[tuple[str, ...]] = ("masked_lm", "language_model")
+    gives = frozenset({"attention_mask"})
+    capabilities = frozenset({"likelihood", "packing"})
+
+    class Config(Objective.Config):
+        """Options of masked_lm."""
+
+        probability: PositiveFloat = Field(0.15, le=1, description="share of the tokens that are to be predicted")
+        mask_share: float = Field(0.8, ge=0, le=1, description="share of those that the mask token hides")
+        random_share: float = Field(
+            0.1, ge=0, le=1, description="share of those that a random token replaces; the rest stays"
+        )
+
+        whole_words: bool = Field(False, description="choose words, not tokens: all the tokens of a word or none")
+
+        def shortest(self, facts: RecipeFacts) -> int:
+            return 1 + bool(facts.token("start")) + bool(facts.token("end"))
+
+        @model_validator(mode="after")
+        def _shares(self) -> MaskedLm.Config:
+            both = self.mask_share + self.random_share
+            if both > 1 + 1e-9:
+                raise ValueError(
+                    f"mask_share and random_share are shares of the same tokens: at most 1 together, got {both:g}"
+                )
+            return self
+
+    config: Config
+    rows: MaskedRows
+
+    def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
+        """Cross-entropy at the chosen places, the only ones that logits are made for."""
+        out = model(
+            input_ids=batch["input_ids"],
+            attention_mask=batch.get("attention_mask"),
+            position_ids=batch.get("position_ids"),
+            segment_ids=batch.get("segment_ids"),
+            with_heads=False,
+        )
+        total = token_loss(model, out.hidden, batch)
+        return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """Each token as often as in the training texts, whatever stands around it."""
         train, valid = (np.concatenate([item["text"] for item in items]) for items in (train_items, valid_items))
-        return unigram_baseline(train[self._maskable[train]], valid[self._maskable[valid]], self.vocab_size)
+        return unigram_baseline(
+            train[self.rows.maskable[train]], valid[self.rows.maskable[valid]], self.rows.tokens.size
+        )
 
 
 def _named(tokenizer: Tokenizer, ids: Sequence[int], probabilities: Sequence[float]) -> list[dict[str, Any]]:

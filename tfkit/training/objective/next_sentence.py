@@ -14,58 +14,25 @@ from tfkit.core.facts import RecipeFacts
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.loss import cross_entropy
+from tfkit.models import Model
 from tfkit.training.baseline import Baseline
-from tfkit.training.objective.base import Batch, Example, Item, Loss, finished, padded, token_loss, wrapped
-from tfkit.training.objective.masked_lm import MaskedLm
-from tfkit.training.objective.reading import cut_pair, inputs_of
+from tfkit.training.objective.base import Loss, finished, token_loss
+from tfkit.training.objective.masked_lm import MaskedLm, MaskedRows
+from tfkit.training.objective.reading import cut_pair, head_of, inputs_of
+from tfkit.training.objective.rows import Batch, Example, Item, padded, wrapped
 
 NEXT, OTHER = 0, 1  # the classes, as BERT numbers them
 
 
-@register("objective", "next_sentence")
-class NextSentence(MaskedLm):
-    """Loss = masked_lm's, and per token -log p(second text follows the first) (Devlin et al. 2018, arXiv 1810.04805).
-
-    The texts of the corpus follow one another: a line, or a sentence, each. Half of the pairs have some other text of
-    the corpus second. Beside `head` it trains the classifier `heads.next_sentence`, of two classes.
-    """
-
-    gives: ClassVar = frozenset({"attention_mask", "token_type_ids", "global_attention_mask"})
-    beside: ClassVar = {"next_sentence": ("classifier",)}
-    capabilities: ClassVar = frozenset()
-    heads: ClassVar = ("masked_lm", "language_model")
-    likelihood: ClassVar = False  # the sum of two losses
-    metrics: ClassVar = ()
-
-    class Config(MaskedLm.Config):
-        """Options of next_sentence."""
-
-        def shortest(self, facts: RecipeFacts) -> int:
-            ends = bool(facts.token("end"))
-            return 2 + bool(facts.token("start")) + (bool(facts.token("separator")) or ends) + ends
-
-        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
-            yield from super().check_recipe(facts)
-            head = facts.head("next_sentence")
-            if head is not None and head.classes() == 1:
-                text = "'next_sentence' has two classes: what follows, and what does not"
-                yield Problem("num_classes", text, at="model.heads.next_sentence")
-            if head is not None and head.has_independent_classes():
-                text = "the classes of 'next_sentence' exclude each other; leave independent out"
-                yield Problem("independent", text, at="model.heads.next_sentence")
-
-    def attach(self, model: Any) -> None:
-        """Check that the classifier has two classes."""
-        classes = model.heads["next_sentence"].output.out_features
-        if classes < 2:
-            raise UsageError(f"next_sentence has two classes, and model.heads.next_sentence {classes}")
+class NextSentenceRows(MaskedRows):
+    """Pairs of texts that follow one another or not, with tokens hidden."""
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
         """Items of a text `first`, the one that follows, `second`, and some `other` text, without special tokens."""
         self.bind(tokenizer)
-        found = self.encode(examples, "text", tokenizer)
-        texts = [text for text in found if len(text) and self._maskable[text].any()]
-        self.left_out(len(found) - len(texts), len(found), "the text is empty, or all unknown tokens")
+        found = self._encoded(examples, "text", tokenizer)
+        texts = [text for text in found if len(text) and self.maskable[text].any()]
+        self._left_out(len(found) - len(texts), len(found), "the text is empty, or all unknown tokens")
         if len(texts) < 3:
             raise DataError(f"next_sentence needs three texts that are not empty or more, got {len(texts)}")
         free = None if max_length is None else max(2, self._free(max_length))
@@ -87,8 +54,8 @@ class NextSentence(MaskedLm):
 
     def _pair(self, first: Any, second: Any) -> tuple[Any, Any]:
         """Two texts in a row, and their types."""
-        start, end = self.special.get("start"), self.special.get("end")
-        before = wrapped(first, start, self.special.get("separator", end))
+        start, end = self.tokens.special.get("start"), self.tokens.special.get("end")
+        before = wrapped(first, start, self.tokens.special.get("separator", end))
         after = wrapped(second, end=end)
         return np.concatenate((before, after)), np.repeat([0, 1], [len(before), len(after)]).astype(np.int32)
 
@@ -104,7 +71,7 @@ class NextSentence(MaskedLm):
             self._pair(item["first"], item["second" if class_ == NEXT else "other"])
             for item, class_ in zip(items, classes, strict=True)
         ]
-        ids, real = padded([row for row, _ in pairs], self.pad)
+        ids, real = padded([row for row, _ in pairs], self.tokens.pad)
         types, _ = padded([kind for _, kind in pairs], 0)
         marked = np.zeros_like(types)
         marked[:, 0] = 1
@@ -119,7 +86,44 @@ class NextSentence(MaskedLm):
         """No pairs can be packed: each is read as one text."""
         raise UsageError("batches of next_sentence cannot be packed; say data.batch.pack: false")
 
-    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+
+@register("objective", "next_sentence")
+class NextSentence(MaskedLm):
+    """Loss = masked_lm's, and per token -log p(second text follows the first) (Devlin et al. 2018, arXiv 1810.04805).
+
+    The texts of the corpus follow one another: a line, or a sentence, each. Half of the pairs have some other text of
+    the corpus second. Beside `head` it trains the classifier `heads.next_sentence`, of two classes.
+    """
+
+    rows_type = NextSentenceRows
+    gives = frozenset({"attention_mask", "token_type_ids", "global_attention_mask"})
+    beside: ClassVar = {"next_sentence": ("classifier",)}
+    capabilities = frozenset()  # no likelihood: the sum of two losses
+
+    class Config(MaskedLm.Config):
+        """Options of next_sentence."""
+
+        def shortest(self, facts: RecipeFacts) -> int:
+            ends = bool(facts.token("end"))
+            return 2 + bool(facts.token("start")) + (bool(facts.token("separator")) or ends) + ends
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            head = facts.head("next_sentence")
+            if head is not None and head.classes() == 1:
+                text = "'next_sentence' has two classes: what follows, and what does not"
+                yield Problem("num_classes", text, at="model.heads.next_sentence")
+            if head is not None and head.has_independent_classes():
+                text = "the classes of 'next_sentence' exclude each other; leave independent out"
+                yield Problem("independent", text, at="model.heads.next_sentence")
+
+    def attach(self, model: Model) -> None:
+        """Check that the classifier has two classes."""
+        classes = head_of(model, "next_sentence").output.out_features
+        if classes < 2:
+            raise UsageError(f"next_sentence has two classes, and model.heads.next_sentence {classes}")
+
+    def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
         """The mean cross-entropy of the pairs, added to that of the hidden tokens."""
         real = batch.get("attention_mask")
         out = model(input_ids=batch["input_ids"], attention_mask=real, with_heads=False, **inputs_of(model, batch))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,24 +13,101 @@ from torch import Tensor
 from tfkit.core.component import Problem
 from tfkit.core.errors import DataError, UsageError
 from tfkit.core.facts import RecipeFacts
+from tfkit.core.slots import ObjectiveFacts
 from tfkit.data.by_length import by_length
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
+from tfkit.models import Model
 from tfkit.training.baseline import Ids
-from tfkit.training.objective.base import Batch, Example, Item, Loss, Objective, finished, logger, padded
+from tfkit.training.objective.answers import Answers
+from tfkit.training.objective.base import Loss, Objective, finished
+from tfkit.training.objective.rows import Batch, Example, Item, Rows, logger, padded
+
+
+class ReadingRows(Rows):
+    """Base of rows that hold a text, or two, between special tokens, and what is to be learnt of them.
+
+    Items hold the tokens `text`, `types` (0 and 1) where there are two texts, and `marked` tokens, which see all and
+    are seen by all where the model has such a rule. A subclass adds the targets, to items and to batches.
+    """
+
+    def __init__(self, config: ObjectiveFacts.Config) -> None:
+        super().__init__(config)
+        self.template: Frame | None = None  # of an imported model's own tokenizer; None: what the roles of tokens say
+
+    @property
+    def _frame(self) -> Frame:
+        """The special tokens around a text, and between two."""
+        return Frame.of_roles(self.tokens.special) if self.template is None else self.template
+
+    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+        """[items]: positions in the model."""
+        return np.asarray([len(item["text"]) for item in items])
+
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """The inputs of the model, without targets."""
+        return text_batch(items, self.tokens.pad)
+
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """A text with the special tokens around it."""
+        return [*self._frame.before, *ids, *self._frame.after]
+
+    def _texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> list[Item]:
+        """Each example's text, or two, as an item without targets; never without a token. Logs what is cut."""
+        self.bind(tokenizer)
+        frame, items, cut = self._frame, [], 0
+        for first, second in self._pairs(examples, tokenizer):
+            item = framed(frame, first, second, longest)
+            size = len(first) + (0 if second is None else len(second) + len(frame.between))
+            cut += len(item["text"]) < size + frame.around
+            items.append(item if len(item["text"]) else alone(self.tokens.pad))
+        if cut:
+            logger.warning(
+                "%s: %s of %s texts are cut to %s tokens", self._name, f"{cut:,}", f"{len(items):,}", longest
+            )
+        return items
+
+    def _pairs(self, examples: Sequence[Example], tokenizer: Tokenizer) -> Iterator[tuple[Ids, Ids | None]]:
+        """The tokens of `text`, and of `second` where an example has one."""
+        seconds = [example for example in examples if "second" in example]
+        pairs = iter(self._encoded(seconds, "second", tokenizer)) if seconds else iter(())
+        for example, text in zip(examples, self._encoded(examples, "text", tokenizer), strict=True):
+            yield text, next(pairs) if "second" in example else None
+
+
+class ReadingAnswers(Answers):
+    """Base of the answers of models whose head reads a text."""
+
+    objective: Reading
+    rows: ReadingRows
+    of_tokens: ClassVar[bool] = False  # whether the head has an output for each token
+
+    def _text_items(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Item]:
+        """The texts of examples as items, cut to what the model reads."""
+        return self.rows._texts(examples, tokenizer, model.blueprint.last.max_length)
+
+    def _logits(self, model: Model, items: Sequence[Item]) -> list[Tensor]:
+        """The head's output for each item, on the CPU; padding is left out where it has one for each token."""
+        outputs: list[Tensor] = [torch.empty(0)] * len(items)
+        rows, device = self.rows, next(model.parameters()).device
+        with torch.inference_mode():
+            for together in by_length(rows.lengths(items).tolist(), device.type):
+                batch = text_batch([items[row] for row in together], rows.tokens.pad)
+                batch = {name: value.to(device) for name, value in batch.items()}
+                logits = head_output(self.objective.config.head, model, batch)[0].float().cpu()
+                for row, logit in zip(together, logits, strict=True):
+                    outputs[row] = logit[: len(items[row]["text"])] if self.of_tokens else logit
+        return outputs
 
 
 class Reading(Objective):
-    """Base of the objectives that read a text, or two, and train one head on what they read.
+    """Base of the objectives that read a text, or two, and train one head on what they read."""
 
-    Items hold the tokens `text`, `types` (0 and 1) where there are two texts, `marked` tokens, which see all and are
-    seen by all where the model has such a rule, and the targets, which a subclass puts in and lays out in `targets`.
-    """
-
-    reads: ClassVar = "bidirectional"
+    rows_type: ClassVar[type[ReadingRows]] = ReadingRows
+    answers_type: ClassVar[type[ReadingAnswers] | None] = ReadingAnswers
+    reads = "bidirectional"
     also: ClassVar = frozenset({"causal"})
-    gives: ClassVar = frozenset({"attention_mask", "token_type_ids", "global_attention_mask"})
-    predicts: ClassVar = True
+    gives = frozenset({"attention_mask", "token_type_ids", "global_attention_mask"})
 
     class Config(Objective.Config):
         """Options of the objectives that read."""
@@ -52,124 +129,60 @@ class Reading(Objective):
                 yield Problem("independent", text, at="model.head" if self.head is None else f"model.heads.{self.head}")
 
     config: Config
-    template: Frame | None = None  # of an imported model's own tokenizer; None: what the roles of tokens say
+    rows: ReadingRows
 
-    @property
-    def frame(self) -> Frame:
-        """The special tokens around a text, and between two."""
-        return Frame.of_roles(self.special) if self.template is None else self.template
+    def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
+        """The loss of the head's output, summed over its targets, and their number."""
+        raise NotImplementedError(f"{type(self).__name__} has no head_loss")
 
-    def targets(self, items: Sequence[Item], width: int) -> Mapping[str, Ids]:
-        """What is to be said of each item, as arrays; rows of the batch are `width` tokens long."""
-        raise NotImplementedError(f"{type(self).__name__} has no targets")
-
-    def nats(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """The loss of what the head says, summed over its targets, and how many those are."""
-        raise NotImplementedError(f"{type(self).__name__} has no nats")
-
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """[items]: places in the model."""
-        return np.asarray([len(item["text"]) for item in items])
-
-    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """What is read, and the targets."""
-        batch = self.rows(items)
-        targets = self.targets(items, batch["input_ids"].shape[1])
-        return batch | {name: torch.from_numpy(np.asarray(value)) for name, value in targets.items()}
-
-    def rows(self, items: Sequence[Item]) -> Batch:
-        """`input_ids`, `marked`, and `attention_mask` and `token_type_ids` where there is something to say."""
-        ids, real = padded([item["text"] for item in items], self.pad)
-        marked, _ = padded([item["marked"] for item in items], 0)
-        batch = {"input_ids": ids, "marked": marked}
-        if "types" in items[0]:
-            batch["token_type_ids"] = padded([item["types"] for item in items], 0)[0]
-        if not real.all():
-            batch["attention_mask"] = real
-        return {name: torch.from_numpy(value) for name, value in batch.items()}
-
-    def said(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """What the head says of a batch, and what layers add to the loss."""
-        real = batch.get("attention_mask")
-        out = model(input_ids=batch["input_ids"], attention_mask=real, with_heads=False, **inputs_of(model, batch))
-        return head_of(model, self.config.head)(out.hidden, real), out.auxiliary_loss
-
-    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
-        """The loss of what the head says."""
-        logits, auxiliary = self.said(model, batch)
-        total, count = self.nats(logits.float(), batch, training)
+    def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
+        """The loss of the head's output."""
+        logits, auxiliary = head_output(self.config.head, model, batch)
+        total, count = self.head_loss(logits.float(), batch, training)
         return finished(total, auxiliary, count, training)
 
-    def all_said(self, model: Any, items: Sequence[Item]) -> list[Tensor]:
-        """What the head says of each item, on the CPU; padding is left out where it says something of each token."""
-        said: list[Tensor] = [torch.empty(0)] * len(items)
-        device = next(model.parameters()).device
-        with torch.inference_mode():
-            for rows in by_length(self.lengths(items).tolist(), device.type):
-                batch = {name: value.to(device) for name, value in self.rows([items[row] for row in rows]).items()}
-                logits = self.said(model, batch)[0].float().cpu()
-                for row, logit in zip(rows, logits, strict=True):
-                    said[row] = logit[: len(items[row]["text"])] if self.of_tokens else logit
-        return said
 
-    of_tokens: ClassVar[bool] = False  # whether the head says something of each token
-
-    def one_or_two(self, first: Ids, second: Ids | None, room: int | None) -> Item:
-        """An item of one text, or of two with the separator between; the longer one is cut where room is lacking.
-
-        The first token is marked: it may stand for the text.
-        """
-        frame = self.frame
-        if second is None:
-            text = joined(frame.before, first[: None if room is None else self.room(room)], frame.after)
-            return {"text": text, "marked": first_of(len(text))}
-        free = None if room is None else self.room(room) - len(frame.between)
-        first, second = cut_pair(first, second, free)
-        before, after = joined(frame.before, first, frame.between), joined(second, frame.after)
-        types = np.repeat(np.asarray([0, 1], dtype=np.int32), [len(before), len(after)])
-        text = np.concatenate((before, after))
-        return {"text": text, "types": types, "marked": first_of(len(text))}
-
-    def read_texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> list[Item]:
-        """Each example's text, or two, as an item without targets; never without a token. Logs what is cut."""
-        self.bind(tokenizer)
-        items, cut = [], 0
-        for first, second in encoded_pairs(self, examples, tokenizer):
-            item = self.one_or_two(first, second, longest)
-            size = len(first) + (0 if second is None else len(second) + len(self.frame.between))
-            cut += len(item["text"]) < size + self.around
-            items.append(item if len(item["text"]) else alone(self.pad))
-        if cut:
-            logger.warning(
-                "%s: %s of %s texts are cut to %s tokens", self.part_name, f"{cut:,}", f"{len(items):,}", longest
-            )
-        return items
-
-    @property
-    def around(self) -> int:
-        """How many special tokens stand around a text."""
-        return len(self.frame.before) + len(self.frame.after)
-
-    def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A text with the special tokens around it."""
-        return [*self.frame.before, *ids, *self.frame.after]
-
-    def room(self, longest: int) -> int:
-        """How many tokens fit in a row of `longest`, beside start and end; raises DataError where none does."""
-        free = longest - self.around
-        if free < 2:
-            raise DataError(f"rows of {longest} tokens have no room for a text between start and end; allow more")
-        return free
+def text_batch(items: Sequence[Item], pad: int) -> Batch:
+    """`input_ids`, `marked`, and `attention_mask` and `token_type_ids` where they are needed."""
+    ids, real = padded([item["text"] for item in items], pad)
+    marked, _ = padded([item["marked"] for item in items], 0)
+    batch = {"input_ids": ids, "marked": marked}
+    if "types" in items[0]:
+        batch["token_type_ids"] = padded([item["types"] for item in items], 0)[0]
+    if not real.all():
+        batch["attention_mask"] = real
+    return {name: torch.from_numpy(value) for name, value in batch.items()}
 
 
-def encoded_pairs(
-    objective: Objective, examples: Sequence[Example], tokenizer: Tokenizer
-) -> Iterator[tuple[Ids, Ids | None]]:
-    """The tokens of `text`, and of `second` where an example has one."""
-    seconds = [example for example in examples if "second" in example]
-    pairs = iter(objective.encode(seconds, "second", tokenizer)) if seconds else iter(())
-    for example, text in zip(examples, objective.encode(examples, "text", tokenizer), strict=True):
-        yield text, next(pairs) if "second" in example else None
+def framed(frame: Frame, first: Ids, second: Ids | None, longest: int | None) -> Item:
+    """An item of one text, or of two with the separator between; the longer one is cut to fit in `longest` tokens.
+
+    The first token is marked: it may represent the text. Raises DataError where no text fits.
+    """
+    room = None if longest is None else room_in(frame, longest)
+    if second is None:
+        text = joined(frame.before, first[:room], frame.after)
+        return {"text": text, "marked": first_of(len(text))}
+    first, second = cut_pair(first, second, None if room is None else room - len(frame.between))
+    before, after = joined(frame.before, first, frame.between), joined(second, frame.after)
+    types = np.repeat(np.asarray([0, 1], dtype=np.int32), [len(before), len(after)])
+    text = np.concatenate((before, after))
+    return {"text": text, "types": types, "marked": first_of(len(text))}
+
+
+def room_in(frame: Frame, longest: int) -> int:
+    """How many tokens fit in a row of `longest`, beside start and end; raises DataError where none does."""
+    free = longest - frame.around
+    if free < 2:
+        raise DataError(f"rows of {longest} tokens have no room for a text between start and end; allow more")
+    return free
+
+
+def head_output(head: str | None, model: Model, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """The output of the model's head of that name for a batch, and what layers add to the loss."""
+    real = batch.get("attention_mask")
+    out = model(input_ids=batch["input_ids"], attention_mask=real, with_heads=False, **inputs_of(model, batch))
+    return head_of(model, head)(out.hidden, real), out.auxiliary_loss
 
 
 def joined(*pieces: Sequence[int] | Ids) -> Ids:
@@ -209,7 +222,7 @@ def first_of(length: int) -> Ids:
     return marks
 
 
-def head_of(model: Any, name: str | None) -> Any:
+def head_of(model: Model, name: str | None) -> Any:
     """The head called `name` among `heads`, or the model's `head`; raises UsageError where there is none."""
     if name is None and model.head is not None:
         return model.head
@@ -219,7 +232,7 @@ def head_of(model: Any, name: str | None) -> Any:
     raise UsageError(f"the objective trains the model's {what}, and there is none")
 
 
-def inputs_of(model: Any, batch: Batch) -> dict[str, Tensor]:
+def inputs_of(model: Model, batch: Batch) -> dict[str, Tensor]:
     """The inputs of a call that this model reads, besides ids and mask."""
     if model.blueprint.encoder is not None and model.blueprint.decoder is not None:
         return read_again(model, batch)
@@ -232,7 +245,7 @@ def inputs_of(model: Any, batch: Batch) -> dict[str, Tensor]:
     return inputs
 
 
-def read_again(model: Any, batch: Batch) -> dict[str, Tensor]:
+def read_again(model: Model, batch: Batch) -> dict[str, Tensor]:
     """A text in the decoder too, after the start: its states say something of the text (Lewis et al. 2019: BART)."""
     ids, start = batch["input_ids"], dict(model.blueprint.special_ids).get("start")
     if start is None:

@@ -19,11 +19,52 @@ from tfkit.core.options import NonNegativeFloat
 from tfkit.core.registry import register
 from tfkit.data.by_length import by_length
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.models import build_model
+from tfkit.models import Model, build_model
 from tfkit.recipe.model import blueprint_of
 from tfkit.training.baseline import Baseline
-from tfkit.training.objective.base import Batch, Example, Item, Loss, Prediction, padded, token_loss
-from tfkit.training.objective.masked_lm import MaskedLm
+from tfkit.training.objective.answers import Answers, Prediction
+from tfkit.training.objective.base import Loss, token_loss
+from tfkit.training.objective.masked_lm import MaskedLm, MaskedRows
+from tfkit.training.objective.reading import head_of
+from tfkit.training.objective.rows import Batch, Example, Item, Rows, padded
+
+
+class ReplacedRows(MaskedRows):
+    """The rows of masked_lm, with the tokens that were hidden and random numbers to draw others."""
+
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """The batch of masked_lm, the `original` ids, and a random number for each hidden token (`draws`)."""
+        batch = super().collate(items, rng)
+        ids, real = padded([item["text"] for item in items], self.tokens.pad)
+        batch |= {"original": torch.from_numpy(ids), "real": torch.from_numpy(real)}
+        batch["draws"] = torch.from_numpy(rng.random(len(batch["labels"])).astype(np.float32))
+        return batch
+
+    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
+        """No texts can be packed."""
+        return Rows.collate_packed(self, rows, length, rng)
+
+
+class Replacements(Answers):
+    """Of each token the probability that it stands in place of another."""
+
+    def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
+        """Of each text its `tokens`, and the probability that each was put in place of another (`replaced`)."""
+        rows = [self.rows.prompt(ids) for ids in tokenizer.encode_batch([example["text"] for example in examples])]
+        longest = model.blueprint.last.max_length
+        rows = [row[:longest] or [self.rows.tokens.pad] for row in rows]
+        predictions: list[Prediction] = [{}] * len(rows)
+        device = next(model.parameters()).device
+        with torch.inference_mode():
+            for together in by_length([len(row) for row in rows], device.type):
+                ids, real = padded([np.asarray(rows[row], dtype=np.int32) for row in together], self.rows.tokens.pad)
+                mask = None if real.all() else torch.from_numpy(real).to(device)
+                logits = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=mask).logits
+                for row, probabilities in zip(together, logits.float().sigmoid().tolist(), strict=True):
+                    tokens = [tokenizer.readable_token(id_) for id_ in rows[row]]
+                    replaced = probabilities[: len(tokens)]
+                    predictions[row] = {"text": examples[row]["text"], "tokens": tokens, "replaced": replaced}
+        return predictions
 
 
 @register("objective", "replaced_token")
@@ -34,11 +75,10 @@ class ReplacedToken(MaskedLm):
     hidden tokens by chance; the model's head, a discriminator, finds them out. arXiv 2003.10555 (ELECTRA).
     """
 
-    heads: ClassVar = ("discriminator",)
-    capabilities: ClassVar = frozenset()
-    owns_model: ClassVar = True
-    likelihood: ClassVar = False  # the sum of two losses
-    metrics: ClassVar = ()
+    rows_type = ReplacedRows
+    answers_type = Replacements
+    heads = ("discriminator",)
+    capabilities = frozenset({"own_model"})  # no likelihood: the sum of two losses
     example: ClassVar = {
         "generator": {
             "type": "encoder",
@@ -112,11 +152,7 @@ class ReplacedToken(MaskedLm):
 
     config: Config
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
-
-    def attach(self, model: Any) -> None:
+    def attach(self, model: Model) -> None:
         """Build the generator beside the model; raises UsageError where they cannot share a table."""
         vocab_size = model.blueprint.last.vocab_size
         blueprint = blueprint_of({**self.config.generator, "vocab_size": vocab_size})
@@ -129,19 +165,7 @@ class ReplacedToken(MaskedLm):
         generator.train(model.training)
         self.module = generator
 
-    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """The batch of masked_lm, the `original` ids, and a random number for each hidden token (`draws`)."""
-        batch = super().collate(items, rng)
-        ids, real = padded([item["text"] for item in items], self.pad)
-        batch |= {"original": torch.from_numpy(ids), "real": torch.from_numpy(real)}
-        batch["draws"] = torch.from_numpy(rng.random(len(batch["labels"])).astype(np.float32))
-        return batch
-
-    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """No texts can be packed."""
-        raise UsageError("batches of replaced_token cannot be packed; say data.batch.pack: false")
-
-    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+    def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
         """Per real token: the discriminator's loss with its weight, and the generator's per hidden token."""
         if self.module is None:
             self.attach(model)
@@ -153,7 +177,7 @@ class ReplacedToken(MaskedLm):
         with torch.no_grad():
             ids = self._replaced(generator, guessed.hidden, batch)
         out = model(input_ids=ids, attention_mask=mask, with_heads=False)
-        logits = model.head(out.hidden, mask)[batch["real"]].float()
+        logits = head_of(model, None)(out.hidden, mask)[batch["real"]].float()
         wrong = (ids != batch["original"])[batch["real"]]
         of_model = F.binary_cross_entropy_with_logits(logits, wrong.float())
         count = int(batch["real"].sum())
@@ -171,33 +195,16 @@ class ReplacedToken(MaskedLm):
         ids[batch["predicted"]] = drawn[:, 0]
         return ids.view_as(batch["original"])
 
-    def predict(self, model: Any, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """Of each text its `tokens`, and the probability that each was put in place of another (`replaced`)."""
-        rows = [self.prompt(ids) for ids in tokenizer.encode_batch(self.column(examples, "text"))]
-        longest = model.blueprint.last.max_length
-        rows = [row[:longest] or [self.pad] for row in rows]
-        predictions: list[Prediction] = [{}] * len(rows)
-        device = next(model.parameters()).device
-        with torch.inference_mode():
-            for together in by_length([len(row) for row in rows], device.type):
-                ids, real = padded([np.asarray(rows[row], dtype=np.int32) for row in together], self.pad)
-                mask = None if real.all() else torch.from_numpy(real).to(device)
-                logits = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=mask).logits
-                for row, probabilities in zip(together, logits.float().sigmoid().tolist(), strict=True):
-                    tokens = [tokenizer.readable_token(id_) for id_ in rows[row]]
-                    replaced = probabilities[: len(tokens)]
-                    predictions[row] = {"text": examples[row]["text"], "tokens": tokens, "replaced": replaced}
-        return predictions
-
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """None: the loss is a sum of two."""
         return None
 
 
-def _share(generator: nn.Module, model: Any) -> None:
+def _share(generator: nn.Module, model: Model) -> None:
     """Let the generator look tokens up, and write them, in the model's table; raises UsageError where widths differ."""
     own: Any = generator.stack("encoder").embedding.tokens  # type: ignore[operator]
-    table = model.stack("encoder").embedding.tokens.weight
+    embedding: Any = model.stack("encoder").embedding
+    table = embedding.tokens.weight
     if own.weight.shape != table.shape:
         raise UsageError(
             f"replaced_token: the generator's token table is {own.weight.shape[1]} wide and the model's "

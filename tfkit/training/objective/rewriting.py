@@ -3,38 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import torch
 
 from tfkit.core.errors import DataError
 from tfkit.core.facts import RecipeFacts
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.models import Model
 from tfkit.training.baseline import Ids
-from tfkit.training.objective.base import (
-    Batch,
-    Example,
-    Item,
-    Loss,
-    Objective,
-    finished,
-    next_tokens,
-    padded,
-    token_loss,
-)
+from tfkit.training.objective.base import Loss, Objective, finished, token_loss
+from tfkit.training.objective.rows import Batch, Example, Item, Rows
+from tfkit.training.objective.seq2seq import pair_batch
+
+
+class RewritingRows(Rows):
+    """Source and target, both made from one text anew for each batch.
+
+    A subclass says what they are in `spoiled`, and how many positions they take at most, [items 2], in `lengths`.
+    """
+
+    fields = ("text",)
+    required: ClassVar[tuple[str, ...]] = ("start", "end")
+
+    def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
+        """What the encoder reads, and what the decoder writes: start, tokens, end."""
+        raise NotImplementedError(f"{type(self).__name__} has no spoiled")
+
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        """Items `text`, tokens alone; a long text becomes several items, and one of a single token is left out."""
+        self.bind(tokenizer)
+        texts = self._encoded(examples, "text", tokenizer)
+        room = max(map(len, texts), default=0) if max_length is None else self._room(max_length)
+        pieces = [text[at : at + room] for text in texts for at in range(0, len(text), max(1, room))]
+        items: list[Item] = [{"text": piece} for piece in pieces if len(piece) > 1]
+        why = "the text has no two tokens"
+        self._left_out(sum(len(text) < 2 for text in texts), len(texts), why)
+        return self._usable(items, len(texts), why)
+
+    def _room(self, longest: int) -> int:
+        """The longest text that fits on both sides."""
+        room = longest
+        while room > 1 and self.lengths([{"text": np.zeros(room, np.int32)}]).max() > longest:
+            room -= 1
+        if room < 2:
+            raise DataError(f"rows of {longest} tokens have no room for {self._name}; allow more")
+        return room
+
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
+        pairs = [self.spoiled(item["text"], rng) for item in items]
+        return pair_batch([source for source, _ in pairs], [target for _, target in pairs], self.tokens.pad)
+
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """A source for the encoder."""
+        return [*ids, self.tokens.special["end"]]
 
 
 class Rewriting(Objective):
-    """Loss = -sum log p(target_t | target_<t, source), both made from one text anew for each batch.
+    """Loss = -sum log p(target_t | target_<t, source), both made from one text anew for each batch."""
 
-    A subclass says what they are in `spoiled`, and how long they get at most in `places`.
-    """
-
-    reads: ClassVar = "encoder_decoder"
-    gives: ClassVar = frozenset({"attention_mask"})
-    fields: ClassVar = ("text",)
-    required: ClassVar[tuple[str, ...]] = ("start", "end")
+    reads = "encoder_decoder"
+    gives = frozenset({"attention_mask"})
 
     class Config(Objective.Config):
         """Options of the objectives that spoil a text."""
@@ -42,50 +72,7 @@ class Rewriting(Objective):
         def shortest(self, facts: RecipeFacts) -> int:
             return 4  # both sides of a text of two tokens, with start and end
 
-    def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """What the encoder reads, and what the decoder writes: start, tokens, end."""
-        raise NotImplementedError(f"{type(self).__name__} has no spoiled")
-
-    def places(self, length: int) -> tuple[int, int]:
-        """The most places that a text of `length` tokens takes in the encoder and in the decoder."""
-        raise NotImplementedError(f"{type(self).__name__} has no places")
-
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `text`, tokens alone; a long text becomes several items, and one of a single token is left out."""
-        self.bind(tokenizer)
-        texts = self.encode(examples, "text", tokenizer)
-        room = max(map(len, texts), default=0) if max_length is None else self._room(max_length)
-        pieces = [text[at : at + room] for text in texts for at in range(0, len(text), max(1, room))]
-        items: list[Item] = [{"text": piece} for piece in pieces if len(piece) > 1]
-        why = "the text has no two tokens"
-        self.left_out(sum(len(text) < 2 for text in texts), len(texts), why)
-        return self.usable(items, len(texts), why)
-
-    def _room(self, longest: int) -> int:
-        """The longest text that fits on both sides."""
-        room = longest
-        while room > 1 and max(self.places(room)) > longest:
-            room -= 1
-        if room < 2:
-            raise DataError(f"rows of {longest} tokens have no room for {self.part_name}; allow more")
-        return room
-
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """[items 2]: places in the encoder and in the decoder, at most."""
-        return np.asarray([self.places(len(item["text"])) for item in items])
-
-    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
-        pairs = [self.spoiled(item["text"], rng) for item in items]
-        source, real = padded([source for source, _ in pairs], self.pad)
-        batch = next_tokens([target for _, target in pairs], self.pad)
-        batch["decoder_input_ids"] = batch.pop("input_ids")
-        batch["input_ids"] = torch.from_numpy(source)
-        if not real.all():
-            batch["attention_mask"] = torch.from_numpy(real)
-        return batch
-
-    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+    def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
         """Cross-entropy at the real target tokens."""
         # The decoder needs no mask of its own: its padding is on the right, hidden by the causal mask.
         out = model(
@@ -97,12 +84,8 @@ class Rewriting(Objective):
         total = token_loss(model, out.hidden, batch)
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
 
-    def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A source for the encoder."""
-        return [*ids, self.special["end"]]
 
-
-def parted(total: int, parts: int, rng: np.random.Generator) -> Ids:
+def random_split(total: int, parts: int, rng: np.random.Generator) -> Ids:
     """`total` as the sum of `parts` whole numbers from 1, each way equally likely."""
     borders = np.sort(rng.choice(total - 1, size=parts - 1, replace=False)) + 1
     return np.diff(np.concatenate(([0], borders, [total])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,32 +13,72 @@ from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import Dropout as Share
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.training.baseline import Baseline, ngram_baseline
-from tfkit.training.objective.base import (
-    Batch,
-    Example,
-    Item,
-    Loss,
-    Objective,
-    finished,
-    next_tokens,
-    padded,
-    token_loss,
-    wrapped,
-)
+from tfkit.models import Model
+from tfkit.training.baseline import Baseline, Ids, ngram_baseline
+from tfkit.training.objective.answers import Answers
+from tfkit.training.objective.base import Loss, Objective, finished, token_loss
+from tfkit.training.objective.rows import Batch, Example, Item, Rows, next_tokens, padded, wrapped
+
+
+class Seq2SeqRows(Rows):
+    """Source and target, each a row of its own."""
+
+    fields = ("source", "target")
+    required = ("start", "end")
+    config: Seq2Seq.Config
+
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        """Items `source` (with its end token) and `target` (start, tokens, end: one longer than the decoder's row)."""
+        self.bind(tokenizer)
+        end = self.tokens.special["end"] if self.config.source_end else None
+        sources = self._encoded(examples, "source", tokenizer)
+        targets = self._encoded(examples, "target", tokenizer)
+        items, empty, long = [], 0, 0
+        for source, target in zip(sources, targets, strict=True):
+            item = {
+                "source": wrapped(source, end=end),
+                "target": wrapped(target, self.tokens.special["start"], self.tokens.special["end"]),
+            }
+            if not len(source) or not len(target):
+                empty += 1
+            elif max_length is not None and max(len(item["source"]), len(item["target"]) - 1) > max_length:
+                long += 1
+            else:
+                items.append(item)
+        self._left_out(empty, len(sources), "source or target is empty")
+        self._left_out(long, len(sources), f"longer than {max_length} tokens")
+        return self._usable(items, len(sources), f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
+
+    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+        """[items 2]: places in the encoder and in the decoder."""
+        return np.asarray([(len(item["source"]), len(item["target"]) - 1) for item in items])
+
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
+        return pair_batch([item["source"] for item in items], [item["target"] for item in items], self.tokens.pad)
+
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """A source for the encoder."""
+        return [*ids, self.tokens.special["end"]] if self.config.source_end else list(ids)
+
+
+class Translations(Answers):
+    """The target, which the model generates."""
+
+    reference = "target"
+    predicts = False
+    metrics = ("perplexity", "bleu", "exact_match")
 
 
 @register("objective", "seq2seq")
 class Seq2Seq(Objective):
     """Loss = -sum log p(target_t | target_<t, source), with label smoothing (Vaswani et al. 2017, arXiv 1706.03762)."""
 
-    reads: ClassVar = "encoder_decoder"
-    gives: ClassVar = frozenset({"attention_mask"})
-    fields: ClassVar = ("source", "target")
-    required: ClassVar = ("start", "end")
-    writes: ClassVar = "target"
-    reference: ClassVar = "target"
-    metrics: ClassVar = ("perplexity", "bleu", "exact_match")
+    rows_type = Seq2SeqRows
+    answers_type = Translations
+    reads = "encoder_decoder"
+    gives = frozenset({"attention_mask"})
+    capabilities = frozenset({"likelihood", "characters", "words"})
 
     class Config(Objective.Config):
         """Options of seq2seq."""
@@ -51,48 +91,9 @@ class Seq2Seq(Objective):
         def shortest(self, facts: RecipeFacts) -> int:
             return 2  # the start and a token: the end is predicted, and not read
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.smoothing = config.label_smoothing
-        self.source_end = config.source_end
+    config: Config
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `source` (with its end token) and `target` (start, tokens, end: one longer than the decoder's row)."""
-        self.bind(tokenizer)
-        end = self.special["end"] if self.source_end else None
-        sources = self.encode(examples, "source", tokenizer)
-        targets = self.encode(examples, "target", tokenizer)
-        items, empty, long = [], 0, 0
-        for source, target in zip(sources, targets, strict=True):
-            item = {
-                "source": wrapped(source, end=end),
-                "target": wrapped(target, self.special["start"], self.special["end"]),
-            }
-            if not len(source) or not len(target):
-                empty += 1
-            elif max_length is not None and max(len(item["source"]), len(item["target"]) - 1) > max_length:
-                long += 1
-            else:
-                items.append(item)
-        self.left_out(empty, len(sources), "source or target is empty")
-        self.left_out(long, len(sources), f"longer than {max_length} tokens")
-        return self.usable(items, len(sources), f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
-
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """[items 2]: places in the encoder and in the decoder."""
-        return np.asarray([(len(item["source"]), len(item["target"]) - 1) for item in items])
-
-    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
-        source, real = padded([item["source"] for item in items], self.pad)
-        batch = next_tokens([item["target"] for item in items], self.pad)
-        batch["decoder_input_ids"] = batch.pop("input_ids")
-        batch["input_ids"] = torch.from_numpy(source)
-        if not real.all():
-            batch["attention_mask"] = torch.from_numpy(real)
-        return batch
-
-    def loss(self, model: Any, batch: Batch, training: bool) -> Loss:
+    def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
         """Cross-entropy at the real target tokens; smoothed in training only, so that validation is in plain nats."""
         # The decoder needs no mask of its own: its padding is on the right, where a causal mask hides it from all that
         # is real, and without one the kernels take their fast path.
@@ -102,14 +103,21 @@ class Seq2Seq(Objective):
             decoder_input_ids=batch["decoder_input_ids"],
             with_heads=False,
         )
-        total = token_loss(model, out.hidden, batch, self.smoothing if training else 0.0)
+        total = token_loss(model, out.hidden, batch, self.config.label_smoothing if training else 0.0)
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
-
-    def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A source for the encoder."""
-        return [*ids, self.special["end"]] if self.source_end else list(ids)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """An n-gram model of the targets, which does not look at the source."""
         train, valid = ([item["target"] for item in items] for items in (train_items, valid_items))
-        return ngram_baseline(train, valid, self.vocab_size, of="of the targets alone")
+        return ngram_baseline(train, valid, self.rows.tokens.size, of="of the targets alone")
+
+
+def pair_batch(sources: Sequence[Ids], targets: Sequence[Ids], pad: int) -> Batch:
+    """A batch of an encoder-decoder, which learns each target token from those before it and the source."""
+    ids, real = padded(sources, pad)
+    batch = next_tokens(targets, pad)
+    batch["decoder_input_ids"] = batch.pop("input_ids")
+    batch["input_ids"] = torch.from_numpy(ids)
+    if not real.all():
+        batch["attention_mask"] = torch.from_numpy(real)
+    return batch

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,44 +16,25 @@ from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.loss import cross_entropy
-from tfkit.training.baseline import Ids
-from tfkit.training.objective.base import Batch, Example, Item, Prediction, located, padded
-from tfkit.training.objective.reading import Reading
+from tfkit.models import Model
+from tfkit.training.objective.answers import Prediction
+from tfkit.training.objective.reading import Reading, ReadingAnswers, ReadingRows, framed
+from tfkit.training.objective.rows import Batch, Example, Item, located, padded
 
 Places = list[tuple[int, int]]  # the characters that each token stands for
 
 
-@register("objective", "span")
-class SpanObjective(Reading):
-    """Loss = -log p(begin | question, context) - log p(end | question, context) (Devlin et al. 2018: SQuAD).
+class SpanRows(ReadingRows):
+    """Questions with their contexts, in windows, and where the answers are."""
 
-    The answer is a piece of the context, the first that reads so. A long context is read in windows that overlap by
-    half.
-    """
-
-    fields: ClassVar = ("question", "context", "answer")
-    heads: ClassVar = ("span",)
-    reference: ClassVar = "answer"
-    metrics: ClassVar = ("exact_match",)
-    of_tokens: ClassVar = True
-
-    class Config(Reading.Config):
-        """Options of span."""
-
-        longest_answer: PositiveInt = Field(30, description="tokens of the longest answer that is looked for")
-
-        def shortest(self, facts: RecipeFacts) -> int:
-            between = facts.token("separator") or facts.token("end")
-            return super().shortest(facts) + 1 + bool(between)  # a question, and what parts it from the context
-
-    config: Config
+    fields = ("question", "context", "answer")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
         """Items `text` (question and context), and which tokens are of the context (`inside`) and of the `answer`.
 
         Examples whose answer does not stand in the context are left out, and windows without it.
         """
-        answers = self.column(examples, "answer")
+        answers = self._column(examples, "answer")
         items: list[Item] = []
         found: set[int] = set()
         for number, item, places, _ in self._windows(examples, tokenizer, max_length):
@@ -66,55 +47,60 @@ class SpanObjective(Reading):
                 items.append(item | {"answer": marks})
                 found.add(number)
         why = "the answer does not stand in the context"
-        self.left_out(len(examples) - len(found), len(examples), why)
-        return self.usable(items, len(examples), why)
+        self._left_out(len(examples) - len(found), len(examples), why)
+        return self._usable(items, len(examples), why)
 
     def _windows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None
     ) -> Iterator[tuple[int, Item, Places, int]]:
         """The example that each window is of, the window, the characters its tokens stand for, and their number."""
         self.bind(tokenizer)
-        questions = self.encode(examples, "question", tokenizer)
-        texts = self.column(examples, "context")
+        questions = self._encoded(examples, "question", tokenizer)
+        texts = self._column(examples, "context")
         with located(texts, tokenizer):
             contexts = tokenizer.encode_with_places(texts)
         for number, (question, (ids, places)) in enumerate(zip(questions, contexts, strict=True)):
             if not ids:
                 continue
-            extra = self.around + len(self.frame.between)
+            extra = self._frame.around + len(self._frame.between)
             room = len(ids) if longest is None else longest - extra - len(question)
             if room < 2:
                 text = f"a question of {len(question)} tokens leaves no room for its context in {longest} tokens"
                 raise ExampleError(number + 1, text)
             for start in range(0, max(1, len(ids) - room // 2), max(1, room // 2)) if room < len(ids) else (0,):
                 piece = np.asarray(ids[start : start + room], dtype=np.int32)
-                item = self.one_or_two(question, piece, None)
+                item = framed(self._frame, question, piece, None)
                 inside = np.zeros(len(item["text"]), dtype=np.int32)
-                first = len(inside) - len(piece) - len(self.frame.after)
+                first = len(inside) - len(piece) - len(self._frame.after)
                 inside[first : first + len(piece)] = 1
                 # the question's tokens are looked at by all, where the model has such a rule
                 marked = np.asarray(item["types"] == 0, dtype=np.int32)
                 yield number, item | {"inside": inside, "marked": marked}, places[start : start + room], len(piece)
 
-    def targets(self, items: Sequence[Item], width: int) -> Mapping[str, Ids]:
-        """`labels` [rows 2], the places of begin and end, and `inside` [rows width], where they may be."""
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """The texts, `labels` [rows 2], the positions of begin and end, and `inside` [rows width], the context."""
         answers = [np.flatnonzero(item["answer"]) for item in items]
         labels = np.asarray([(answer[0], answer[-1]) for answer in answers], dtype=np.int64)
-        return {"labels": labels, "inside": padded([item["inside"] for item in items], 0)[0].astype(np.bool_)}
+        inside = padded([item["inside"] for item in items], 0)[0].astype(np.bool_)
+        return super().collate(items, rng) | {"labels": torch.from_numpy(labels), "inside": torch.from_numpy(inside)}
 
-    def nats(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Cross-entropy of `logits` [rows time 2] over the places of the context."""
-        allowed = logits.masked_fill(~batch["inside"][:, :, None], -torch.inf)
-        both = allowed.transpose(1, 2).flatten(0, 1)  # begin and end of each row
-        return cross_entropy(both, batch["labels"].flatten()), len(both)
 
-    def predict(self, model: Any, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
+class AnswerSpans(ReadingAnswers):
+    """The likeliest piece of the context."""
+
+    objective: SpanObjective
+    rows: SpanRows
+    reference = "answer"
+    metrics = ("exact_match",)
+    of_tokens = True
+
+    def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
         """Of each question the `answer` and where it stands in the context: `begin` and `end`, in characters.
 
         The `probability` is that of the piece among all of its window; an empty context has the empty answer.
         """
-        windows = list(self._windows(examples, tokenizer, model.blueprint.last.max_length))
-        said = self.all_said(model, [item for _, item, _, _ in windows])
+        windows = list(self.rows._windows(examples, tokenizer, model.blueprint.last.max_length))
+        said = self._logits(model, [item for _, item, _, _ in windows])
         best: list[tuple[float, int, int, float]] = [(-np.inf, 0, 0, 0.0)] * len(examples)
         for (number, item, places, _), logits in zip(windows, said, strict=True):
             score, begin, end, chance = best_span(logits[torch.from_numpy(item["inside"]).bool()], self._longest)
@@ -132,11 +118,43 @@ class SpanObjective(Reading):
 
     @property
     def _longest(self) -> int:
-        return self.config.longest_answer
+        return self.objective.config.longest_answer
 
-    def answer(self, prediction: Prediction) -> str:
+    def text(self, prediction: Prediction) -> str:
         """The answer."""
         return str(prediction["answer"])
+
+
+@register("objective", "span")
+class SpanObjective(Reading):
+    """Loss = -log p(begin | question, context) - log p(end | question, context) (Devlin et al. 2018: SQuAD).
+
+    The answer is a piece of the context, the first that reads so. A long context is read in windows that overlap by
+    half.
+    """
+
+    rows_type: ClassVar[type[SpanRows]] = SpanRows
+    answers_type = AnswerSpans
+    heads = ("span",)
+    capabilities = frozenset({"likelihood", "words"})
+
+    class Config(Reading.Config):
+        """Options of span."""
+
+        longest_answer: PositiveInt = Field(30, description="tokens of the longest answer that is looked for")
+
+        def shortest(self, facts: RecipeFacts) -> int:
+            between = facts.token("separator") or facts.token("end")
+            return super().shortest(facts) + 1 + bool(between)  # a question, and what parts it from the context
+
+    config: Config
+    rows: SpanRows
+
+    def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
+        """Cross-entropy of `logits` [rows time 2] over the places of the context."""
+        allowed = logits.masked_fill(~batch["inside"][:, :, None], -torch.inf)
+        both = allowed.transpose(1, 2).flatten(0, 1)  # begin and end of each row
+        return cross_entropy(both, batch["labels"].flatten()), len(both)
 
 
 def covering(places: Places, begin: int, end: int) -> tuple[int, int] | None:

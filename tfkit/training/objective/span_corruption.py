@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -12,38 +12,22 @@ from tfkit.core.component import Problem
 from tfkit.core.errors import DataError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.registry import register
+from tfkit.core.slots import ObjectiveFacts
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.special import SENTINEL
 from tfkit.training.baseline import Ids
-from tfkit.training.objective.base import wrapped
-from tfkit.training.objective.rewriting import Rewriting, parted
+from tfkit.training.objective.rewriting import Rewriting, RewritingRows, random_split
+from tfkit.training.objective.rows import Item, wrapped
 
 
-@register("objective", "span_corruption")
-class SpanCorruption(Rewriting):
-    """Loss = -log p(<0> span <1> span ... | text with <0>, <1>, ... for the spans) (Raffel et al. 2019: 1910.10683).
+class SpanCorruptionRows(RewritingRows):
+    """The text with a sentinel for each hidden span, and the hidden spans with theirs."""
 
-    The sentinels are the tokens <extra_id_0>, ... of the vocabulary; a text has at most as many spans less one.
-    """
+    config: SpanCorruption.Config
 
-    class Config(Rewriting.Config):
-        """Options of span_corruption."""
-
-        probability: float = Field(0.15, gt=0, lt=1, description="share of the tokens that are hidden")
-        mean_span: float = Field(3.0, ge=1, description="mean length of a hidden span, in tokens")
-
-        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
-            yield from super().check_recipe(facts)
-            if facts.lacks("sentinel_1"):
-                text = "'span_corruption' hides spans after tokens of their own, two or more; say sentinels: 100"
-                yield Problem("sentinels", text, at="data.tokenizer.special_tokens")
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ObjectiveFacts.Config) -> None:
         super().__init__(config)
-        self.probability, self.mean_span = config.probability, config.mean_span
-        self.sentinels: tuple[int, ...] = ()
-
-    capabilities: ClassVar = frozenset()
+        self._sentinels: tuple[int, ...] = ()
 
     def bind(self, tokenizer: Tokenizer) -> None:
         """Take the facts of the tokenizer; raises DataError where it has no two sentinels."""
@@ -56,16 +40,19 @@ class SpanCorruption(Rewriting):
                 "span_corruption hides spans after the tokens <extra_id_0>, <extra_id_1>, ..., and the tokenizer has "
                 f"{len(found)} of them; say data.tokenizer.special_tokens: {{sentinels: 100}}"
             )
-        self.sentinels = tuple(found)
+        self._sentinels = tuple(found)
 
     def _sizes(self, length: int) -> tuple[int, int]:
         """How many of `length` tokens are hidden, in how many spans; a shown token stands before each span."""
-        hidden = min(max(round(length * self.probability), 1), length - 1)
-        spans = max(round(hidden / self.mean_span), 1)
-        return hidden, min(spans, hidden, length - hidden, len(self.sentinels) - 1)
+        hidden = min(max(round(length * self.config.probability), 1), length - 1)
+        spans = max(round(hidden / self.config.mean_span), 1)
+        return hidden, min(spans, hidden, length - hidden, len(self._sentinels) - 1)
 
-    def places(self, length: int) -> tuple[int, int]:
+    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
         """Both sides are as long for every choice of the spans."""
+        return np.asarray([self._positions(len(item["text"])) for item in items])
+
+    def _positions(self, length: int) -> tuple[int, int]:
         if length < 2:
             return length + 2, length + 2
         hidden, spans = self._sizes(length)
@@ -74,13 +61,37 @@ class SpanCorruption(Rewriting):
     def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         """Shown and hidden spans in turn, a shown one first; the target ends in a sentinel of its own."""
         hidden, spans = self._sizes(len(text))
-        sizes = np.stack((parted(len(text) - hidden, spans, rng), parted(hidden, spans, rng)), axis=1).flatten()
+        sizes = np.stack(
+            (random_split(len(text) - hidden, spans, rng), random_split(hidden, spans, rng)), axis=1
+        ).flatten()
         pieces = np.split(text, np.cumsum(sizes)[:-1])
         source, target = [], []
         for number, (shown, lost) in enumerate(zip(pieces[::2], pieces[1::2], strict=True)):
-            sentinel = np.asarray([self.sentinels[number]], dtype=np.int32)
+            sentinel = np.asarray([self._sentinels[number]], dtype=np.int32)
             source += [shown, sentinel]
             target += [sentinel, lost]
-        last = np.asarray([self.sentinels[spans]], dtype=np.int32)
-        start, end = self.special["start"], self.special["end"]
+        last = np.asarray([self._sentinels[spans]], dtype=np.int32)
+        start, end = self.tokens.special["start"], self.tokens.special["end"]
         return wrapped(np.concatenate(source), end=end), wrapped(np.concatenate([*target, last]), start, end)
+
+
+@register("objective", "span_corruption")
+class SpanCorruption(Rewriting):
+    """Loss = -log p(<0> span <1> span ... | text with <0>, <1>, ... for the spans) (Raffel et al. 2019: 1910.10683).
+
+    The sentinels are the tokens <extra_id_0>, ... of the vocabulary; a text has at most as many spans less one.
+    """
+
+    rows_type = SpanCorruptionRows
+
+    class Config(Rewriting.Config):
+        """Options of span_corruption."""
+
+        probability: float = Field(0.15, gt=0, lt=1, description="share of the tokens that are hidden")
+        mean_span: float = Field(3.0, ge=1, description="mean length of a hidden span, in tokens")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            if facts.lacks("sentinel_1"):
+                text = "'span_corruption' hides spans after tokens of their own, two or more; say sentinels: 100"
+                yield Problem("sentinels", text, at="data.tokenizer.special_tokens")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,53 +15,42 @@ from tfkit.core.options import Dropout as Share
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.loss import cross_entropy
+from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids, unigram_baseline
-from tfkit.training.objective.base import Batch, Example, Item, Prediction, located, logger
-from tfkit.training.objective.labels import check_classes, named, unknown
-from tfkit.training.objective.reading import Reading, first_of, head_of, joined
+from tfkit.training.objective.answers import Prediction
+from tfkit.training.objective.labels import check_classes, learn, named, unknown
+from tfkit.training.objective.reading import (
+    Reading,
+    ReadingAnswers,
+    ReadingRows,
+    first_of,
+    head_of,
+    joined,
+    room_in,
+)
+from tfkit.training.objective.rows import Batch, Example, Item, located, logger
 
 NO_ENTITY = "O"
 
 
-@register("objective", "token_classification")
-class TokenClassification(Reading):
-    """Loss = -sum log p(tag | text) over the words, each read at its first token (Devlin et al. 2018: 1810.04805)."""
+class TaggedRows(ReadingRows):
+    """Texts, each with the numbers of its words' tags."""
 
-    fields: ClassVar = ("text", "tags")
-    heads: ClassVar = ("token_classifier",)
-    tokenized: ClassVar = ("text",)
-    labelled: ClassVar = True
-    reference: ClassVar = "tags"
-    answers: ClassVar = frozenset({"words", "tags"})
-    metrics: ClassVar = ("accuracy", "macro_f1")
-    of_tokens: ClassVar = True
-    sample_texts: ClassVar = {
-        "text": ("the cat sees a small dog", "a dog", "the child"),
-        "tags": ("X N V X X N", "X N", "X N"),
-    }
-
-    class Config(Reading.Config):
-        """Options of token_classification."""
-
-        label_smoothing: Share = Field(0.0, description="share of the target spread over all tags, in training only")
-
-    config: Config
+    fields = ("text", "tags")
+    tokenized = ("text",)
+    labelled = True
 
     def labels_in(self, example: Example) -> Sequence[str]:
         """Its tags."""
         return words_of(example.get("tags", ""))
-
-    def attach(self, model: Any) -> None:
-        """Check that the head has a class for each tag."""
-        check_classes(head_of(model, self.config.head), self.labels)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
         """Items `text`, `firsts` (which tokens begin a word) and `tags`; a long text becomes several items.
 
         A word whose tag the training corpus does not have is left out of the loss; metrics count it.
         """
-        tags = self.column(examples, "tags")
-        self.learn(examples)
+        tags = self._column(examples, "tags")
+        learn(self, examples)
         items: list[Item] = []
         for example, item, words in self._pieces(examples, tokenizer, max_length):
             numbers = self._numbers(tags[example], examples[example]["text"], example + 1)[words]
@@ -72,7 +61,7 @@ class TokenClassification(Reading):
                 marks[firsts] = 1
                 items.append(item | {"firsts": marks, "tags": numbers[known]})
         self._tell_unknown(tags)
-        return self.usable(items, len(examples), "the texts are empty, or have no tag of the training corpus")
+        return self._usable(items, len(examples), "the texts are empty, or have no tag of the training corpus")
 
     def _tell_unknown(self, tags: Sequence[str]) -> None:
         """Say that words are left out of the loss, since the training corpus does not have their tag."""
@@ -80,7 +69,7 @@ class TokenClassification(Reading):
         number = sum(tag not in self.labels for tag in every)
         if number:
             of = f"{number:,} of {len(every):,}"
-            logger.warning("%s: %s tags left out: %s", self.part_name, of, unknown(every, self.labels))
+            logger.warning("%s: %s tags left out: %s", self._name, of, unknown(every, self.labels))
 
     def _numbers(self, tags: str, text: str, number: int) -> Ids:
         words = words_of(text)
@@ -92,11 +81,11 @@ class TokenClassification(Reading):
     def _pieces(
         self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None
     ) -> Iterator[tuple[int, Item, Ids]]:
-        """The example that each piece is of, the piece, and the words that begin in it; a word is never parted."""
+        """The example that each piece is of, the piece, and the words that begin in it; a word is never split."""
         self.bind(tokenizer)
-        frame = self.frame
-        room = None if longest is None else self.room(longest)
-        texts = [" ".join(words_of(text)) for text in self.column(examples, "text")]
+        frame = self._frame
+        room = None if longest is None else room_in(frame, longest)
+        texts = [" ".join(words_of(text)) for text in self._column(examples, "text")]
         with located(texts, tokenizer):
             encoded = tokenizer.encode_with_places(texts)
         for number, (text, (ids, places)) in enumerate(zip(texts, encoded, strict=True)):
@@ -108,33 +97,43 @@ class TokenClassification(Reading):
                 marks[firsts[inside] - begin + len(frame.before)] = 1
                 yield number, {"text": row, "firsts": marks, "marked": first_of(len(row))}, words[inside]
 
-    def targets(self, items: Sequence[Item], width: int) -> Mapping[str, Ids]:
-        """`labels` [words], and their places `predicted` [words] in the flattened rows."""
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """The texts, `labels` [words], and their positions `predicted` [words] in the flattened rows."""
+        batch = super().collate(items, rng)
+        width = batch["input_ids"].shape[1]
         places = [np.flatnonzero(item["firsts"]) + row * width for row, item in enumerate(items)]
         labels = np.concatenate([item["tags"] for item in items]).astype(np.int64)
-        return {"labels": labels, "predicted": np.concatenate(places).astype(np.int64)}
+        predicted = np.concatenate(places).astype(np.int64)
+        return batch | {"labels": torch.from_numpy(labels), "predicted": torch.from_numpy(predicted)}
 
-    def nats(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Cross-entropy of `logits` [rows time classes] at the first token of each word."""
-        smoothing = self.config.label_smoothing if training else 0.0
-        of_words = logits.flatten(0, 1).index_select(0, batch["predicted"])
-        return cross_entropy(of_words, batch["labels"], smoothing), len(of_words)
 
-    def predict(self, model: Any, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
+class Tags(ReadingAnswers):
+    """The likeliest tag of each word."""
+
+    rows: TaggedRows
+    reference = "tags"
+    metrics = ("accuracy", "macro_f1")
+    of_tokens = True
+    sample_texts: ClassVar = {
+        "text": ("the cat sees a small dog", "a dog", "the child"),
+        "tags": ("X N V X X N", "X N", "X N"),
+    }
+
+    def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
         """Of each text its `words`, their `tags` and the `probabilities` of those.
 
-        A word that no token stands for has the tag O where there is one, else the first, with probability 0.
+        A word without a token has the tag O where there is one, else the first, with probability 0.
         """
-        texts = [words_of(text) for text in self.column(examples, "text")]
+        texts = [words_of(example["text"]) for example in examples]
         pieces = [
-            piece for piece in self._pieces(examples, tokenizer, model.blueprint.last.max_length) if len(piece[2])
+            piece for piece in self.rows._pieces(examples, tokenizer, model.blueprint.last.max_length) if len(piece[2])
         ]
-        logits = self.all_said(model, [item for _, item, _ in pieces])
+        logits = self._logits(model, [item for _, item, _ in pieces])
         tags: list[list[str]] = [[self._otherwise] * len(words) for words in texts]
         probabilities: list[list[float]] = [[0.0] * len(words) for words in texts]
         for (example, item, words), said in zip(pieces, logits, strict=True):
             best = said[torch.from_numpy(item["firsts"]).bool()].softmax(-1).max(dim=-1)
-            names = named(self.labels, said.shape[-1])
+            names = named(self.rows.labels, said.shape[-1])
             for word, tag, chance in zip(words.tolist(), best.indices.tolist(), best.values.tolist(), strict=True):
                 tags[example][word], probabilities[example][word] = names[tag], chance
         return [
@@ -144,16 +143,44 @@ class TokenClassification(Reading):
 
     @property
     def _otherwise(self) -> str:
-        return NO_ENTITY if NO_ENTITY in self.labels or not self.labels else self.labels[0]
+        return NO_ENTITY if NO_ENTITY in self.rows.labels or not self.rows.labels else self.rows.labels[0]
 
-    def answer(self, prediction: Prediction) -> str:
+    def text(self, prediction: Prediction) -> str:
         """The tags with a space between them."""
         return " ".join(prediction["tags"])
+
+
+@register("objective", "token_classification")
+class TokenClassification(Reading):
+    """Loss = -sum log p(tag | text) over the words, each read at its first token (Devlin et al. 2018: 1810.04805)."""
+
+    rows_type: ClassVar[type[TaggedRows]] = TaggedRows
+    answers_type = Tags
+    heads = ("token_classifier",)
+    capabilities = frozenset({"likelihood", "words", "tags"})
+
+    class Config(Reading.Config):
+        """Options of token_classification."""
+
+        label_smoothing: Share = Field(0.0, description="share of the target spread over all tags, in training only")
+
+    config: Config
+    rows: TaggedRows
+
+    def attach(self, model: Model) -> None:
+        """Check that the head has a class for each tag."""
+        check_classes(head_of(model, self.config.head), self.rows.labels)
+
+    def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
+        """Cross-entropy of `logits` [rows time classes] at the first token of each word."""
+        smoothing = self.config.label_smoothing if training else 0.0
+        of_words = logits.flatten(0, 1).index_select(0, batch["predicted"])
+        return cross_entropy(of_words, batch["labels"], smoothing), len(of_words)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """Each tag as often as in the training texts, whatever the word."""
         train, valid = (np.concatenate([item["tags"] for item in items]) for items in (train_items, valid_items))
-        found = unigram_baseline(train, valid, max(1, len(self.labels)))
+        found = unigram_baseline(train, valid, max(1, len(self.rows.labels)))
         return None if found is None else Baseline("most frequent tag", found.loss, found.accuracy)
 
 
