@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pydantic import BaseModel
 
 from tfkit.core.registry import REGISTRY
-from tfkit.recipe.keys import KEYS
+from tfkit.recipe.keys import GROUPS
 from tfkit.recipe.settings.sections import Data, Generate, Train
 from tfkit.recipe.text.node import inline
 from tfkit.reports.parts import options_of
@@ -26,7 +26,10 @@ SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate"
 
 def text() -> str:
     """All tables."""
-    tables = [_table(title, ("key", "meaning"), KEYS[group].items()) for group, title in GRAMMAR.items()]
+    tables = [
+        _table(title, ("key", "meaning"), ((key.name, key.sentence) for key in GROUPS[group].values()))
+        for group, title in GRAMMAR.items()
+    ]
     tables += [
         _table(f"`{name}:`", ("key", "value", "default", "meaning"), _options(kind)) for name, kind in SECTIONS.items()
     ]
@@ -34,6 +37,10 @@ def text() -> str:
     return "\n\n".join(
         [*tables, f"`objective:` is one of {objectives}; `tfkit parts objective NAME` lists its options."]
     )
+
+
+def _sentences(group: str) -> Iterator[tuple[str, str]]:
+    yield from ((key.name, key.sentence) for key in GROUPS[group].values())
 
 
 def _options(section: type[BaseModel]) -> Iterator[tuple[str, ...]]:

@@ -19,7 +19,11 @@ from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.imports import import_parts
 
 QUICK = ["feedforward", "metric", "stop"]
-SEARCHING = ("tfkit.generation.search", "tfkit.generation.strategy.rows")  # what every strategy is made of
+SEARCHING = (
+    "tfkit.generation.search",
+    "tfkit.generation.strategy.rows",
+    "tfkit.training.objective.rows",
+)  # what every strategy is made of
 
 
 @pytest.fixture

@@ -196,7 +196,7 @@ def test_masks_are_filled_with_what_the_tokenizer_knows(filler: Run) -> None:
     ).eval()
     with torch.no_grad():
         model.head.output.bias[size:] = 50.0
-    (prediction,) = filler.objective.predict(model, [{"text": "a [MASK]"}], filler.tokenizer)
+    (prediction,) = filler.objective.answers.predict(model, [{"text": "a [MASK]"}], filler.tokenizer)
     fills = prediction["fills"][0]
     assert len(fills) == 5 and all(fill["id"] < size for fill in fills)
 

@@ -12,9 +12,7 @@ from click.testing import CliRunner, Result
 import tfkit
 from tfkit.cli.main import main
 from tfkit.core.errors import UsageError
-from tfkit.recipe.architecture.resolve import MODEL_KEYS, STACK_KEYS
-from tfkit.recipe.architecture.sublayers import SUBLAYERS
-from tfkit.recipe.keys import KEYS, sentence
+from tfkit.recipe.keys import GROUPS, SECTIONS, SUBLAYERS, sentence
 from tfkit.recipe.load import TOP_KEYS
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.reports.explain import Explanation, explain
@@ -388,12 +386,19 @@ def test_a_runs_folder_knows_what_its_recipe_knew(here: Path) -> None:
 
 
 def test_every_key_of_the_grammar_has_one_sentence() -> None:
-    assert set(KEYS) == {"top", "model", "stack", "layer"}
-    assert set(KEYS["top"]) == {*TOP_KEYS, "extends", "variants"}
-    assert set(KEYS["model"]) == {*MODEL_KEYS, "encoder", "decoder"}
-    assert set(KEYS["stack"]) == set(STACK_KEYS)
+    assert set(GROUPS["top"]) == {*TOP_KEYS, "extends", "variants"}
     own = {"residual", "norm", "dropout", "position", "mask", "shared", "sublayers"}
-    assert set(KEYS["layer"]) == own | set(SUBLAYERS) | {f"{name}_norm" for name in SUBLAYERS}
+    assert set(GROUPS["layer"]) == own | set(SUBLAYERS) | {f"{name}_norm" for name in SUBLAYERS}
+    assert {"encoder", "decoder", "heads", "special_ids", "memory", "layer", "layers"} == SECTIONS
+    assert all(key.sentence for group in GROUPS.values() for key in group.values())
     for path in ("model.d_model", "model.decoder.d_model", "model.layer.norm", "model.layers.a.feedforward_2_norm"):
         assert sentence(path)
     assert sentence("model.layer.attention.num_heads") == sentence("nothing") == ""
+
+
+def test_a_plain_key_is_written_in_two_places() -> None:
+    """Where it is declared, and where it is used; families of other libraries map their own settings to it."""
+    package = Path(tfkit.__file__).parent
+    sources = [file for file in package.rglob("*.py") if "families" not in file.parts]
+    found = {file.relative_to(package).as_posix() for file in sources if "final_dropout" in file.read_text("utf-8")}
+    assert found == {"core/blueprint.py", "models/stack.py"}

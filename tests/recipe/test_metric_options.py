@@ -6,6 +6,7 @@ from jsonschema import Draft7Validator
 
 from tfkit.core.errors import RecipeError
 from tfkit.core.registry import REGISTRY
+from tfkit.core.slots import default_metrics
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.rules import refusal
 from tfkit.recipe.schema import language_schema
@@ -31,5 +32,5 @@ def test_an_order_that_rouge_has_not_is_refused(written):
 @pytest.mark.parametrize("name", REGISTRY.names("objective"))
 def test_the_metrics_of_an_objective_go_with_it(name):
     objective = REGISTRY.get("objective", name)
-    for metric in objective.metrics:
+    for metric in default_metrics(objective):
         assert refusal(REGISTRY.get("metric", metric), objective) is None

@@ -26,7 +26,7 @@ from tfkit.contracts.cases import cases, variants
 from tfkit.core.component import Component, Config, Slot
 from tfkit.core.errors import RecipeError
 from tfkit.core.registry import CATALOGUES, REGISTRY, register
-from tfkit.recipe.keys import KEYS
+from tfkit.recipe.keys import GROUPS
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.schema import language_schema
 from tfkit.recipe.shipped import shipped_recipes
@@ -94,7 +94,7 @@ def test_every_part_stands_in_it_with_its_paper(shipped_schema: dict[str, Any]) 
 
 def test_every_key_of_the_grammar_stands_in_it(shipped_schema: dict[str, Any]) -> None:
     said = {(key, value.get("description")) for one in walk(shipped_schema) for key, value in properties(one)}
-    assert {(key, text) for keys in KEYS.values() for key, text in keys.items()} <= said
+    assert {(key.name, key.sentence) for keys in GROUPS.values() for key in keys.values()} <= said
 
 
 @pytest.mark.parametrize(("slot", "name"), PARTS)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tfkit.core.component import Config
+from tfkit.core.keys import DEEPEST, Flag, Key, Norm, Own, Part, Parts, Rate, Section, Size, key, keys
 from tfkit.core.shape import Shape, Side
 from tfkit.core.slots import (
     EmbeddingFacts,
@@ -31,19 +32,51 @@ class SublayerPlan:
     memory: bool = False  # attends to the memory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LayerPlan:
     """One layer, or all that equal it. `position` is None where the stack's own position serves the layer."""
 
-    residual: ResidualFacts.Config
-    sublayers: tuple[SublayerPlan, ...]
-    norm: Config | None
-    dropout: float
-    mask: tuple[MaskFacts.Config, ...]
+    residual: ResidualFacts.Config = key(
+        Part("residual"),
+        "how sublayers and norms are wired around the residual stream; none: plain, no residual connection",
+    )
+    norm: Config | None = key(Part("norm"), "the norm of the layer, and of every `norm: true`")
+    dropout: float = key(Rate(), "dropout of each sublayer's output")
+    position: tuple[PositionFacts.Config, ...] | None = keys(
+        Key(
+            "position",
+            Parts("position", over_stack=True),
+            "the layer's own position, laid over the stack's; none: no position",
+        ),
+        default=None,
+    )
+    mask: tuple[MaskFacts.Config, ...] = key(
+        Parts("mask"), "mask rules of the layer, added to the stack's; none: without the stack's"
+    )
+    shared: bool = keys(Key("shared", Flag(), "one set of weights for all layers of a pattern entry"), default=False)
+    sublayers: tuple[SublayerPlan, ...] = keys(
+        Key(
+            "sublayers", Own(), "the order of the sublayers; by default attention, mixer, cross_attention, feedforward"
+        ),
+        Key("attention", Part("attention"), "self-attention; none: no such sublayer"),
+        Key("mixer", Part("mixer"), "what mixes tokens without attention; none: no such sublayer"),
+        Key(
+            "cross_attention",
+            Part("attention", over="attention"),
+            "attention to the memory, laid over attention; none: no such sublayer",
+        ),
+        Key(
+            "feedforward",
+            Part("feedforward"),
+            "the sublayer that works on each position by itself; none: no such sublayer",
+        ),
+        Key("attention_norm", Norm(), "the norm of attention alone, laid over norm; none: no norm"),
+        Key("mixer_norm", Norm(), "the norm of the mixer alone, laid over norm; none: no norm"),
+        Key("cross_attention_norm", Norm(), "the norm of cross-attention alone, laid over norm; none: no norm"),
+        Key("feedforward_norm", Norm(), "the norm of the feed-forward sublayer alone, laid over norm; none: no norm"),
+    )
     causal: bool
-    position: tuple[PositionFacts.Config, ...] | None = None
     num_heads: int | None = None  # of its self-attentions, where they agree
-    shared: bool = False  # one set of weights for all layers of its pattern entry
 
     def parts(self) -> Iterator[Config]:
         """All parts of the layer; of those in their options, none."""
@@ -59,7 +92,7 @@ class LayerPlan:
         return self.shared or any(sublayer.config.shared for sublayer in self.sublayers)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StackPlan:
     """One stack. `order[i]` is the index in `layers` of layer i.
 
@@ -68,18 +101,44 @@ class StackPlan:
     """
 
     side: Side
-    d_model: int
-    vocab_size: int | None
-    max_length: int | None
-    embedding: EmbeddingFacts.Config | None
-    position: tuple[PositionFacts.Config, ...]
-    layers: tuple[LayerPlan, ...]
-    order: tuple[int, ...]
+    d_model: int = key(Size(needed=True), "width of the residual stream")
+    order: tuple[int, ...] = keys(Key("num_layers", Size(DEEPEST), "number of layers"))
+    vocab_size: int | None = key(
+        Size(words=("tokenizer",)), "tokens in the vocabulary: a number, or `tokenizer` for as many as it has"
+    )
+    max_length: int | None = key(Size(), "longest sequence in tokens; none: no bound")
+    embedding: EmbeddingFacts.Config | None = key(
+        Part("embedding"), "turns token ids into vectors; none: each call passes vectors"
+    )
+    position: tuple[PositionFacts.Config, ...] = key(
+        Parts("position"), "how the model knows positions, one part or a list; none: it does not"
+    )
+    mask: tuple[MaskFacts.Config, ...] = keys(
+        Key("mask", Parts("mask"), "mask rules of every layer, added to that of the model's type; none: no others"),
+        default=(),
+    )
+    memory_width: int | None = keys(
+        Key(
+            "memory",
+            Section(),
+            "width (d_model) of what cross-attention attends to, in a model of one stack; none: no memory",
+        ),
+        default=None,
+    )
+    layers: tuple[LayerPlan, ...] = keys(
+        Key("layer", Section(), "what every layer is made of"),
+        Key("layers", Section(), "kinds: variations of layer by name, each laid over it where the pattern says so"),
+        Key(
+            "pattern",
+            Own(),
+            "the order of kinds: `*n` repeats, `a+b` lays b over a, an inner list fills up to num_layers",
+        ),
+    )
     entries: tuple[int, ...]
-    final_norm: Config | None
-    final_dropout: float
-    mask: tuple[MaskFacts.Config, ...] = ()
-    memory_width: int | None = None
+    final_norm: Config | None = key(
+        Norm(), "norm after the last layer; by default as the residual layout of the last layer has it"
+    )
+    final_dropout: float = key(Rate(), "dropout after the final norm")
     other_depth: int = 0
 
     @property
@@ -155,14 +214,24 @@ class StackPlan:
 class Blueprint:
     """A whole model: its topology, its stacks, its heads and how it is initialised."""
 
-    type: ModelFacts.Config
-    encoder: StackPlan | None
-    decoder: StackPlan | None
-    head: HeadFacts.Config | None
-    heads: tuple[tuple[str, HeadFacts.Config], ...]
-    init: Config
+    type: ModelFacts.Config = key(
+        Part("model", needed=True), "encoder, decoder, encoder_decoder, or a registered topology"
+    )
+    encoder: StackPlan | None = key(Section(), "stack keys of the encoder, laid over those in model")
+    decoder: StackPlan | None = key(Section(), "stack keys of the decoder, laid over those in model")
+    head: HeadFacts.Config | None = key(
+        Part("head"), "the part that computes the model's logits; none: hidden states only"
+    )
+    heads: tuple[tuple[str, HeadFacts.Config], ...] = key(
+        Section(), "further heads by name, each with an output of its own"
+    )
+    init: Config = key(
+        Part("init", needed=True), "how the weights are initialised; by default xavier, as in the original"
+    )
+    special_ids: tuple[tuple[str, int], ...] = keys(
+        Key("special_ids", Section(), "ids of the tokens pad, start and end, where no tokenizer says them"), default=()
+    )
     shared_embedding: bool = False
-    special_ids: tuple[tuple[str, int], ...] = ()
     name: str = field(default="model", compare=False)
 
     def stacks(self) -> Iterator[StackPlan]:

@@ -303,6 +303,14 @@ class ObjectiveFacts(Component):
     gives: ClassVar[frozenset[str]] = frozenset()  # the inputs it calls a model with, besides ids and positions
 
 
+def default_metrics(objective: type[ObjectiveFacts]) -> tuple[str, ...]:
+    """What a run is judged by: the metrics of its answers, else perplexity, where the loss is a likelihood."""
+    named = None if objective.answers_type is None else objective.answers_type.metrics
+    if named is None:
+        return ("perplexity",) if "likelihood" in objective.capabilities else ()
+    return named
+
+
 class TokenizerFacts(Component):
     """Facts of tokenizers."""
 

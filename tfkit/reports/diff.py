@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan, SublayerPlan
+from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.load import Recipe
 from tfkit.reports.align import Alignment, align
 from tfkit.reports.difference import Change, differences, words
@@ -88,15 +89,15 @@ class _Stack:
     def changes(self) -> Iterator[Change]:
         """All changes, in the order of a recipe."""
         layers = [*self._layers(), *self._left()]
-        for name in ("d_model", "num_layers", "vocab_size", "max_length", "embedding", "position"):
-            yield from self._at(name, name)
-        if self.alone:  # beside an encoder, the memory is its output
-            yield from self._at("memory.d_model", "memory_width")
-        yield from layers
-        if not any(change.what.endswith("shared") for change in layers):
-            yield from self._sharing()
-        for name in ("final_norm", "final_dropout"):
-            yield from self._at(name, name)
+        for name in STACK:
+            if name == "layer":
+                yield from layers
+            elif name == "memory" and self.alone:  # beside an encoder, the memory is its output
+                yield from self._at("memory.d_model", "memory_width")
+            elif name == "pattern" and not any(change.what.endswith("shared") for change in layers):
+                yield from self._sharing()
+            elif name not in ("mask", "memory", "layers", "pattern"):  # each layer has its masks
+                yield from self._at(name, name)
 
     def _at(self, what: str, name: str) -> Iterator[Change]:
         return differences(what, getattr(self.before, name), getattr(self.after, name), self.follows)
@@ -145,10 +146,10 @@ def _sets(plan: StackPlan) -> str:
 
 def _layer(before: LayerPlan, after: LayerPlan) -> Iterator[Change]:
     """How two layers differ."""
-    for name in ("residual", "norm", "dropout", "mask"):
-        yield from differences(f"layer.{name}", getattr(before, name), getattr(after, name))
-    yield from differences("layer.position", before.position, after.position, absent="the stack's")
-    yield from differences("layer.shared", before.shared, after.shared)
+    for name, key in LAYER.items():
+        if name == key.field and name != "sublayers":
+            absent = "the stack's" if name == "position" else "none"
+            yield from differences(f"layer.{name}", getattr(before, name), getattr(after, name), absent=absent)
     ours, theirs = ({sublayer.name: sublayer for sublayer in plan.sublayers} for plan in (before, after))
     for name in dict.fromkeys([*ours, *theirs]):
         one, other = ours.get(name), theirs.get(name)

@@ -12,9 +12,7 @@ from tfkit.core.blueprint import StackPlan
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import nearest
 from tfkit.core.shape import Side
-from tfkit.recipe.architecture.resolve import MODEL_KEYS
-from tfkit.recipe.architecture.sublayers import SUBLAYERS
-from tfkit.recipe.keys import KEYS, sentence
+from tfkit.recipe.keys import MODEL, STACK, SUBLAYERS, TOP, sentence
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.text.source import parse
@@ -76,7 +74,7 @@ class KeyFinder:
         steps = re.findall(r"\[\d+\]|[^.\[\]]+", key.strip())
         if not steps or _dotted(steps) != key.strip():
             raise UsageError(f"'{key}' is no dotted key like model.layer.dropout")
-        if steps[0] not in KEYS["top"] and (steps[0] in (*KEYS["model"], *KEYS["stack"])):
+        if steps[0] not in TOP and (steps[0] in (*MODEL, *STACK)):
             steps = ["model", *steps]  # as weights are named: decoder.layers.3
         if steps[0] == "model" and len(self.plans) == 1 and steps[1:2] == list(self.plans):
             del steps[1]
@@ -94,7 +92,7 @@ class KeyFinder:
         path = _dotted(steps)
         if steps[0] == "model":
             return self._model(steps[1:], path)
-        if steps[0] not in KEYS["top"]:
+        if steps[0] not in TOP:
             raise self._unknown(path, steps[0])
         return [Found(path, [View(self._descend(self._section(steps[0]), steps[1:], path))])]
 
@@ -115,14 +113,15 @@ class KeyFinder:
                 raise UsageError(f"{path}: this model has no {steps[0]}; it has the {sides[0]} alone")
             sides, steps = [side for side in sides if side == steps[0]], steps[1:]
         if not steps:
-            keys = [*KEYS["stack"]] if len(sides) < len(self.plans) else ["type", *KEYS["stack"], *MODEL_KEYS[1:]]
+            own = [key for key in MODEL if key not in ("type", "encoder", "decoder")]
+            keys = [*STACK] if len(sides) < len(self.plans) else ["type", *STACK, *own]
             return [Found(f"{path}.{key}", views) for key in keys if _said(views := self._views(sides, [key], path))]
         return [Found(path, self._views(sides, steps, path))]
 
     def _views(self, sides: Sequence[Side], steps: Sequence[str], path: str) -> list[View]:
         """The places that `steps` below the model or some of its stacks speak of."""
         key, rest = steps[0], list(steps[1:])
-        if key in MODEL_KEYS and len(sides) == len(self.plans):
+        if key in MODEL and len(sides) == len(self.plans):
             value = model_values(self.blueprint).get(key)
             whole = Value(f"model.{key}", value, self.trace.model.get(key), sentence(f"model.{key}"))
             return [View(self._descend(whole, rest, path))]
@@ -134,7 +133,7 @@ class KeyFinder:
         if key == "layer":
             views = [view for side in sides for view in self._layers(side, None, "layer", rest)]
             return self._below(views, rest, path)
-        if key not in KEYS["stack"]:
+        if key not in STACK:
             raise self._unknown(path, key)
         return self._below([View(self._stack(side, key), side) for side in sides], rest, path)
 
@@ -212,7 +211,7 @@ class KeyFinder:
 
     def _known(self) -> Iterator[str]:
         """The keys that the recipe has, as they are asked for."""
-        yield from KEYS["top"]
+        yield from TOP
         for key in self.recipe.sections():
             yield from (leaf.path for leaf in self._section(key).leaves())
         for found in self._model([], "model"):

@@ -5,27 +5,26 @@ from __future__ import annotations
 from pydantic import Field
 
 import tfkit
-from tfkit.models import Model
-from tfkit.training.objective import Batch, Loss, Objective, TextRows
-from tfkit.training.objective.base import finished, token_logits
+from tfkit.models.base import Model
+from tfkit.training.objective.base import Loss, Objective, finished, token_loss
+from tfkit.training.objective.rows import Batch, TextRows
 
 
 @tfkit.register("objective", "my_part")
 class MyPart(Objective):
-    """Loss = -sum (1 - p)^gamma log p, p = p(token_t | token_<t): known tokens count less (Lin et al. 2017)."""
+    """Loss = -sum log p(token_t | token_<t); in training a share of each target is spread over all tokens."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, gamma: 1.5}. Add yours here.
+    # The options of the part, as a recipe writes them: {type: my_part, share: 0.2}. Add yours here.
     class Config(Objective.Config):
-        gamma: float = Field(2.0, ge=0, description="0 is the plain loss of causal_lm")
+        share: float = Field(0.1, ge=0, lt=1, description="share of the target that is spread, in training only")
 
     config: Config
     reads = "causal"  # or "bidirectional", "encoder_decoder"
     rows_type = TextRows  # what becomes of texts: each is a row whose tokens predict the next; or rows of your own
-    capabilities = frozenset()  # "likelihood" where the loss is -log p, so that it has a perplexity
+    # Say  capabilities = frozenset()  where the loss is not -log p: it has no perplexity then.
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
         # Change this. `batch` has `input_ids` [rows time], and the `labels` [n] of the positions `predicted`.
         out = model(input_ids=batch["input_ids"], with_heads=False)
-        log_p = token_logits(model, out.hidden, batch).log_softmax(-1).gather(1, batch["labels"][:, None])
-        total = -((1 - log_p.exp()) ** self.config.gamma * log_p).sum()
-        return finished(total, out.auxiliary_loss, len(log_p), training)
+        total = token_loss(model, out.hidden, batch, self.config.share if training else 0.0)
+        return finished(total, out.auxiliary_loss, len(batch["labels"]), training)

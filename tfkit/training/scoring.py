@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tfkit.core.component import Config
 from tfkit.core.registry import REGISTRY
+from tfkit.core.slots import default_metrics
 from tfkit.training.metric import Metric
 from tfkit.training.objective import Objective
 
@@ -17,16 +18,9 @@ def chosen_metrics(configs: Sequence[Config], objective: Objective) -> list[Metr
     Tags that mark entities (B-name, I-name, O) are judged by the F1 of the entities too.
     """
     if not configs:
-        names = [name for name in own_metrics(objective) if name != "bleu" or importlib.util.find_spec("sacrebleu")]
+        own = default_metrics(type(objective))
+        names = [name for name in own if name != "bleu" or importlib.util.find_spec("sacrebleu")]
         if "tags" in objective.capabilities and any(label.startswith("B-") for label in objective.rows.labels):
             names.append("entity_f1")
         configs = [REGISTRY.get("metric", name).Config() for name in names]
     return [config.build() for config in configs]
-
-
-def own_metrics(objective: Objective) -> tuple[str, ...]:
-    """The metrics of an objective: those of its answers, else perplexity, where its loss is a likelihood."""
-    named = None if objective.answers is None else objective.answers.metrics
-    if named is None:
-        return ("perplexity",) if "likelihood" in objective.capabilities else ()
-    return named

@@ -10,13 +10,11 @@ from typing import Any
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
 from tfkit.recipe.changes.edit import written
+from tfkit.recipe.keys import MODEL, STACK
 from tfkit.recipe.model import blueprint_of
 
 Tree = dict[str, Any]
-ORDER = (
-    "type", "d_model", "num_layers", "vocab_size", "max_length", "embedding", "position", "mask", "layer", "layers",
-    "pattern", "encoder", "decoder", "final_norm", "final_dropout", "head", "heads", "init", "special_ids",
-)  # fmt: skip
+ORDER = ["type", *STACK, *(key for key in MODEL if key != "type")]
 # said even where a default says the same: what names a part, and the sizes
 KEPT = (
     "type", "d_model", "num_layers", "vocab_size", "tied", "residual", "norm", "embedding", "position", "attention",

@@ -62,10 +62,11 @@ class DistinctLayers:
         firsts: dict[int, LayerPlan] = {}  # of each pattern entry
         order: list[int | None] = []
         settled: dict[tuple[str, ...], int | None] = {}
+        last: dict[tuple[str, ...], Node] = {}  # the text of the last layer of those kinds
         for entry in entries:
             if entry.kinds in settled:
                 order.append(settled[entry.kinds])
-                self.texts.append(texts[entry.kinds])
+                self.texts.append(last[entry.kinds])
                 continue
             picked = turns.values(entry.kinds)
             alike = entry.kinds, picked
@@ -73,6 +74,7 @@ class DistinctLayers:
             number = numbers[alike] if alike in numbers else self._number(node)
             nodes[alike] = node
             self.texts.append(node)
+            last[entry.kinds] = node
             if number is not None or not picked:  # a wrong value of a list is told wherever it stands in it
                 numbers[alike] = number
             turns.step(entry.kinds)

@@ -31,6 +31,7 @@ class HeadResolver:
         self.stacks = stacks
         self.blueprint = blueprint
         self.faults = faults
+        self.written: dict[str, Node] = {}  # the text that each head was made from, by its path
 
     def head(self) -> HeadFacts.Config | None:
         """The head that gives the model's logits."""
@@ -64,7 +65,8 @@ class HeadResolver:
             return None
         keys = self.stacks[plan.side]
         preparer = Preparer(self.faults, stack_norm(keys))
-        config = of_kind(preparer.config(node, "head", plan.shape(plan.num_layers)), HeadFacts.Config)
+        found, self.written[node.path] = preparer.read(node, "head", plan.shape(plan.num_layers))
+        config = of_kind(found, HeadFacts.Config)
         self._check_table(config, plan, node)
         return config
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tfkit.core.blueprint import LayerPlan
 from tfkit.core.slots import ResidualFacts, of_kind
@@ -15,18 +16,18 @@ from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.stack_text import LayerText, StackText
 from tfkit.recipe.architecture.sublayers import (
     SUBLAYER_KEY,
-    SUBLAYERS,
     SublayerResolver,
     check_norms,
     with_cross_attention,
     without_cross_attention,
 )
+from tfkit.recipe.keys import LAYER
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import flag, given, mapping, rate
+from tfkit.recipe.text.values import given, mapping, plain
 
 MAX_KINDS = 256  # each is checked by itself
-LAYER_KEYS = ("residual", "norm", "dropout", "position", "mask", "shared", "sublayers", *SUBLAYERS)
+PLAIN = [key for key in LAYER.values() if key.is_plain]  # what the Blueprint holds as it is written
 
 
 class LayerResolver:
@@ -37,6 +38,7 @@ class LayerResolver:
         self.faults = stack.faults
         self.base = self._base()
         self.kinds = self._kinds()
+        self._written: dict[int, tuple[Node, Node]] = {}  # by the identity of the layer's text, which stays alive
 
     def _base(self) -> Node | None:
         """What `layer` says, None where it says nothing that could be a layer."""
@@ -74,8 +76,8 @@ class LayerResolver:
                 self.faults.add(kind, "expected a mapping of what differs from `layer`; {} for no change")
         resolvable = True
         for key, child in self._said():
-            if key not in LAYER_KEYS and SUBLAYER_KEY.fullmatch(key) is None:
-                self.faults.unknown_key(child, [*LAYER_KEYS, *(f"{name}_norm" for name in SUBLAYERS)])
+            if key not in LAYER and SUBLAYER_KEY.fullmatch(key) is None:
+                self.faults.unknown_key(child, list(LAYER))
             elif key != "dropout" and is_per_layer(child):
                 self.faults.add(child, NO_PARTS)
                 resolvable = False
@@ -105,7 +107,7 @@ class LayerResolver:
         """The description of the layer that `node` is the whole text of, or None with its faults added."""
         before = len(self.faults.found)
         keys = mapping(node)
-        mask = layer_masks(self.stack, keys)
+        mask, mask_text = layer_masks(self.stack, keys)
         causal = hide_future(mask)
         shape = replace(self.stack.plan.shape(), causal=causal)
         norm_node = given(keys, "norm")
@@ -114,17 +116,26 @@ class LayerResolver:
         residual = _residual(layer)
         sublayers = SublayerResolver(layer, norm).resolve()
         position = layer_positions(layer, sublayers)
-        dropout, shared = rate(keys.get("dropout"), self.faults), flag(keys.get("shared"), self.faults)
+        values: dict[str, Any] = {key.field: plain(key.kind, keys.get(key.name), self.faults) for key in PLAIN}
         if residual is None or len(self.faults.found) > before:
             return None
         check_norms(layer, residual, sublayers, norm)
         check_opposed(layer, mask)
         num_heads = agreed_heads(sublayers)
         plan = LayerPlan(
-            residual, tuple(sublayers), norm, dropout, mask, causal, position, num_heads, shared,
+            residual=residual, sublayers=tuple(sublayers), norm=norm, mask=mask, causal=causal, position=position,
+            num_heads=num_heads, **values,
         )  # fmt: skip
         check_layer(layer, plan)
+        if mask_text is not None:
+            layer.written["mask"] = mask_text
+        as_written = {name: child for name, child in keys.items() if name in LAYER and LAYER[name].field == name}
+        self._written[id(node)] = node, replace(node, value={**as_written, **layer.written})
         return plan
+
+    def written(self, node: Node) -> Node:
+        """The text of a layer that was resolved, with that of each part as it was read."""
+        return self._written[id(node)][1]
 
 
 def _residual(layer: LayerText) -> ResidualFacts.Config | None:

@@ -5,25 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tfkit.core.component import Config
 from tfkit.core.slots import MaskFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer, validated
 from tfkit.recipe.architecture.stack_text import LayerText, StackText
 from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import items
+from tfkit.recipe.text.values import items, one_or_list
 
 
-def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> tuple[MaskFacts.Config, ...]:
-    """All rules of a layer, each once; `none` in the layer drops the stack's."""
+def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> tuple[tuple[MaskFacts.Config, ...], Node | None]:
+    """All rules of a layer, each once, and the text of those that are written; `none` drops the stack's."""
     preparer = Preparer(stack.faults)
     written = [replace(stack.node, value="causal")] if stack.causal else []
     by_type = [of_kind(validated(node, "mask", stack.faults), MaskFacts.Config) for node in written]
     nodes = written_masks(stack, keys)
-    rules = [of_kind(preparer.config(node, "mask"), MaskFacts.Config) for node in nodes]
+    read = [preparer.read(node, "mask") for node in nodes]
+    rules = [of_kind(config, MaskFacts.Config) for config, _ in read]
     causal = stack.causal or any(rule is not None and rule.part.hides_future for rule in rules)
     for node, rule in zip(nodes, rules, strict=True):
         if rule is not None:
             stack.faults.problems(node, rule.check(replace(stack.plan.shape(), causal=causal)))
-    return tuple(dict.fromkeys(rule for rule in (*by_type, *rules) if rule is not None))
+    masks = tuple(dict.fromkeys(rule for rule in (*by_type, *rules) if rule is not None))
+    said: dict[Config | None, Node] = {}
+    for config, node in read:
+        said.setdefault(config, node)
+    spelled = [said[rule] for rule in spelled_masks(masks, stack.causal) if rule in said]
+    return masks, one_or_list(keys.get("mask", stack.keys.get("mask")), spelled)
+
+
+def spelled_masks(masks: Sequence[MaskFacts.Config], causal: bool) -> list[MaskFacts.Config]:
+    """The rules of a layer that have to be written; `causal` says whether the model's type brings that one."""
+    return [rule for rule in masks if not (causal and rule.part.part_name == "causal")]
 
 
 def hide_future(masks: Sequence[MaskFacts.Config]) -> bool:

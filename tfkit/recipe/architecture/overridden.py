@@ -6,19 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tfkit.core.errors import Place
-from tfkit.recipe.architecture.layers import LAYER_KEYS
+from tfkit.core.keys import Kind, Norm, Part, Parts
 from tfkit.recipe.architecture.pattern import MAX_LAYERS, expand
 from tfkit.recipe.architecture.per_layer import varies
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm
 from tfkit.recipe.architecture.sizes import Sizes, Vocabulary
-from tfkit.recipe.architecture.sublayers import SUBLAYER_KEY, SUBLAYERS
+from tfkit.recipe.architecture.sublayers import SUBLAYER_KEY
+from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import flag, items, mapping, rate
-
-PARTS = {"embedding": "embedding", "position": "position", "mask": "mask", "final_norm": "norm"}
-LAYER_PARTS = {"residual": "residual", "norm": "norm", "position": "position", "mask": "mask"}
+from tfkit.recipe.text.values import items, mapping, plain
 
 
 class _Forms(Faults):
@@ -57,14 +55,12 @@ def _places(texts: Iterable[Node]) -> Iterator[tuple[Place, str]]:
 
 def _read(keys: Mapping[str, Node], faults: Faults) -> None:
     """Read each value by itself."""
-    sizes = Sizes(next(iter(keys.values())), keys, faults)
-    for name, limit in {"d_model": None, "max_length": None, "num_layers": MAX_LAYERS}.items():
-        sizes.read(name) if limit is None else sizes.read(name, limit)
+    sizes, preparer = Sizes(next(iter(keys.values())), keys, faults), Preparer(faults, stack_norm(keys))
+    for name, declared in STACK.items():
+        if declared.is_plain and name in keys:
+            sizes.plain(declared)
+        _parts(keys.get(name), declared.kind, preparer)
     sizes.vocabulary(Vocabulary())
-    rate(keys.get("final_dropout"), faults)
-    preparer = Preparer(faults, stack_norm(keys))
-    for key, slot in PARTS.items():
-        _parts(keys.get(key), slot, preparer)
     layer, kinds = keys.get("layer"), mapping(keys.get("layers"))
     expand(keys.get("pattern"), MAX_LAYERS, list(kinds), faults)
     whole = [kind if layer is None else merge(layer, kind, []) for kind in kinds.values()]
@@ -76,22 +72,21 @@ def _read(keys: Mapping[str, Node], faults: Faults) -> None:
 def _in_layer(key: str, node: Node, preparer: Preparer) -> None:
     """One key of a layer or a kind."""
     match = SUBLAYER_KEY.fullmatch(key)
+    declared = LAYER.get(key if match is None else f"{match['base']}{match['norm'] or ''}")
     if varies(node):
         return
-    if key == "dropout":
-        rate(node, preparer.faults)
-    elif key == "shared":
-        flag(node, preparer.faults)
-    elif match is not None:
-        _parts(node, "norm" if match["norm"] else SUBLAYERS[match["base"]], preparer)
-    elif key in LAYER_PARTS:
-        _parts(node, LAYER_PARTS[key], preparer)
-    elif key not in LAYER_KEYS:
-        preparer.faults.unknown_key(node, LAYER_KEYS)
+    if declared is None:
+        preparer.faults.unknown_key(node, list(LAYER))
+    elif declared.is_plain:
+        plain(declared.kind, node, preparer.faults)
+    else:
+        _parts(node, declared.kind, preparer)
 
 
-def _parts(node: Node | None, slot: str, preparer: Preparer) -> None:
+def _parts(node: Node | None, kind: Kind, preparer: Preparer) -> None:
     """A part, or a list of them; `true` is the stack's norm."""
+    if not isinstance(kind, Part | Parts | Norm):
+        return
     for item in items(node):
-        if item.value is not None and not (slot == "norm" and item.value is True):
-            preparer.config(item, slot)
+        if item.value is not None and not (kind.slot == "norm" and item.value is True):
+            preparer.config(item, kind.slot)

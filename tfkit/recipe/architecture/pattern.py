@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from tfkit.core.keys import DEEPEST
 from tfkit.core.registry import nearest
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node, shorten
 
-MAX_LAYERS = 10_000  # of a stack
+MAX_LAYERS = DEEPEST
 ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
 
 

@@ -13,21 +13,22 @@ from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.stack_text import LayerText
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import given, items
+from tfkit.recipe.text.values import given, items, one_or_list
 
 
 def stack_positions(
     node: Node | None, plan: StackPlan, width: int, preparer: Preparer
-) -> tuple[PositionFacts.Config, ...]:
-    """The stack's own positions, which all layers without one of their own take.
+) -> tuple[tuple[PositionFacts.Config, ...], Node | None]:
+    """The stack's own positions, which all layers without one of their own take, and their text as it was read.
 
     `plan` has the layers, or none where these have faults; `width` is the one at which positions are added.
     """
     served = [layer.sublayers for layer in plan.layers if layer.position is None]
     dims = sorted({dim for sublayers in served for dim in _head_dims(sublayers, plan.shape())})
-    positions = []
+    positions, written = [], []
     for item in items(node):
-        config = _config(item, preparer)
+        config, text = _read(item, preparer)
+        written.append(text)
         if config is None:
             continue
         positions.append(config)
@@ -42,7 +43,7 @@ def stack_positions(
                 preparer.faults.add(item, "no layer that it serves has an attention over its own tokens to take it")
     if node is not None and len(rotations) > 1:
         preparer.faults.add(node, "two positions that rotate queries and keys cannot be combined")
-    return tuple(positions)
+    return tuple(positions), one_or_list(node, written)
 
 
 def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tuple[PositionFacts.Config, ...] | None:
@@ -51,9 +52,10 @@ def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tupl
     if node is None:
         return None
     shape = replace(layer.shape, num_heads=agreed_heads(sublayers))
-    positions = []
+    positions, written = [], []
     for item in items(node):
-        config = _config(item, layer.preparer, shape)
+        config, text = _read(item, layer.preparer, shape)
+        written.append(text)
         if config is not None and "embed" in config.part.hooks():
             layer.faults.add(
                 item, f"'{config.part.part_name}' is added to the embeddings; it stands in the stack, not in a layer"
@@ -61,6 +63,7 @@ def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tupl
         elif config is not None:
             positions.append(config)
             layer.faults.problems(item, _rotation_problems(config, _head_dims(sublayers, shape)))
+    layer.written["position"] = one_or_list(node, written) or node
     return tuple(positions)
 
 
@@ -77,11 +80,13 @@ def _attends(sublayers: Sequence[SublayerPlan]) -> bool:
     return any(sub.config.part.part_slot == "attention" and not sub.memory for sub in sublayers)
 
 
-def _config(node: Node, preparer: Preparer, shape: Shape | None = None) -> PositionFacts.Config | None:
-    if node.value is not None:
-        return of_kind(preparer.config(node, "position", shape), PositionFacts.Config)
-    preparer.faults.add(node, "none stands alone, as in position: none; a list names positions")
-    return None
+def _read(node: Node, preparer: Preparer, shape: Shape | None = None) -> tuple[PositionFacts.Config | None, Node]:
+    """One position and its text."""
+    if node.value is None:
+        preparer.faults.add(node, "none stands alone, as in position: none; a list names positions")
+        return None, node
+    config, text = preparer.read(node, "position", shape)
+    return of_kind(config, PositionFacts.Config), text
 
 
 def agreed_heads(sublayers: Sequence[SublayerPlan]) -> int | None:

@@ -35,11 +35,15 @@ class Preparer:
 
     def config(self, node: Node, slot: str, shape: Shape | None = None) -> Config | None:
         """The Config that `node` describes, checked against `shape` where one is given; None with its faults added."""
+        return self.read(node, slot, shape)[0]
+
+    def read(self, node: Node, slot: str, shape: Shape | None = None) -> tuple[Config | None, Node]:
+        """The same, and the text that it was validated from: `node` with what its surroundings say filled in."""
         filled = self.part(node, slot)
         config = validated(filled, slot, self.faults)
         if config is not None and shape is not None:
             self.faults.problems(filled, config.check(shape))
-        return config
+        return config, filled
 
     def part(self, node: Node, slot: str) -> Node:
         """A part's node as it is to be validated in `slot`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config
@@ -21,16 +22,15 @@ from tfkit.recipe.architecture.readers import check_readers
 from tfkit.recipe.architecture.sight import check_sight
 from tfkit.recipe.architecture.sizes import Sizes, Vocabulary
 from tfkit.recipe.architecture.stack_text import StackText
+from tfkit.recipe.keys import MODEL, STACK
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import given, mapping, rate
+from tfkit.recipe.text.values import given, mapping
 
-MODEL_KEYS = ("type", "head", "heads", "init", "special_ids")
-STACK_KEYS = (
-    "d_model", "num_layers", "vocab_size", "max_length", "embedding", "position", "mask", "memory", "layer", "layers",
-    "pattern", "final_norm", "final_dropout",
-)  # fmt: skip
+SIDES = ("encoder", "decoder")
+# what the Blueprint holds as it is written
+PLAIN = [key for key in STACK.values() if key.is_plain and key.field == key.name]
 
 
 class ModelResolver:
@@ -44,6 +44,7 @@ class ModelResolver:
         self.texts: dict[Side, StackText] = {}
         self.layers: dict[Side, DistinctLayers] = {}
         self.entries: dict[Side, Sequence[PatternEntry]] = {}  # the pattern's entry of each layer
+        self.heads: HeadResolver | None = None
         self.partial: Blueprint | None = None  # what could be resolved, however much is wrong
 
     def resolve(self) -> Blueprint | None:
@@ -84,17 +85,17 @@ class ModelResolver:
 
     def _check_keys(self, sides: Mapping[Side, bool]) -> None:
         model, paired = mapping(self.node), len(sides) > 1
-        known = [*MODEL_KEYS, *STACK_KEYS, *(sides if paired else ())]
+        known = [*(key for key in MODEL if key not in SIDES), *STACK, *(sides if paired else ())]
         for key, child in model.items():
-            if key in ("encoder", "decoder") and key not in known:
+            if key in SIDES and key not in known:
                 text = f"a model of type '{next(iter(sides))}' has one stack; say its keys in model itself"
                 self.faults.add(child, text, at_key=True)
             elif key not in known:
                 self.faults.unknown_key(child, known)
         for side in sides if paired else ():
             for key, child in mapping(model.get(side)).items():
-                if key not in STACK_KEYS:
-                    self.faults.unknown_key(child, STACK_KEYS)
+                if key not in STACK:
+                    self.faults.unknown_key(child, list(STACK))
 
     def _stack_keys(self, side: Side, sides: Mapping[Side, bool]) -> Mapping[str, Node]:
         """The stack keys of one side: those in `model:` with `encoder:` or `decoder:` laid over (R8)."""
@@ -108,7 +109,7 @@ class ModelResolver:
 
     def _own_keys(self) -> dict[str, Node]:
         """The stack keys that stand in `model:` itself."""
-        return {key: child for key, child in mapping(self.node).items() if key in STACK_KEYS}
+        return {key: child for key, child in mapping(self.node).items() if key in STACK}
 
     def _used(self) -> Iterator[Node]:
         """The texts that stacks and layers are made of; all that a stack says where its layers have faults."""
@@ -127,22 +128,21 @@ class ModelResolver:
         keys = self.stacks[side]
         sizes = Sizes(self.node, keys, self.faults)
         num_layers = sizes.read("num_layers", MAX_LAYERS, needed="pattern" not in keys)
+        values: dict[str, Any] = {key.field: sizes.plain(key) for key in PLAIN}
         plan = StackPlan(
             side=side,
-            d_model=sizes.read("d_model", needed=True) or 0,  # 0 fits everything
             vocab_size=sizes.vocabulary(self.vocabulary),
-            max_length=sizes.read("max_length"),
             embedding=None,
             position=(),
             layers=(),
             order=(),
             entries=(),
             final_norm=None,
-            final_dropout=rate(keys.get("final_dropout"), self.faults),
             memory_width=sizes.memory(encoder),
+            **values,
         )
         text = self.texts[side] = StackText(self.node, keys, plan, causal, len(self.stacks) == 1, self.faults)
-        return self._with_ends(self._with_layers(text, num_layers), keys)
+        return self._with_ends(self._with_layers(text, num_layers), text)
 
     def _with_layers(self, text: StackText, num_layers: int | None) -> StackPlan:
         layers = LayerResolver(text)
@@ -159,33 +159,39 @@ class ModelResolver:
         shared = sharing(distinct.plans, entries, order)
         return replace(text.plan, layers=tuple(distinct.plans), order=tuple(order), entries=shared)
 
-    def _with_ends(self, plan: StackPlan, keys: Mapping[str, Node]) -> StackPlan:
+    def _with_ends(self, plan: StackPlan, text: StackText) -> StackPlan:
         """Embedding, position and final norm, which need to know the layers."""
+        keys = text.keys
         preparer = Preparer(self.faults, stack_norm(keys))
-        node = given(keys, "embedding")
-        config = None if node is None else preparer.config(node, "embedding", plan.shape())
+        node, config = given(keys, "embedding"), None
+        if node is not None:
+            config, text.written["embedding"] = preparer.read(node, "embedding", plan.shape())
         embedding = of_kind(config, EmbeddingFacts.Config)
         width = plan.d_model if embedding is None else embedding.width(plan.shape())
-        position = stack_positions(keys.get("position"), plan, width, preparer)
+        position, written = stack_positions(keys.get("position"), plan, width, preparer)
+        if written is not None:
+            text.written["position"] = written
         holds = [most for config in position if (most := config.part.holds(config)) is not None]
         return replace(
             plan,
             max_length=min(holds, default=None) if plan.max_length is None else plan.max_length,
             embedding=embedding,
             position=position,
-            final_norm=self._final_norm(plan, keys),
+            final_norm=self._final_norm(plan, text),
         )
 
-    def _final_norm(self, plan: StackPlan, keys: Mapping[str, Node]) -> Config | None:
+    def _final_norm(self, plan: StackPlan, text: StackText) -> Config | None:
         """A stack ends in a norm when its last layer's layout says so, unless `final_norm` says otherwise (R12)."""
-        node = final_norm_text(plan, keys, self.faults)
+        node = _final_norm_text(plan, text.keys, self.faults)
+        if node is not None:
+            text.written["final_norm"] = node
         return None if node is None or node.value is None else Preparer(self.faults).config(node, "norm", plan.shape())
 
     # the whole
 
     def _blueprint(self, kind: Config, plans: Mapping[Side, StackPlan]) -> Blueprint:
         bare = Blueprint(kind, plans.get("encoder"), plans.get("decoder"), None, (), self._init())  # type: ignore[arg-type]
-        heads = HeadResolver(self.node, self.stacks, bare, self.faults)
+        heads = self.heads = HeadResolver(self.node, self.stacks, bare, self.faults)
         return replace(
             bare,
             head=heads.head(),
@@ -202,7 +208,7 @@ class ModelResolver:
         return Preparer(self.faults).config(node, "init")
 
 
-def final_norm_text(plan: StackPlan, keys: Mapping[str, Node], faults: Faults) -> Node | None:
+def _final_norm_text(plan: StackPlan, keys: Mapping[str, Node], faults: Faults) -> Node | None:
     """The text of the final norm of the stack that `keys` describe, its layer's norm laid under it."""
     node, norm = keys.get("final_norm"), stack_norm(keys)
     if node is None:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfkit.core.blueprint import StackPlan
+from tfkit.core.keys import WIDEST, Key, Size
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import given, mapping, whole
+from tfkit.recipe.text.values import given, mapping, plain, whole
 
-WIDTH_LIMIT = 2**28
+WIDTH_LIMIT = WIDEST
 
 
 @dataclass
@@ -41,6 +42,12 @@ class Sizes:
         elif name in self.keys and needed and self.keys[name].value is None:
             self.faults.add(self.keys[name], "cannot be none")
         return whole(self.keys.get(name), limit, self.faults)
+
+    def plain(self, key: Key) -> int | float | bool | None:
+        """The value of a plain key; a size that is needed is 0 where it is wrong, which fits everything."""
+        if isinstance(key.kind, Size):
+            return self.read(key.name, key.kind.limit, key.kind.needed) or (0 if key.kind.needed else None)
+        return plain(key.kind, self.keys.get(key.name), self.faults)
 
     def vocabulary(self, vocabulary: Vocabulary) -> int | None:
         """The number of tokens; where it has a fault, one that fits everything, so that nothing more is said of it."""

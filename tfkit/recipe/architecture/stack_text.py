@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tfkit.core.blueprint import StackPlan
 from tfkit.core.component import Config
@@ -24,6 +24,7 @@ class StackText:
     causal: bool  # what the model's type says of this stack
     alone: bool  # no other stack shares the text of `model:`
     faults: Faults
+    written: dict[str, Node] = field(default_factory=dict)  # the text that each part was made from, by its key
 
     @property
     def node(self) -> Node:
@@ -39,6 +40,7 @@ class LayerText:
     node: Node
     shape: Shape
     preparer: Preparer  # knows the layer's norm
+    written: dict[str, Node] = field(default_factory=dict)  # the text that each part was made from, by its key
 
     @property
     def keys(self) -> Mapping[str, Node]:
@@ -50,6 +52,9 @@ class LayerText:
         """Where the layer's faults go."""
         return self.preparer.faults
 
-    def config(self, node: Node, slot: str) -> Config | None:
-        """A part of this layer, checked against its Shape."""
-        return self.preparer.config(node, slot, self.shape)
+    def config(self, node: Node, slot: str, key: str = "") -> Config | None:
+        """A part of this layer, checked against its Shape; its text is kept under `key`."""
+        config, text = self.preparer.read(node, slot, self.shape)
+        if key:
+            self.written[key] = text
+        return config

@@ -10,14 +10,13 @@ from tfkit.core.blueprint import SublayerPlan
 from tfkit.core.component import Config
 from tfkit.core.slots import SublayerFacts, of_kind
 from tfkit.recipe.architecture.stack_text import LayerText
+from tfkit.recipe.keys import SUBLAYERS
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.rules import fact, reason
 from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given
 
-# sublayer -> the slot its part stands in; the order is the one a layer has unless it says `sublayers`
-SUBLAYERS = {"attention": "attention", "mixer": "mixer", "cross_attention": "attention", "feedforward": "feedforward"}
 # what may be said of a sublayer in a layer: attention, feedforward_2, cross_attention_norm, feedforward_2_norm
 SUBLAYER_KEY = re.compile(rf"(?P<base>{'|'.join(SUBLAYERS)})(_(?P<number>[2-9]|[1-9]\d+))?(?P<norm>_norm)?")
 
@@ -88,7 +87,7 @@ class SublayerResolver:
         memory = base == "cross_attention"
         shape = replace(self.layer.shape, memory_width=self.memory_width) if memory else self.layer.shape
         layer = replace(self.layer, shape=shape)
-        config = of_kind(layer.config(node, SUBLAYERS[base]), SublayerFacts.Config)
+        config = of_kind(layer.config(node, SUBLAYERS[base], name), SublayerFacts.Config)
         if config is None:
             return None
         if memory and (rule := fact("a memory")).refuses(config.part):
@@ -97,9 +96,11 @@ class SublayerResolver:
 
     def _norm(self, layer: LayerText, name: str, base: str) -> Config | None:
         """The sublayer's own norm, laid over the layer's, which it has otherwise."""
+        node = sublayer_norm_text(layer, name, base)
+        if node is not None:
+            layer.written[f"{name}_norm"] = node
         if layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")) is None:
             return self.norm
-        node = sublayer_norm_text(layer, name, base)
         return None if node is None or node.value is None else layer.config(node, "norm")
 
 

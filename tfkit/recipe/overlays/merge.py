@@ -7,8 +7,7 @@ from dataclasses import replace
 from tfkit.core.errors import Fault
 from tfkit.recipe.text.node import Node, kind, under
 
-# Keys whose mappings are no parts: they merge whatever their `type` says.
-_SECTION_KEYS = {"model", "encoder", "decoder", "layer", "layers", "heads", "memory", "special_ids", "gate"}
+# besides the keys that are declared so: mappings that are no parts, and merge whatever their `type` says
 _SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "generate"}
 
 
@@ -38,8 +37,12 @@ def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
 
 def is_section(path: str) -> bool:
     """Whether what stands at `path` is a section (model, encoder, layer, a kind, train, ...) and not a part."""
+    from tfkit.recipe.keys import SECTIONS  # which takes Pydantic: a recipe is found and read without it
+
     parent, _, key = path.rpartition(".")
-    return path in _SECTION_PATHS or key in _SECTION_KEYS or parent.rpartition(".")[2] == "layers"
+    return (
+        path in _SECTION_PATHS or key in SECTIONS or key in ("model", "gate") or parent.rpartition(".")[2] == "layers"
+    )
 
 
 def as_part(node: Node) -> Node:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from tfkit.recipe.changes.migrate import LANGUAGE
-from tfkit.recipe.keys import KEYS
+from tfkit.recipe.keys import TOP
 from tfkit.recipe.schema.model import ModelSchema
 from tfkit.recipe.schema.parts import Parts
 from tfkit.recipe.schema.values import (
@@ -68,7 +68,7 @@ class Document:
             "extends": {"type": "string"},
             "variants": either(self._variants(), NONE),
         }
-        properties = {key: described(text, values[key]) for key, text in KEYS["top"].items()}
+        properties = {key: described(declared.sentence, values[key]) for key, declared in TOP.items()}
         alone = unless_misspelt(properties, {"required": ["tfkit", "model"]})
         return closed(properties) | {"if": {"required": ["extends"]}, "else": alone}
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from tfkit.core.keys import WIDEST
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ModelFacts
 from tfkit.recipe.architecture.heads import SPECIAL
-from tfkit.recipe.architecture.pattern import MAX_LAYERS
-from tfkit.recipe.architecture.sizes import WIDTH_LIMIT
-from tfkit.recipe.keys import KEYS
-from tfkit.recipe.schema.layers import RATE, layer
+from tfkit.recipe.keys import MODEL, STACK
+from tfkit.recipe.schema.declared import declared
+from tfkit.recipe.schema.layers import layer
 from tfkit.recipe.schema.parts import Parts, of_type
 from tfkit.recipe.schema.values import (
     NONE,
     OVERLAY,
-    TRUE,
     WHOLE,
     Form,
     Schema,
@@ -21,7 +20,6 @@ from tfkit.recipe.schema.values import (
     described,
     either,
     number,
-    one_or_many,
     unless_misspelt,
 )
 
@@ -30,8 +28,7 @@ DEPTH_KEYS = ("num_layers", "pattern")
 # what is made of parts: a side that says one of these may complete what `model` says of it
 OF_PARTS = ("embedding", "position", "mask", "layer", "layers", "final_norm")
 
-WIDTH = {"minimum": 1, "maximum": WIDTH_LIMIT}
-DEPTH = {"minimum": 1, "maximum": MAX_LAYERS}
+WIDTH = {"minimum": 1, "maximum": WIDEST}
 LETTER = r"[^\s!-/:-@\[-^`{-~]"  # of a word: no space and no punctuation but _
 ENTRY: Schema = {
     "type": "string",
@@ -72,7 +69,7 @@ class ModelSchema:
         if not stack.overlay:
             # where there are kinds, what stands in `layer` may be complete only together with them
             with_kinds, alone = ({"properties": {"layer": layer(self.parts, form)}} for form in (OVERLAY, WHOLE))
-            properties["layer"] = described(KEYS["stack"]["layer"], {"type": "object"})
+            properties["layer"] = described(STACK["layer"].sentence, {"type": "object"})
             rules.append({"if": {"required": ["layers"]}, "then": with_kinds, "else": alone})
         return closed(properties, ["type"]) | {"allOf": rules}
 
@@ -80,16 +77,13 @@ class ModelSchema:
         sides = either(self.definitions.ref("section.stack", lambda: closed(self.stack(OVERLAY))), NONE)
         head = either(self.parts.part("head", form), NONE)
         ids = closed({name: described(f"id of the {name} token", _size(minimum=0)) for name in SPECIAL})
-        values = {
-            "type": self.parts.part("model", form),
+        sections = {
             "encoder": sides,
             "decoder": sides,
-            "head": head,
             "heads": either({"type": "object", "propertyNames": HEAD_NAME, "additionalProperties": head}, NONE),
-            "init": self.parts.part("init", form),
             "special_ids": either(ids, NONE),
         }
-        own = {key: described(KEYS["model"][key], value) for key, value in values.items()}
+        own = declared(MODEL, self.parts, form, sections)
         return {"type": own.pop("type"), **self.stack(stack), **own}
 
     def _of_one(self, known: dict[str, Schema]) -> Schema:
@@ -107,26 +101,13 @@ class ModelSchema:
     def stack(self, form: Form) -> dict[str, Schema]:
         """The keys of a stack, with their values."""
         kinds = {"type": "object", "additionalProperties": either(layer(self.parts, OVERLAY), NONE)}
-        values = {
-            "d_model": _size(**WIDTH),
-            "num_layers": either(_size(**DEPTH), NONE),
-            "vocab_size": either(_size(**WIDTH), {"enum": ["tokenizer"]}, NONE),
-            "max_length": either(_size(**WIDTH), NONE),
-            "embedding": either(self.parts.part("embedding", form), NONE),
-            "position": self._several("position", form),
-            "mask": self._several("mask", form),
+        sections = {
             "memory": either(_memory(form), NONE),
             "layer": layer(self.parts, form),
             "layers": either(kinds, NONE),
             "pattern": either(_pattern(), NONE),
-            "final_norm": either(self.parts.part("norm", OVERLAY), TRUE, NONE),
-            "final_dropout": either(*number("number", WHOLE, **RATE), NONE),
         }
-        return {key: described(KEYS["stack"][key], value) for key, value in values.items()}
-
-    def _several(self, slot: str, form: Form) -> Schema:
-        """A part, a list of them, or none; a list is never laid over, so what stands in one is whole."""
-        return either(*one_or_many(self.parts.part(slot, form), self.parts.part(slot, WHOLE)), NONE)
+        return declared(STACK, self.parts, form, sections)
 
 
 def _of_model(*names: str) -> Schema:

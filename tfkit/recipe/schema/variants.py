@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from tfkit.recipe.keys import KEYS
+from tfkit.recipe.keys import TOP
 from tfkit.recipe.schema.values import NONE, REFERENCE, SHARED, Definitions, Schema, described, either, one_or_many
 
 STACK = r"model\.((encoder|decoder)\.)?"
@@ -26,7 +26,7 @@ class VariantKeys:
         """The mapping of variants by name; an entry of one key with a list is an axis."""
         one = {
             "type": "object",
-            "properties": {key: described(KEYS["top"][key], _or_axis(value)) for key, value in self.sections.items()},
+            "properties": {key: described(TOP[key].sentence, _or_axis(value)) for key, value in self.sections.items()},
             "patternProperties": {f"^{key}$": _or_axis(value) for key, value in self._keys()},
             "additionalProperties": False,
         }

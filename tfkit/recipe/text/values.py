@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from tfkit.core.keys import Flag, Kind, Rate
 from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node
 
@@ -20,6 +22,13 @@ def items(node: Node | None) -> list[Node]:
     if node is None or node.value is None:
         return []
     return node.value if isinstance(node.value, list) else [node]
+
+
+def one_or_list(node: Node | None, items: list[Node]) -> Node | None:
+    """The text of one part, or of several in the list `node`; `node` itself where there is none."""
+    if len(items) == 1:
+        return items[0]
+    return node if node is None or not items else replace(node, value=items)
 
 
 def mapping(node: Node | None) -> Mapping[str, Node]:
@@ -50,6 +59,13 @@ def rate(node: Node | None, faults: Faults) -> float:
         faults.add(node, f"expected a rate of at least 0 and below 1, got {shown(node.plain())}")
         return 0.0
     return float(node.value)
+
+
+def plain(kind: Kind, node: Node | None, faults: Faults) -> int | float | bool | None:
+    """The number or flag that a plain key holds; its default where nothing right is written."""
+    if isinstance(kind, Rate):
+        return rate(node, faults)
+    return flag(node, faults) if isinstance(kind, Flag) else None
 
 
 def flag(node: Node | None, faults: Faults) -> bool:

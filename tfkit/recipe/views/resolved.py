@@ -9,9 +9,13 @@ from typing import Any
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config, spell
+from tfkit.core.keys import Key, Parts
+from tfkit.recipe.architecture.masks import spelled_masks
+from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.text.node import quoted, shorten
 from tfkit.recipe.views.origin import Notes, Value, one_line, origin
 
+LEFT_OUT = object()  # in the place of a value: the key is not written
 Label = tuple[int, int]  # of a layer: the number of its plan, or -1 and that of its pattern entry
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*([+*][A-Za-z0-9_]+)*")
 WIDTH, SHORTEST = 114, 32  # of a line without the sign of its comment, and of the comment of a default
@@ -42,28 +46,32 @@ def model_values(blueprint: Blueprint) -> dict[str, Any]:
 
 def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:
     """The stack keys of one side."""
-    causal = causal_by_type(plan, blueprint)
-    stack: dict[str, Any] = {"d_model": plan.d_model, "num_layers": plan.num_layers}
-    if plan.vocab_size is not None:
-        stack["vocab_size"] = plan.vocab_size
-    stack |= {
-        "max_length": plan.max_length,
-        "embedding": plan.embedding,
-        "position": one_or_many(plan.position),
-    }
-    if plan.memory_width is not None and len(list(blueprint.stacks())) == 1:
-        stack["memory"] = {"d_model": plan.memory_width}
+    alone = len(list(blueprint.stacks())) == 1
+    own = _layers(plan, causal_by_type(plan, blueprint))
+    own["memory"] = {"d_model": plan.memory_width} if plan.memory_width is not None and alone else LEFT_OUT
+    own["vocab_size"] = LEFT_OUT if plan.vocab_size is None else plan.vocab_size
+    own["mask"] = LEFT_OUT  # each layer has it
+    values = {name: own[name] if name in own else held(plan, key) for name, key in STACK.items()}
+    return {name: value for name, value in values.items() if value is not LEFT_OUT}
+
+
+def _layers(plan: StackPlan, causal: bool) -> dict[str, Any]:
+    """The keys that say what the layers are."""
     layers = [layer_values(layer, causal) for layer in plan.layers]
     names = kind_names(plan)
     if names:
-        stack["layer"] = {"norm": plan.layers[0].norm}
-        stack["layers"] = {name: _kind([layers[kind] for kind in kinds]) for name, kinds in names.items()}
-        stack["pattern"] = _pattern(plan)
-    else:
-        stack["layer"] = layers[0]
-        if plan.memory_width is not None and "cross_attention" not in layers[0]:
-            stack["layer"] = layers[0] | {"cross_attention": None}  # not laid over the attention then (R16)
-    return stack | {"final_norm": plan.final_norm, "final_dropout": plan.final_dropout}
+        kinds = {name: _kind([layers[kind] for kind in kinds]) for name, kinds in names.items()}
+        return {"layer": {"norm": plan.layers[0].norm}, "layers": kinds, "pattern": _pattern(plan)}
+    layer = layers[0]
+    if plan.memory_width is not None and "cross_attention" not in layer:
+        layer = layer | {"cross_attention": None}  # not laid over the attention then (R16)
+    return {"layer": layer, "layers": LEFT_OUT, "pattern": LEFT_OUT}
+
+
+def held(plan: StackPlan | LayerPlan, key: Key) -> Any:
+    """The value of a key that a plan holds: a number, a flag, a part, or several parts."""
+    value = getattr(plan, key.name)
+    return one_or_many(value) if isinstance(key.kind, Parts) else value
 
 
 def causal_by_type(plan: StackPlan, blueprint: Blueprint) -> bool:
@@ -71,25 +79,19 @@ def causal_by_type(plan: StackPlan, blueprint: Blueprint) -> bool:
     return bool(blueprint.type.part.sides[plan.side])
 
 
-def spelled_masks(plan: LayerPlan, causal: bool) -> list[Config]:
-    """The rules of a layer that have to be said; `causal` says whether the model's type brings that one."""
-    return [rule for rule in plan.mask if not (causal and rule.part.part_name == "causal")]
-
-
 def layer_values(plan: LayerPlan, causal: bool) -> dict[str, Any]:
     """One layer, with every part."""
-    layer: dict[str, Any] = {"residual": plan.residual, "norm": plan.norm, "dropout": plan.dropout}
-    layer["mask"] = one_or_many(spelled_masks(plan, causal))
-    if plan.position is not None:
-        layer["position"] = one_or_many(plan.position)
-    if plan.shared:
-        layer["shared"] = True
+    own: dict[str, Any] = {"mask": one_or_many(spelled_masks(plan.mask, causal))}
+    if plan.position is None:
+        own["position"] = LEFT_OUT
+    layer = {name: own[name] if name in own else held(plan, key) for name, key in LAYER.items() if name == key.field}
     layer["sublayers"] = [re.sub(r"_\d+$", "", sublayer.name) for sublayer in plan.sublayers]
     for sublayer in plan.sublayers:
         layer[sublayer.name] = sublayer.config
         if sublayer.norm != plan.norm:
             layer[f"{sublayer.name}_norm"] = sublayer.norm
-    return layer
+    # a flag that is not set is left out
+    return {name: value for name, value in layer.items() if value is not LEFT_OUT and value is not False}
 
 
 def kind_names(plan: StackPlan) -> dict[str, list[int]]:
