@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,14 +16,20 @@ from safetensors.torch import load_file, save_file
 import tfkit
 from tfkit.core.checksums import read_sums
 from tfkit.core.errors import DataError, RunError, TfkitWarning
+from tfkit.core.registry import REGISTRY
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
+from tfkit.interop.huggingface.recipe import shortened
 from tfkit.interop.huggingface.special import generate_section, special_ids
 from tfkit.interop.huggingface.watched import Watched
+from tfkit.recipe.architecture.resolve import ModelResolver
+from tfkit.recipe.model import blueprint_of
 
 from .made import command, model_folder, said, theirs_of, tokens, with_tokenizer
+from .parity import Row
+from .rows import ROWS
 
-pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
 
 
 @pytest.fixture
@@ -422,3 +430,29 @@ def test_integers_are_no_weights(llama: Path, tmp_path: Path, dtype: torch.dtype
     with pytest.raises(DataError, match=rf"llama: .*{name} \({kind}\) hold no floats, so they are no weights"):
         import_model(str(llama), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_is_resolved_once(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = []
+    resolve = ModelResolver.resolve
+    monkeypatch.setattr(ModelResolver, "resolve", lambda self: resolved.append(1) or resolve(self))
+    import_model(str(llama), tmp_path / "run")
+    assert len(resolved) == 1
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_a_recipe_leaves_out_what_a_default_says_and_no_more(row: Row) -> None:
+    family = REGISTRY.get("family", row.family)
+    theirs = getattr(transformers, row.config)(**row.settings).to_dict()
+    model = family.recipe(theirs | {"architectures": [row.model]})
+    short = shortened(model)
+    assert replace(blueprint_of(short), name="") == replace(blueprint_of(model), name="")
+    assert sum(1 for _ in leaves(short)) <= sum(1 for _ in leaves(model))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for child in value.values():
+            yield from leaves(child)
+    else:
+        yield value

@@ -9,7 +9,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tfkit.core.component import Config
-from tfkit.core.keys import DEEPEST, Flag, Key, Norm, Own, Part, Parts, Rate, Section, Size, key, keys
+from tfkit.core.keys import (
+    DEEPEST,
+    FlagValue,
+    Key,
+    NormValue,
+    OwnValue,
+    PartsValue,
+    PartValue,
+    RateValue,
+    SectionValue,
+    SizeValue,
+    key,
+    keys,
+)
 from tfkit.core.shape import Shape, Side
 from tfkit.core.slots import (
     EmbeddingFacts,
@@ -37,43 +50,51 @@ class LayerPlan:
     """One layer, or all that equal it. `position` is None where the stack's own position serves the layer."""
 
     residual: ResidualFacts.Config = key(
-        Part("residual"),
+        PartValue("residual"),
         "how sublayers and norms are wired around the residual stream; none: plain, no residual connection",
     )
-    norm: Config | None = key(Part("norm"), "the norm of the layer, and of every `norm: true`")
-    dropout: float = key(Rate(), "dropout of each sublayer's output")
+    norm: Config | None = key(PartValue("norm"), "the norm of the layer, and of every `norm: true`")
+    dropout: float = key(RateValue(), "dropout of each sublayer's output")
     position: tuple[PositionFacts.Config, ...] | None = keys(
         Key(
             "position",
-            Parts("position", over_stack=True),
+            PartsValue("position", over_stack=True),
             "the layer's own position, laid over the stack's; none: no position",
         ),
         default=None,
     )
     mask: tuple[MaskFacts.Config, ...] = key(
-        Parts("mask"), "mask rules of the layer, added to the stack's; none: without the stack's"
+        PartsValue("mask"), "mask rules of the layer, added to the stack's; none: without the stack's"
     )
-    shared: bool = keys(Key("shared", Flag(), "one set of weights for all layers of a pattern entry"), default=False)
+    shared: bool = keys(
+        Key("shared", FlagValue(), "one set of weights for all layers of a pattern entry"), default=False
+    )
     sublayers: tuple[SublayerPlan, ...] = keys(
         Key(
-            "sublayers", Own(), "the order of the sublayers; by default attention, mixer, cross_attention, feedforward"
+            "sublayers",
+            OwnValue(),
+            "the order of the sublayers; by default attention, mixer, cross_attention, feedforward",
         ),
-        Key("attention", Part("attention"), "self-attention; none: no such sublayer"),
-        Key("mixer", Part("mixer"), "what mixes tokens without attention; none: no such sublayer"),
+        Key("attention", PartValue("attention"), "self-attention; none: no such sublayer"),
+        Key("mixer", PartValue("mixer"), "what mixes tokens without attention; none: no such sublayer"),
         Key(
             "cross_attention",
-            Part("attention", over="attention"),
+            PartValue("attention", over="attention"),
             "attention to the memory, laid over attention; none: no such sublayer",
         ),
         Key(
             "feedforward",
-            Part("feedforward"),
+            PartValue("feedforward"),
             "the sublayer that works on each position by itself; none: no such sublayer",
         ),
-        Key("attention_norm", Norm(), "the norm of attention alone, laid over norm; none: no norm"),
-        Key("mixer_norm", Norm(), "the norm of the mixer alone, laid over norm; none: no norm"),
-        Key("cross_attention_norm", Norm(), "the norm of cross-attention alone, laid over norm; none: no norm"),
-        Key("feedforward_norm", Norm(), "the norm of the feed-forward sublayer alone, laid over norm; none: no norm"),
+        Key("attention_norm", NormValue(), "the norm of attention alone, laid over norm; none: no norm"),
+        Key("mixer_norm", NormValue(), "the norm of the mixer alone, laid over norm; none: no norm"),
+        Key("cross_attention_norm", NormValue(), "the norm of cross-attention alone, laid over norm; none: no norm"),
+        Key(
+            "feedforward_norm",
+            NormValue(),
+            "the norm of the feed-forward sublayer alone, laid over norm; none: no norm",
+        ),
     )
     causal: bool
     num_heads: int | None = None  # of its self-attentions, where they agree
@@ -101,44 +122,48 @@ class StackPlan:
     """
 
     side: Side
-    d_model: int = key(Size(needed=True), "width of the residual stream")
-    order: tuple[int, ...] = keys(Key("num_layers", Size(DEEPEST), "number of layers"))
+    d_model: int = key(SizeValue(needed=True), "width of the residual stream")
+    order: tuple[int, ...] = keys(Key("num_layers", SizeValue(DEEPEST), "number of layers"))
     vocab_size: int | None = key(
-        Size(words=("tokenizer",)), "tokens in the vocabulary: a number, or `tokenizer` for as many as it has"
+        SizeValue(words=("tokenizer",)), "tokens in the vocabulary: a number, or `tokenizer` for as many as it has"
     )
-    max_length: int | None = key(Size(), "longest sequence in tokens; none: no bound")
+    max_length: int | None = key(SizeValue(), "longest sequence in tokens; none: no bound")
     embedding: EmbeddingFacts.Config | None = key(
-        Part("embedding"), "turns token ids into vectors; none: each call passes vectors"
+        PartValue("embedding"), "turns token ids into vectors; none: each call passes vectors"
     )
     position: tuple[PositionFacts.Config, ...] = key(
-        Parts("position"), "how the model knows positions, one part or a list; none: it does not"
+        PartsValue("position"), "how the model knows positions, one part or a list; none: it does not"
     )
     mask: tuple[MaskFacts.Config, ...] = keys(
-        Key("mask", Parts("mask"), "mask rules of every layer, added to that of the model's type; none: no others"),
+        Key(
+            "mask", PartsValue("mask"), "mask rules of every layer, added to that of the model's type; none: no others"
+        ),
         default=(),
     )
     memory_width: int | None = keys(
         Key(
             "memory",
-            Section(),
+            SectionValue(),
             "width (d_model) of what cross-attention attends to, in a model of one stack; none: no memory",
         ),
         default=None,
     )
     layers: tuple[LayerPlan, ...] = keys(
-        Key("layer", Section(), "what every layer is made of"),
-        Key("layers", Section(), "kinds: variations of layer by name, each laid over it where the pattern says so"),
+        Key("layer", SectionValue(), "what every layer is made of"),
+        Key(
+            "layers", SectionValue(), "kinds: variations of layer by name, each laid over it where the pattern says so"
+        ),
         Key(
             "pattern",
-            Own(),
+            OwnValue(),
             "the order of kinds: `*n` repeats, `a+b` lays b over a, an inner list fills up to num_layers",
         ),
     )
     entries: tuple[int, ...]
     final_norm: Config | None = key(
-        Norm(), "norm after the last layer; by default as the residual layout of the last layer has it"
+        NormValue(), "norm after the last layer; by default as the residual layout of the last layer has it"
     )
-    final_dropout: float = key(Rate(), "dropout after the final norm")
+    final_dropout: float = key(RateValue(), "dropout after the final norm")
     other_depth: int = 0
 
     @property
@@ -215,21 +240,22 @@ class Blueprint:
     """A whole model: its topology, its stacks, its heads and how it is initialised."""
 
     type: ModelFacts.Config = key(
-        Part("model", needed=True), "encoder, decoder, encoder_decoder, or a registered topology"
+        PartValue("model", needed=True), "encoder, decoder, encoder_decoder, or a registered topology"
     )
-    encoder: StackPlan | None = key(Section(), "stack keys of the encoder, laid over those in model")
-    decoder: StackPlan | None = key(Section(), "stack keys of the decoder, laid over those in model")
+    encoder: StackPlan | None = key(SectionValue(), "stack keys of the encoder, laid over those in model")
+    decoder: StackPlan | None = key(SectionValue(), "stack keys of the decoder, laid over those in model")
     head: HeadFacts.Config | None = key(
-        Part("head"), "the part that computes the model's logits; none: hidden states only"
+        PartValue("head"), "the part that computes the model's logits; none: hidden states only"
     )
     heads: tuple[tuple[str, HeadFacts.Config], ...] = key(
-        Section(), "further heads by name, each with an output of its own"
+        SectionValue(), "further heads by name, each with an output of its own"
     )
     init: Config = key(
-        Part("init", needed=True), "how the weights are initialised; by default xavier, as in the original"
+        PartValue("init", needed=True), "how the weights are initialised; by default xavier, as in the original"
     )
     special_ids: tuple[tuple[str, int], ...] = keys(
-        Key("special_ids", Section(), "ids of the tokens pad, start and end, where no tokenizer says them"), default=()
+        Key("special_ids", SectionValue(), "ids of the tokens pad, start and end, where no tokenizer says them"),
+        default=(),
     )
     shared_embedding: bool = False
     name: str = field(default="model", compare=False)

@@ -13,7 +13,7 @@ DEEPEST = 10_000  # layers of a stack
 
 
 @dataclass(frozen=True)
-class Size:
+class SizeValue:
     """A whole number from 1 to `limit`; none: there is no such size, unless it is needed."""
 
     limit: int = WIDEST
@@ -22,17 +22,17 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Rate:
+class RateValue:
     """A number of at least 0 and below 1, by default 0."""
 
 
 @dataclass(frozen=True)
-class Flag:
+class FlagValue:
     """True or false, by default false."""
 
 
 @dataclass(frozen=True)
-class Part:
+class PartValue:
     """A part of a slot; its options are laid over those of the key `over`."""
 
     slot: str
@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Parts:
+class PartsValue:
     """A part of a slot, a list of them, or none; one part is laid over that of the stack where `over_stack`."""
 
     slot: str
@@ -49,23 +49,23 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Norm:
+class NormValue:
     """A norm laid over that of the layers; `true` is that norm, as it is."""
 
     slot = "norm"
 
 
 @dataclass(frozen=True)
-class Section:
+class SectionValue:
     """A mapping of further keys, merged key by key; it is read by a rule of its own."""
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnValue:
     """A value that is read by a rule of its own."""
 
 
-Kind = Size | Rate | Flag | Part | Parts | Norm | Section | Own
+Kind = SizeValue | RateValue | FlagValue | PartValue | PartsValue | NormValue | SectionValue | OwnValue
 
 
 class Key(NamedTuple):
@@ -79,7 +79,9 @@ class Key(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether it is a number or a flag that the Blueprint holds as it is."""
-        return isinstance(self.kind, Rate | Flag) or (isinstance(self.kind, Size) and not self.kind.words)
+        return isinstance(self.kind, RateValue | FlagValue) or (
+            isinstance(self.kind, SizeValue) and not self.kind.words
+        )
 
 
 def key(kind: Kind, sentence: str, name: str = "") -> Any:

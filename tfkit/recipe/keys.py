@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
-from tfkit.core.keys import Key, Own, Part, Section, declared_keys
+from tfkit.core.keys import Key, OwnValue, PartValue, SectionValue, declared_keys
 
 MODEL = declared_keys(Blueprint)  # of `model`, beside those of its stacks
 STACK = declared_keys(StackPlan)  # of a stack: in `model`, or in its encoder or decoder
 LAYER = declared_keys(LayerPlan)  # of `layer`, and of each kind in `layers`
 TOP = {
-    name: Key(name, Section() if name in ("model", "data", "train", "generate") else Own(), sentence)
+    name: Key(name, SectionValue() if name in ("model", "data", "train", "generate") else OwnValue(), sentence)
     for name, sentence in {
         "tfkit": "version of the recipe language",
         "extends": "the recipe that this one is laid over: a shipped name, or a path relative to this file",
@@ -27,10 +27,12 @@ TOP = {
 GROUPS = {"top": TOP, "model": MODEL, "stack": STACK, "layer": LAYER}
 # sublayer -> the slot its part stands in; the order is the one a layer has unless it says `sublayers`
 SUBLAYERS = {
-    name: key.kind.slot for name, key in LAYER.items() if key.field == "sublayers" and isinstance(key.kind, Part)
+    name: key.kind.slot for name, key in LAYER.items() if key.field == "sublayers" and isinstance(key.kind, PartValue)
 }
 # the keys of `model:` whose mappings merge key by key
-SECTIONS = {name for group in (MODEL, STACK, LAYER) for name, key in group.items() if isinstance(key.kind, Section)}
+SECTIONS = {
+    name for group in (MODEL, STACK, LAYER) for name, key in group.items() if isinstance(key.kind, SectionValue)
+}
 
 
 def sentence(path: str) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import DataError, TfkitError
+from tfkit.core.errors import DataError, RecipeError, TfkitError
 from tfkit.core.files import write_json, write_text
 from tfkit.core.folders import named
 from tfkit.core.registry import is_shipped
@@ -122,13 +122,12 @@ def import_model(
     tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
     model = read.model()
     told = _as_stored(read, model)
-    described = _described(read, model)
-    _check_depth(read, described)
-    absent = without_weights(read, model, described)
+    absent = without_weights(read, model) if model.get("heads") else []
     text = _text(read, model, tokenizer, target)
     with whole_folder(goal) as folder:
         (folder / RECIPE).write_text(text, encoding="utf-8", newline="\n")
-        recipe = _loaded(folder / RECIPE, imports)
+        recipe = _loaded(folder / RECIPE, imports, read, model)
+        _check_depth(read, recipe.blueprint())
         unread, parameters = _weights(read, recipe.blueprint(), folder / WEIGHTS, DTYPES[dtype])
         (folder / RESOLVED).write_text(_resolved(recipe, target), encoding="utf-8", newline="\n")
         write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype))
@@ -185,14 +184,12 @@ def _as_stored(read: Source, model: dict[str, Any]) -> list[str]:
         return read.family.to_stored(model, RenamedTensors(read.family, checkpoint))
 
 
-def without_weights(read: Source, model: dict[str, Any], blueprint: Blueprint) -> list[str]:
+def without_weights(read: Source, model: dict[str, Any]) -> list[str]:
     """Leave the `heads` out of `model` that the files have no tensor of; returns their names.
 
     A config.json does not say whether there is a head beside the point of its files, such as a pooler.
     """
-    heads = model.get("heads", {})
-    if not heads:
-        return []
+    heads, blueprint = model["heads"], _described(read, model)
     with open_checkpoint(read.folder) as checkpoint:
         names = names_of(read.family, checkpoint)
     rules = [rule for rule in read.family.rules_of(blueprint) if any(matches(rule.their_names, name) for name in names)]
@@ -260,9 +257,16 @@ def _vocab_size(model: Mapping[str, Any]) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _loaded(file: Path, imports: Sequence[str]) -> Recipe:
-    """The recipe that was written; it needs the user's code only where a part of it is not tfkit's."""
-    recipe = load_saved(file)
+def _loaded(file: Path, imports: Sequence[str], read: Source, model: Mapping[str, Any]) -> Recipe:
+    """The recipe that was written; it needs the user's code only where a part of it is not tfkit's.
+
+    Raises DataError where the config describes what cannot be built.
+    """
+    try:
+        recipe = load_saved(file)
+    except RecipeError:
+        _described(read, model)  # whose faults speak of the config, and not of a file that goes again
+        raise
     return recipe if all(map(is_shipped, parts_in(recipe))) else load_saved(file, imports=imports)
 
 

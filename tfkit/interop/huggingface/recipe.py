@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
-from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import RecipeError
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tfkit.core.component import Component, Slot, spell
+from tfkit.core.keys import FlagValue, Kind, OwnValue, PartsValue, PartValue, RateValue, SizeValue
+from tfkit.core.registry import REGISTRY
+from tfkit.core.slots import ResidualFacts
 from tfkit.recipe.changes.edit import written
-from tfkit.recipe.keys import MODEL, STACK
-from tfkit.recipe.model import blueprint_of
+from tfkit.recipe.keys import LAYER, MODEL, STACK
+from tfkit.recipe.text.options import marks, types_in
 
 Tree = dict[str, Any]
+MISSING = object()
 ORDER = ["type", *STACK, *(key for key in MODEL if key != "type")]
 # said even where a default says the same: what names a part, and the sizes
 KEPT = (
@@ -23,14 +27,109 @@ KEPT = (
 
 
 def shortened(model: Mapping[str, Any]) -> Tree:
-    """The least that gives the same Blueprint, every part still named; raises RecipeError with every fault."""
-    wanted = blueprint_of(model)
-    short: Tree = copy.deepcopy(dict(model))
-    for path in list(_options(short)):
-        shorter = _without(short, path)
-        if _gives(shorter, wanted):
-            short = shorter
-    return {key: _plain(value) for key, value in short.items()}
+    """The same without what a default says already, every part still named.
+
+    What is laid over something else stays: there, what is left out is what stands below.
+    """
+    stack = _stack(model, {})
+    sides = {
+        side: _stack(model[side], model) for side in ("encoder", "decoder") if isinstance(model.get(side), Mapping)
+    }
+    rest = {key: _value(MODEL[key].kind, value) for key, value in model.items() if key in MODEL and key not in sides}
+    return {key: _plain(value) for key, value in {**stack, **rest, **sides}.items()}
+
+
+def _stack(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
+    """The stack keys among `keys`, which are laid over those `below`."""
+    found: Tree = {}
+    # those of the stack lie below those of its layers
+    position = keys.get("position", below.get("position"))
+    positions = {} if position in (None, "none") else {"position": position}
+    for key, value in keys.items():
+        if key not in STACK:
+            continue
+        if key in below:
+            found[key] = value
+        elif key == "layer":
+            found[key] = _layer(value, positions)
+        elif key == "layers":
+            layer = {**keys.get("layer", below.get("layer", {})), **positions}
+            found[key] = {
+                name: kind if kind is None or kind == "none" else _layer(kind, layer) for name, kind in value.items()
+            }
+        elif key == "final_norm" and value is True and _ends_in_norm(keys.get("layer", {})):
+            continue
+        elif not _is_default(key, STACK[key].kind, value):
+            found[key] = _value(STACK[key].kind, value)
+    return found
+
+
+def _layer(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
+    """A layer, or a kind that is laid over the layer `below`."""
+    found: Tree = {}
+    for key, value in keys.items():
+        kind = LAYER[key].kind if key in LAYER else OwnValue()  # feedforward_2 is laid over feedforward
+        over = key in below or (isinstance(kind, PartValue) and kind.over in {**below, **keys})
+        if over:
+            found[key] = value
+        elif not _is_default(key, kind, value):
+            found[key] = _value(kind, value)
+    return found
+
+
+def _ends_in_norm(layer: Mapping[str, Any]) -> bool:
+    """Whether the residual layout of a layer lets a stack end in a norm by default."""
+    part = _part("residual", layer.get("residual", "post_norm"))
+    return part is not None and issubclass(part, ResidualFacts) and part.final_norm
+
+
+def _is_default(key: str, kind: Kind, value: Any) -> bool:
+    """Whether a plain value is what the key means where it is not written."""
+    default = {RateValue: 0.0, FlagValue: False, SizeValue: None}.get(type(kind), MISSING)
+    return key not in KEPT and default is not MISSING and _plain(value) == default
+
+
+def _value(kind: Kind, value: Any) -> Any:
+    """A value without the options of parts that a default says."""
+    if isinstance(kind, PartValue | PartsValue) and isinstance(value, list):
+        return [_options(kind.slot, item) for item in value]
+    return _options(kind.slot, value) if isinstance(kind, PartValue | PartsValue) else value
+
+
+def _part(slot: str, value: Any) -> type[Component] | None:
+    """The part that a value names; None where it names none."""
+    name = value.get("type") if isinstance(value, Mapping) else value
+    return REGISTRY.get(slot, name) if isinstance(name, str) and REGISTRY.has(slot, name) else None
+
+
+def _options(slot: str, value: Any) -> Any:
+    """A part without the options that a default says."""
+    part = _part(slot, value)
+    if part is None or not isinstance(value, Mapping):
+        return value
+    options = {name: option for name, option in value.items() if name != "type"}
+    return {"type": value["type"], **_without_defaults(part.Config, options)}
+
+
+def _section(field: FieldInfo, value: Any) -> Any:
+    """A mapping that is no part, such as a router's options, without what a default says."""
+    kinds = [kind for kind in types_in(field.annotation) if issubclass(kind, BaseModel)]
+    return _without_defaults(kinds[0], value) if len(kinds) == 1 and isinstance(value, Mapping) else value
+
+
+def _without_defaults(options: type[BaseModel], values: Mapping[str, Any]) -> Tree:
+    found: Tree = {}
+    for name, value in values.items():
+        field = options.model_fields.get(name)
+        slots = [] if field is None else [mark.slot for mark in marks(field) if isinstance(mark, Slot)]
+        if field is None or "norm" in slots:  # a norm is laid over the stack's
+            found[name] = value
+            continue
+        short = _options(slots[0], value) if slots else _section(field, value)
+        default = None if field.is_required() else spell(field.get_default(call_default_factory=True))
+        if field.is_required() or name in KEPT or _plain(short) != _plain(default):
+            found[name] = short
+    return found
 
 
 def recipe_text(header: list[str], model: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
@@ -42,30 +141,6 @@ def recipe_text(header: list[str], model: Mapping[str, Any], sections: Mapping[s
 
 def _place(key: str) -> int:
     return ORDER.index(key) if key in ORDER else len(ORDER)
-
-
-def _options(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The places of values that a default might say as well."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            if key != "special_ids":
-                yield from _options(value, (*path, key))
-        elif key not in KEPT and (path or key != "head"):
-            yield (*path, key)
-
-
-def _without(tree: Mapping[str, Any], path: tuple[str, ...]) -> Tree:
-    key, rest = path[0], path[1:]
-    if rest:
-        return {**tree, key: _without(tree[key], rest)}
-    return {name: value for name, value in tree.items() if name != key}
-
-
-def _gives(model: Mapping[str, Any], wanted: Blueprint) -> bool:
-    try:
-        return replace(blueprint_of(model), name=wanted.name) == wanted
-    except RecipeError:
-        return False
 
 
 def _plain(value: Any) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tfkit.core.errors import DataError
+from tfkit.core.errors import DataError, UsageError
 
 NEEDED = object()  # the default of a setting that a config has to give
 
@@ -121,10 +121,19 @@ class Switch(Setting):
         return bool(value == self.on)
 
 
-def amended(settings: Iterable[Setting], *changes: Setting, without: Sequence[str] = ()) -> tuple[Setting, ...]:
-    """The settings with those of the same key replaced, others added, and the keys `without` left out."""
+def amended(
+    settings: Iterable[Setting], *changes: Setting, without: Sequence[str] = (), **defaults: Any
+) -> tuple[Setting, ...]:
+    """The settings with those of the same key replaced, others added, and the keys `without` left out.
+
+    `defaults` are what theirs means where it is missing, by the keys of settings that change in nothing else.
+    """
     rows = {row.theirs: row for row in settings if row.theirs not in without}
-    return tuple((rows | {row.theirs: row for row in changes}).values())
+    rows |= {row.theirs: row for row in changes}
+    unknown = sorted(set(defaults) - set(rows))
+    if unknown:
+        raise UsageError(f"{', '.join(unknown)}: no setting has that key, so there is no default to change")
+    return tuple(replace(row, default=defaults.get(key, row.default)) for key, row in rows.items())
 
 
 @dataclass(frozen=True)

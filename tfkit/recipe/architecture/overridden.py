@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tfkit.core.errors import Place
-from tfkit.core.keys import Kind, Norm, Part, Parts
+from tfkit.core.keys import Kind, NormValue, PartsValue, PartValue
 from tfkit.recipe.architecture.pattern import MAX_LAYERS, expand
 from tfkit.recipe.architecture.per_layer import varies
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm
@@ -85,7 +85,7 @@ def _in_layer(key: str, node: Node, preparer: Preparer) -> None:
 
 def _parts(node: Node | None, kind: Kind, preparer: Preparer) -> None:
     """A part, or a list of them; `true` is the stack's norm."""
-    if not isinstance(kind, Part | Parts | Norm):
+    if not isinstance(kind, PartValue | PartsValue | NormValue):
         return
     for item in items(node):
         if item.value is not None and not (kind.slot == "norm" and item.value is True):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfkit.core.blueprint import StackPlan
-from tfkit.core.keys import WIDEST, Key, Size
+from tfkit.core.keys import WIDEST, Key, SizeValue
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given, mapping, plain, whole
@@ -45,7 +45,7 @@ class Sizes:
 
     def plain(self, key: Key) -> int | float | bool | None:
         """The value of a plain key; a size that is needed is 0 where it is wrong, which fits everything."""
-        if isinstance(key.kind, Size):
+        if isinstance(key.kind, SizeValue):
             return self.read(key.name, key.kind.limit, key.kind.needed) or (0 if key.kind.needed else None)
         return plain(key.kind, self.keys.get(key.name), self.faults)
 

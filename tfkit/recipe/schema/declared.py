@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfkit.core.keys import Flag, Key, Kind, Norm, Part, Parts, Rate, Size
-from tfkit.recipe.schema.parts import Parts as PartSchemas
+from tfkit.core.keys import FlagValue, Key, Kind, NormValue, PartsValue, PartValue, RateValue, SizeValue
+from tfkit.recipe.schema.parts import Parts
 from tfkit.recipe.schema.values import (
     FLAG,
     IN_LAYER,
@@ -22,9 +22,7 @@ from tfkit.recipe.schema.values import (
 )
 
 
-def declared(
-    keys: Mapping[str, Key], parts: PartSchemas, form: Form, sections: Mapping[str, Schema]
-) -> dict[str, Schema]:
+def declared(keys: Mapping[str, Key], parts: Parts, form: Form, sections: Mapping[str, Schema]) -> dict[str, Schema]:
     """The schema of each key with its sentence; `sections` are those of keys with a rule of their own."""
     return {
         name: described(key.sentence, sections[name] if name in sections else value(key.kind, parts, form))
@@ -32,24 +30,24 @@ def declared(
     }
 
 
-def value(kind: Kind, parts: PartSchemas, form: Form) -> Schema:
+def value(kind: Kind, parts: Parts, form: Form) -> Schema:
     """The schema of a value of that kind; in a layer `per_layer` may stand for numbers and flags."""
     match kind:
-        case Size():
+        case SizeValue():
             sizes = number("integer", WHOLE, minimum=1, maximum=kind.limit)
             words = [{"enum": list(kind.words)}] if kind.words else []
             return either(*sizes, *words, *([] if kind.needed else [NONE]))
-        case Rate():
+        case RateValue():
             return either(*number("number", form if form.in_layer else WHOLE, minimum=0, exclusiveMaximum=1), NONE)
-        case Flag():
+        case FlagValue():
             return either(FLAG, NONE)
-        case Part():
+        case PartValue():
             part = parts.part(kind.slot, form.over() if kind.over else form)
             return part if kind.needed else either(part, NONE)
-        case Parts():
+        case PartsValue():
             # a list is never laid over, so what stands in one is whole
             item = either(parts.part(kind.slot, IN_LAYER), PER_LAYER) if form.in_layer else parts.part(kind.slot, WHOLE)
             return either(*one_or_many(parts.part(kind.slot, form.over() if kind.over_stack else form), item), NONE)
-        case Norm():
+        case NormValue():
             return either(parts.part("norm", form.over()), TRUE, NONE)
     raise TypeError(f"{kind} has a schema of its own")

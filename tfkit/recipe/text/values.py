@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tfkit.core.keys import Flag, Kind, Rate
+from tfkit.core.keys import FlagValue, Kind, RateValue
 from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node
 
@@ -63,9 +63,9 @@ def rate(node: Node | None, faults: Faults) -> float:
 
 def plain(kind: Kind, node: Node | None, faults: Faults) -> int | float | bool | None:
     """The number or flag that a plain key holds; its default where nothing right is written."""
-    if isinstance(kind, Rate):
+    if isinstance(kind, RateValue):
         return rate(node, faults)
-    return flag(node, faults) if isinstance(kind, Flag) else None
+    return flag(node, faults) if isinstance(kind, FlagValue) else None
 
 
 def flag(node: Node | None, faults: Faults) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config, spell
-from tfkit.core.keys import Key, Parts
+from tfkit.core.keys import Key, PartsValue
 from tfkit.recipe.architecture.masks import spelled_masks
 from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.text.node import quoted, shorten
@@ -71,7 +71,7 @@ def _layers(plan: StackPlan, causal: bool) -> dict[str, Any]:
 def held(plan: StackPlan | LayerPlan, key: Key) -> Any:
     """The value of a key that a plan holds: a number, a flag, a part, or several parts."""
     value = getattr(plan, key.name)
-    return one_or_many(value) if isinstance(key.kind, Parts) else value
+    return one_or_many(value) if isinstance(key.kind, PartsValue) else value
 
 
 def causal_by_type(plan: StackPlan, blueprint: Blueprint) -> bool:

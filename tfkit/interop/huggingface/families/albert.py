@@ -11,7 +11,7 @@ from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import class_count, named_classes
 from tfkit.interop.huggingface.families.bert import MASKED_LM, BertLike, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look, put
+from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look, put
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
 # the places of their layers: several in one group, or one in each of several
@@ -41,14 +41,14 @@ class Albert(BertLike):
     heads: ClassVar = {**heads_of("Albert"), "AlbertForPreTraining": {"head": MASKED_LM, **SENTENCE_ORDER}}
     settings = amended(
         BertLike.settings,
-        Setting("vocab_size", "vocab_size", 30000),
         Setting("embedding_size", "embedding.d_embedding", 128),
-        Setting("hidden_size", "d_model", 4096),
-        Setting("num_attention_heads", "layer.attention.num_heads", 64),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 16384),
-        Setting("hidden_act", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
-        Setting("hidden_dropout_prob", ("layer.dropout", "embedding.dropout"), 0.0),
-        Setting("attention_probs_dropout_prob", "layer.attention.dropout", 0.0),
+        vocab_size=30000,
+        hidden_size=4096,
+        num_attention_heads=64,
+        intermediate_size=16384,
+        hidden_act="gelu_new",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     fixed = (Fixed("tie_word_embeddings", (True,)),)
     rules = (

@@ -142,16 +142,16 @@ class PLBart(Bart):
     heads: ClassVar = heads_of("PLBart", ["ForSequenceClassification"], bias="frozen")
     settings = amended(
         Bart.settings,
-        Setting("vocab_size", "vocab_size", 50005),
-        Setting("d_model", "d_model", 768),
-        Setting("encoder_layers", "encoder.num_layers", 6),
-        Setting("decoder_layers", "decoder.num_layers", 6),
-        Setting("encoder_attention_heads", "encoder.layer.attention.num_heads", 12),
-        Setting("decoder_attention_heads", "decoder.layer.attention.num_heads", 12),
-        Setting("encoder_ffn_dim", "encoder.layer.feedforward.d_ff", 3072),
-        Setting("decoder_ffn_dim", "decoder.layer.feedforward.d_ff", 3072),
-        Setting("attention_dropout", "layer.attention.dropout", 0.1),
-        Switch("scale_embedding", "embedding.scale", True, on="sqrt_d_model"),
+        vocab_size=50005,
+        d_model=768,
+        encoder_layers=6,
+        decoder_layers=6,
+        encoder_attention_heads=12,
+        decoder_attention_heads=12,
+        encoder_ffn_dim=3072,
+        decoder_ffn_dim=3072,
+        attention_dropout=0.1,
+        scale_embedding=True,
     )
 
 
@@ -161,7 +161,7 @@ class MVP(Bart):
 
     model_types = ("mvp",)
     heads: ClassVar = heads_of("Mvp", OF_TEXTS, bias="frozen")
-    settings = amended(Bart.settings, Setting("vocab_size", "vocab_size", 50267))
+    settings = amended(Bart.settings, vocab_size=50267)
     fixed = (Fixed("use_prompt", (False,)),)
 
 
@@ -183,15 +183,15 @@ class Blenderbot(Bart):
     heads: ClassVar = heads_of("Blenderbot", bias="frozen")
     settings = amended(
         Bart.settings,
-        Setting("vocab_size", "vocab_size", 8008),
-        Setting("max_position_embeddings", "max_length", 128),
-        Setting("d_model", "d_model", 2560),
-        Setting("encoder_layers", "encoder.num_layers", 2),
-        Setting("decoder_layers", "decoder.num_layers", 24),
-        Setting("encoder_attention_heads", "encoder.layer.attention.num_heads", 32),
-        Setting("decoder_attention_heads", "decoder.layer.attention.num_heads", 32),
-        Setting("encoder_ffn_dim", "encoder.layer.feedforward.d_ff", 10240),
-        Setting("decoder_ffn_dim", "decoder.layer.feedforward.d_ff", 10240),
+        vocab_size=8008,
+        max_position_embeddings=128,
+        d_model=2560,
+        encoder_layers=2,
+        decoder_layers=24,
+        encoder_attention_heads=32,
+        decoder_attention_heads=32,
+        encoder_ffn_dim=10240,
+        decoder_ffn_dim=10240,
     )
 
 
@@ -206,14 +206,13 @@ class BlenderbotSmall(Bart):
     heads: ClassVar = heads_of("BlenderbotSmall", bias="frozen")
     settings = amended(
         Bart.settings,
-        Setting("max_position_embeddings", "max_length", 512),
-        Setting("d_model", "d_model", 512),
-        Setting("encoder_layers", "encoder.num_layers", 8),
-        Setting("decoder_layers", "decoder.num_layers", 8),
-        Setting("encoder_ffn_dim", "encoder.layer.feedforward.d_ff", 2048),
-        Setting("decoder_ffn_dim", "decoder.layer.feedforward.d_ff", 2048),
-        # the decoder norms its tokens at once, after which no factor is left of them
         Switch("scale_embedding", "encoder.embedding.scale", False, on="sqrt_d_model"),
+        max_position_embeddings=512,
+        d_model=512,
+        encoder_layers=8,
+        decoder_layers=8,
+        encoder_ffn_dim=2048,
+        decoder_ffn_dim=2048,
     )
 
 

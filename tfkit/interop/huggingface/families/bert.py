@@ -206,11 +206,11 @@ class MegatronBert(Bert):
     heads: ClassVar = {**heads_of("MegatronBert"), "MegatronBertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
     settings = amended(
         Bert.settings,
-        Setting("vocab_size", "vocab_size", 29056),
-        Setting("hidden_size", "d_model", 1024),
-        Setting("num_hidden_layers", "num_layers", 24),
-        Setting("num_attention_heads", "layer.attention.num_heads", 16),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 4096),
+        vocab_size=29056,
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
     )
     rules = (*table_rules()[:3], *layer_rules("attention.ln", "ln"), *renamed({"encoder.ln": "encoder.final_norm"}))
 
@@ -224,7 +224,7 @@ class BertGeneration(BertLike):
         "BertGenerationDecoder": {"type": "decoder", "head": {"type": "language_model", "tied": True, "bias": True}},
         "BertGenerationEncoder": {"head": "none"},
     }
-    settings = amended(MegatronBert.settings, Setting("vocab_size", "vocab_size", 50358), without=("type_vocab_size",))
+    settings = amended(MegatronBert.settings, without=("type_vocab_size",), vocab_size=50358)
     fixed = tuple(row for row in BertLike.fixed if row.theirs != "is_decoder")
     rules = tuple(
         replace(rule, ours=str(rule.ours).replace("encoder.", "{side}.", 1))

@@ -39,15 +39,15 @@ class ClipText(BertLike):
     }
     settings = amended(
         (row for row in BertLike.settings if "dropout" not in row.theirs),
-        Setting("vocab_size", "vocab_size", 49408),
-        Setting("max_position_embeddings", "max_length", 77),
-        Setting("hidden_size", "d_model", 512),
-        Setting("num_attention_heads", "layer.attention.num_heads", 8),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 2048),
-        Setting("hidden_act", "layer.feedforward.activation", "quick_gelu", ACTIVATIONS),
         Setting("attention_dropout", "layer.attention.dropout", 0.0),
-        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
         without=("type_vocab_size",),
+        vocab_size=49408,
+        max_position_embeddings=77,
+        hidden_size=512,
+        num_attention_heads=8,
+        intermediate_size=2048,
+        hidden_act="quick_gelu",
+        layer_norm_eps=1e-5,
     )
     fixed = ()
     rules = (
@@ -83,13 +83,13 @@ class SiglipText(ClipText):
     heads: ClassVar = {"SiglipTextModel": {"head": "none", "heads": {"pooler": {"type": "pooled", "pool": "last"}}}}
     settings = amended(
         ClipText.settings,
-        Setting("vocab_size", "vocab_size", 32000),
-        Setting("max_position_embeddings", "max_length", 64),
-        Setting("hidden_size", "d_model", 768),
-        Setting("num_attention_heads", "layer.attention.num_heads", 12),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 3072),
         Setting("hidden_act", "layer.feedforward.activation", "gelu_pytorch_tanh", WORDS),
-        Setting("layer_norm_eps", "layer.norm.eps", 1e-6),
+        vocab_size=32000,
+        max_position_embeddings=64,
+        hidden_size=768,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        layer_norm_eps=1e-6,
     )
     head_rules: ClassVar = {"none": renamed({"head": "heads.pooler.dense"})}
 

@@ -30,14 +30,14 @@ class Cohere(Llama):
     heads = heads_of("Cohere")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 256000),
-        Setting("max_position_embeddings", "max_length", 8192),
-        Setting("hidden_size", "d_model", 8192),
-        Setting("num_hidden_layers", "num_layers", 40),
-        Setting("num_attention_heads", "layer.attention.num_heads", 64),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 22528),
         Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
         without=("head_dim", "mlp_bias", "rms_norm_eps"),
+        vocab_size=256000,
+        max_position_embeddings=8192,
+        hidden_size=8192,
+        num_hidden_layers=40,
+        num_attention_heads=64,
+        intermediate_size=22528,
     )
     head_settings = (Factor("logit_scale", "head.scale", 0.0625),)
     rules = (

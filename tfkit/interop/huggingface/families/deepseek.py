@@ -201,7 +201,7 @@ class Glm4Moe(Grouped):
         *amended(
             SHELL,
             Setting("attention_bias", "layer.attention.bias", False, {True: ["query", "key", "value"], False: False}),
-            Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+            rms_norm_eps=1e-5,
         ),
         *(*ROUTED, *GROUPS, NORMALIZED),
     )

@@ -23,12 +23,12 @@ class DiffLlama(Llama):
     heads = heads_of("DiffLlama")
     settings = amended(
         Llama.settings,
-        Setting("hidden_size", "d_model", 2048),
-        Setting("num_hidden_layers", "num_layers", 16),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 8192),
         Setting("rms_norm_eps", ("layer.norm.eps", "layer.attention.eps"), 1e-5),
         Setting("lambda_std_dev", "layer.attention.lambda_std", 0.1),
         without=("mlp_bias",),
+        hidden_size=2048,
+        num_hidden_layers=16,
+        intermediate_size=8192,
     )
     rules = (
         *Llama.rules,

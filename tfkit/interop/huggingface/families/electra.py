@@ -56,9 +56,9 @@ class Electra(Narrow):
     settings = amended(
         BertLike.settings,
         Setting("embedding_size", "embedding.d_embedding", 128),
-        Setting("hidden_size", "d_model", 256),
-        Setting("num_attention_heads", "layer.attention.num_heads", 4),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 1024),
+        hidden_size=256,
+        num_attention_heads=4,
+        intermediate_size=1024,
     )
     rules = (*table_rules(), *layer_rules(), *PROJECTION)
     head_rules: ClassVar = {
@@ -101,9 +101,9 @@ class RoFormer(Narrow):
     }
     settings = amended(
         BertLike.settings,
-        Setting("vocab_size", "vocab_size", 50000),
-        Setting("max_position_embeddings", "max_length", 1536),
         Setting("embedding_size", "embedding.d_embedding", None),
+        vocab_size=50000,
+        max_position_embeddings=1536,
     )
     fixed = (*BertLike.fixed, Fixed("rotary_value", (False,)))
     rules = (*table_rules(), *layer_rules(), *PROJECTION)
@@ -129,14 +129,14 @@ class RemBert(BertLike):
     heads: ClassVar = {**heads_of("RemBert"), "RemBertForMaskedLM": {"head": {"type": "masked_lm"}}}
     settings = amended(
         BertLike.settings,
-        Setting("vocab_size", "vocab_size", 250300),
         Setting("input_embedding_size", "embedding.d_embedding", 256),
-        Setting("hidden_size", "d_model", 1152),
-        Setting("num_hidden_layers", "num_layers", 32),
-        Setting("num_attention_heads", "layer.attention.num_heads", 18),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 4608),
-        Setting("hidden_dropout_prob", ("layer.dropout", "embedding.dropout"), 0.0),
-        Setting("attention_probs_dropout_prob", "layer.attention.dropout", 0.0),
+        vocab_size=250300,
+        hidden_size=1152,
+        num_hidden_layers=32,
+        num_attention_heads=18,
+        intermediate_size=4608,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     fixed = (
         *(row for row in BertLike.fixed if row.theirs != "tie_word_embeddings"),

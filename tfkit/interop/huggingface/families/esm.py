@@ -10,7 +10,7 @@ from tfkit.interop.huggingface.families.bert import POOLER_RULES, PRE_NORM, head
 from tfkit.interop.huggingface.families.roberta import Offset, Roberta
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look, put
+from tfkit.interop.huggingface.settings import Fixed, amended, look, put
 
 ROPE = Rope()
 INV_FREQ = "encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
@@ -25,9 +25,9 @@ class Esm(Offset):
     heads: ClassVar = heads_of("Esm", answers=False)
     settings = amended(
         (row for row in Offset.settings if row.theirs != "hidden_act"),
-        Setting("vocab_size", "vocab_size", 33),
-        Setting("max_position_embeddings", "max_length", 1026),
         without=("type_vocab_size",),
+        vocab_size=33,
+        max_position_embeddings=1026,
     )
     fixed = (
         Fixed("is_decoder", (False,)),

@@ -20,13 +20,13 @@ class EuroBert(Llama):
     heads: ClassVar = {"EuroBertForMaskedLM": {"head": {"type": "language_model"}}, "EuroBertModel": {"head": "none"}}
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 128256),
-        Setting("max_position_embeddings", "max_length", 8192),
-        Setting("hidden_size", "d_model", 768),
-        Setting("num_hidden_layers", "num_layers", 12),
-        Setting("num_attention_heads", "layer.attention.num_heads", 12),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 3072),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+        vocab_size=128256,
+        max_position_embeddings=8192,
+        hidden_size=768,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        rms_norm_eps=1e-5,
     )
     rules = tuple(replace(rule, ours=str(rule.ours).replace("decoder.", "encoder.")) for rule in Llama.rules)
     head_settings = (Setting("mlp_bias", "head.bias", False),)

@@ -11,7 +11,7 @@ from tfkit.interop.huggingface.families.olmo import Olmo2
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import first
-from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.settings import amended
 
 
 @register("family", "exaone4")
@@ -23,11 +23,11 @@ class Exaone4(Olmo2):
     heads = heads_of("Exaone4")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 102400),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 32),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 16384),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
         without=("attention_bias", "mlp_bias"),
+        vocab_size=102400,
+        num_key_value_heads=32,
+        intermediate_size=16384,
+        rms_norm_eps=1e-5,
     )
     listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
 

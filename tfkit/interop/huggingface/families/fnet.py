@@ -16,7 +16,7 @@ from tfkit.interop.huggingface.families.bert import (
     table_rules,
 )
 from tfkit.interop.huggingface.family import Tree
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended
+from tfkit.interop.huggingface.settings import Fixed, amended
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
 NAMES = {
@@ -45,10 +45,10 @@ class FNet(BertLike):
     heads: ClassVar = {**heads_of("FNet"), "FNetForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
     settings = amended(
         BertLike.settings,
-        Setting("vocab_size", "vocab_size", 32000),
-        Setting("hidden_act", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
-        Setting("type_vocab_size", "embedding.segments", 4),
         without=("num_attention_heads", "attention_probs_dropout_prob"),
+        vocab_size=32000,
+        hidden_act="gelu_new",
+        type_vocab_size=4,
     )
     fixed = (Fixed("tie_word_embeddings", (True,)), Fixed("use_tpu_fourier_optimizations", (False,)))
     rules = (*table_rules(), *renamed(NAMES))

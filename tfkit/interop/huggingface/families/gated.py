@@ -21,7 +21,7 @@ from tfkit.interop.huggingface.families.llama import (
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, put
+from tfkit.interop.huggingface.settings import Setting, amended, put
 from tfkit.interop.huggingface.tensors import Rule
 
 
@@ -33,17 +33,17 @@ class Ernie45(Llama):
     heads = heads_of("Ernie4_5")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 103424),
-        Setting("max_position_embeddings", "max_length", 131072),
-        Setting("hidden_size", "d_model", 1024),
-        Setting("num_hidden_layers", "num_layers", 18),
-        Setting("num_attention_heads", "layer.attention.num_heads", 16),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 2),
-        Setting("head_dim", "layer.attention.head_dim", 128),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 3072),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
         Setting("use_bias", ("layer.attention.bias", "layer.feedforward.bias"), False),
         without=("attention_bias", "mlp_bias", "attention_dropout"),
+        vocab_size=103424,
+        max_position_embeddings=131072,
+        hidden_size=1024,
+        num_hidden_layers=18,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        head_dim=128,
+        intermediate_size=3072,
+        rms_norm_eps=1e-5,
     )
     rope, ties = Rope(theta=500000.0, layout="interleaved"), True
 
@@ -56,16 +56,16 @@ class Helium(Llama):
     heads = heads_of("Helium")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 48000),
-        Setting("max_position_embeddings", "max_length", 4096),
-        Setting("hidden_size", "d_model", 2560),
-        Setting("num_hidden_layers", "num_layers", 24),
-        Setting("num_attention_heads", "layer.attention.num_heads", 20),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 20),
-        Setting("head_dim", "layer.attention.head_dim", 128),
         Setting("attention_bias", "layer.attention.bias", False, {True: ["query", "key", "value"], False: False}),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 7040),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-8),
+        vocab_size=48000,
+        max_position_embeddings=4096,
+        hidden_size=2560,
+        num_hidden_layers=24,
+        num_attention_heads=20,
+        num_key_value_heads=20,
+        head_dim=128,
+        intermediate_size=7040,
+        rms_norm_eps=1e-8,
     )
     rope = Rope(theta=100000.0, layout="interleaved")
 
@@ -84,16 +84,16 @@ class SeedOSS(Llama):
     heads = heads_of("SeedOss")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 155136),
-        Setting("max_position_embeddings", "max_length", 524288),
-        Setting("num_hidden_layers", "num_layers", 64),
-        Setting("num_attention_heads", "layer.attention.num_heads", 80),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 8),
-        Setting("head_dim", "layer.attention.head_dim", 128),
-        Setting("attention_dropout", "layer.attention.dropout", 0.1),
         Setting("residual_dropout", "layer.dropout", 0.1),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 27648),
         without=("attention_bias",),
+        vocab_size=155136,
+        max_position_embeddings=524288,
+        num_hidden_layers=64,
+        num_attention_heads=80,
+        num_key_value_heads=8,
+        head_dim=128,
+        attention_dropout=0.1,
+        intermediate_size=27648,
     )
 
     @classmethod
@@ -119,12 +119,7 @@ class HunYuanDense(Llama):
     model_types = ("hunyuan_v1_dense",)
     base = laid(Llama.base, {"layer": {"attention": {"qk_norm": True, "qk_norm_at": "rotated"}}})
     heads = heads_of("HunYuanDenseV1")
-    settings = amended(
-        Llama.settings,
-        Setting("vocab_size", "vocab_size", 290943),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
-        without=("mlp_bias",),
-    )
+    settings = amended(Llama.settings, without=("mlp_bias",), vocab_size=290943, rms_norm_eps=1e-5)
     rules = (*ENDS, *NORMS, *attention_rules(norms=("query_layernorm", "key_layernorm")), *GATED)
     rope = Rope(alpha=True)
 
@@ -137,16 +132,16 @@ class CWM(Llama):
     heads = heads_of("Cwm")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 128256),
-        Setting("max_position_embeddings", "max_length", 131072),
-        Setting("hidden_size", "d_model", 6144),
-        Setting("num_hidden_layers", "num_layers", 64),
-        Setting("num_attention_heads", "layer.attention.num_heads", 48),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 8),
-        Setting("head_dim", "layer.attention.head_dim", 128),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 21504),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
         without=("attention_bias",),
+        vocab_size=128256,
+        max_position_embeddings=131072,
+        hidden_size=6144,
+        num_hidden_layers=64,
+        num_attention_heads=48,
+        num_key_value_heads=8,
+        head_dim=128,
+        intermediate_size=21504,
+        rms_norm_eps=1e-5,
     )
     rope = Rope(theta=1000000.0)
     stretched = {
@@ -169,15 +164,15 @@ class BitNet(Llama):
     heads = heads_of("BitNet")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 128256),
-        Setting("hidden_size", "d_model", 2560),
-        Setting("num_hidden_layers", "num_layers", 30),
-        Setting("num_attention_heads", "layer.attention.num_heads", 20),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 5),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 6912),
-        Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
         without=("head_dim", "mlp_bias"),
+        vocab_size=128256,
+        hidden_size=2560,
+        num_hidden_layers=30,
+        num_attention_heads=20,
+        num_key_value_heads=5,
+        intermediate_size=6912,
+        hidden_act="relu2",
+        rms_norm_eps=1e-5,
     )
     rules = (
         *Llama.rules,
@@ -206,13 +201,13 @@ class NanoChat(Llama):
     heads = heads_of("NanoChat")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 50304),
-        Setting("hidden_size", "d_model", 768),
-        Setting("num_hidden_layers", "num_layers", 12),
-        Setting("num_attention_heads", "layer.attention.num_heads", 6),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 8192),
-        Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS),
         without=("head_dim", "mlp_bias"),
+        vocab_size=50304,
+        hidden_size=768,
+        num_hidden_layers=12,
+        num_attention_heads=6,
+        intermediate_size=8192,
+        hidden_act="relu2",
     )
     head_settings = (Setting("final_logit_softcapping", "head.softcap", 15.0),)
     rules = (*ENDS, *attention_rules(), *feedforward_rules(up="fc1", down="fc2"))
@@ -231,11 +226,11 @@ class InternLM3(Llama):
     }
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 128512),
-        Setting("max_position_embeddings", "max_length", 32768),
-        Setting("num_hidden_layers", "num_layers", 48),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 2),
-        Setting("head_dim", "layer.attention.head_dim", 128),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 10240),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+        vocab_size=128512,
+        max_position_embeddings=32768,
+        num_hidden_layers=48,
+        num_key_value_heads=2,
+        head_dim=128,
+        intermediate_size=10240,
+        rms_norm_eps=1e-5,
     )

@@ -51,13 +51,13 @@ class Gemma(Llama):
     settings = amended(
         Llama.settings,
         *SIZES,
-        Setting("hidden_size", "d_model", 3072),
-        Setting("num_hidden_layers", "num_layers", 28),
-        Setting("num_attention_heads", "layer.attention.num_heads", 16),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 16),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 24576),
         Setting("hidden_act", "layer.feedforward.activation", "gelu_pytorch_tanh", FIRST_WORDS),
         without=("mlp_bias",),
+        hidden_size=3072,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        intermediate_size=24576,
     )
     fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("use_bidirectional_attention", (None, False)),)
     ties = True
@@ -123,10 +123,7 @@ class Gemma3(ByType, Gemma2):
     base = laid(Gemma2.base, {"layer": {"attention": {"qk_norm": True}}})
     heads = {"Gemma3ForCausalLM": {"head": {"type": "language_model"}}, "Gemma3TextModel": {"head": "none"}}
     settings = amended(
-        Gemma2.settings,
-        Setting("vocab_size", "vocab_size", 262208),
-        Setting("max_position_embeddings", "max_length", 131072),
-        without=("attn_logit_softcapping",),
+        Gemma2.settings, without=("attn_logit_softcapping",), vocab_size=262208, max_position_embeddings=131072
     )
     fixed = (*Gemma2.fixed, Fixed("attn_logit_softcapping", (None,)))  # theirs takes no notice of it
     head_settings = (Setting("final_logit_softcapping", "head.softcap", None),)

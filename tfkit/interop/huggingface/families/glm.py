@@ -31,15 +31,15 @@ class Glm(Llama):
     heads = heads_of("Glm")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 151552),
-        Setting("max_position_embeddings", "max_length", 131072),
-        Setting("num_hidden_layers", "num_layers", 40),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 2),
-        Setting("head_dim", "layer.attention.head_dim", 128),
         Setting("attention_bias", "layer.attention.bias", True, BIASES),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 13696),
-        Setting("rms_norm_eps", "layer.norm.eps", 1.5625e-7),
         without=("mlp_bias",),
+        vocab_size=151552,
+        max_position_embeddings=131072,
+        num_hidden_layers=40,
+        num_key_value_heads=2,
+        head_dim=128,
+        intermediate_size=13696,
+        rms_norm_eps=1.5625e-7,
     )
     rules = (*ENDS, *NORMS, *ATTENTION, *FEEDFORWARD)
     rope = Rope(fraction=0.5, layout="interleaved", partial=True)

@@ -46,10 +46,7 @@ class OpenAIGPT(ClassicDecoder):
     base: ClassVar = laid(ClassicDecoder.base, {"layer": {"residual": {"type": "post_norm"}}})
     heads: ClassVar = heads_of("OpenAIGPT", "LMHeadModel")
     settings = amended(
-        SIZES,
-        Setting("vocab_size", "vocab_size", 40478),
-        Setting("n_positions", "max_length", 512),
-        Setting("afn", "layer.feedforward.activation", "gelu", FIRST_WORDS),
+        SIZES, Setting("afn", "layer.feedforward.activation", "gelu", FIRST_WORDS), vocab_size=40478, n_positions=512
     )
     rules = (
         Rule("tokens_embed.weight", "decoder.embedding.tokens.weight"),
@@ -87,13 +84,13 @@ class CTRL(ClassicDecoder):
     # what their files say of layer_norm_epsilon is read for the last norm alone
     settings = amended(
         SIZES,
-        Setting("vocab_size", "vocab_size", 246534),
-        Setting("n_positions", "max_length", 256),
-        Setting("n_embd", "d_model", 1280),
-        Setting("n_layer", "num_layers", 48),
-        Setting("n_head", "layer.attention.num_heads", 16),
         Setting("dff", INNER, 8192),
         without=("attn_pdrop", "layer_norm_epsilon"),
+        vocab_size=246534,
+        n_positions=256,
+        n_embd=1280,
+        n_layer=48,
+        n_head=16,
     )
     rules = (
         Rule("w.weight", "decoder.embedding.tokens.weight"),

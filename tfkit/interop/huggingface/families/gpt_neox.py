@@ -93,13 +93,13 @@ class GPTNeoXJapanese(GPTNeoX):
     heads: ClassVar = heads_of("GPTNeoXJapanese", classifies=False)
     settings = amended(
         GPTNeoX.settings,
-        Setting("vocab_size", "vocab_size", 32000),
-        Setting("hidden_size", "d_model", 2560),
-        Setting("num_hidden_layers", "num_layers", 32),
-        Setting("num_attention_heads", "layer.attention.num_heads", 32),
-        Setting("attention_dropout", "layer.attention.dropout", 0.1),
         Setting("hidden_dropout", "layer.dropout", 0.0),
         without=("attention_bias", "intermediate_size"),
+        vocab_size=32000,
+        hidden_size=2560,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        attention_dropout=0.1,
     )
     rules = (Rule(f"{THEIRS}.attention.dense_bias", f"{LAYER}.attention.output.bias"), *GPTNeoX.rules)
     prefix = "gpt_neox_japanese."

@@ -31,7 +31,7 @@ class GptOss(Sparse):
     )
     heads = heads_of("GptOss")
     settings = (
-        *amended(SHELL, Setting("attention_bias", "layer.attention.bias", True)),
+        *amended(SHELL, attention_bias=True),
         Setting("num_local_experts", "layer.feedforward.num_experts", 128),
         Setting("num_experts_per_tok", "layer.feedforward.num_active", 4, also=("experts_per_token",)),
         Setting("intermediate_size", "layer.feedforward.expert.d_ff", 2880),

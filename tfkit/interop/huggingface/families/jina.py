@@ -10,7 +10,7 @@ from tfkit.interop.huggingface.families.bert import Bert, BertLike, heads_of, re
 from tfkit.interop.huggingface.families.roberta import Roberta
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended
+from tfkit.interop.huggingface.settings import Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "encoder.layers.{layer}"
@@ -49,14 +49,14 @@ class JinaEmbeddingsV3(Turning):
     heads: ClassVar = heads_of("JinaEmbeddingsV3")
     settings = amended(
         BertLike.settings,
-        Setting("vocab_size", "vocab_size", 250002),
-        Setting("max_position_embeddings", "max_length", 8194),
-        Setting("hidden_size", "d_model", 1024),
-        Setting("num_hidden_layers", "num_layers", 24),
-        Setting("num_attention_heads", "layer.attention.num_heads", 16),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 4096),
-        Setting("type_vocab_size", "embedding.segments", 1),
-        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+        vocab_size=250002,
+        max_position_embeddings=8194,
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
     )
     rules = (
         *table_rules()[:3],
@@ -85,10 +85,10 @@ class Gte(Turning):
     heads: ClassVar = {**heads_of("Gte", answers=False), "GteModel": {"head": "none"}}
     settings = amended(
         BertLike.settings,
-        Setting("vocab_size", "vocab_size", 250048),
-        Setting("max_position_embeddings", "max_length", 8192),
-        Setting("type_vocab_size", "embedding.segments", 1),
-        Setting("attention_probs_dropout_prob", "layer.attention.dropout", 0.0),
+        vocab_size=250048,
+        max_position_embeddings=8192,
+        type_vocab_size=1,
+        attention_probs_dropout_prob=0.0,
     )
     rules = (
         *table_rules(),
@@ -128,12 +128,12 @@ class NomicBert(Turning):
     heads: ClassVar = {**heads_of("NomicBert", answers=False), "NomicBertModel": {"head": "none"}}
     settings = amended(
         BertLike.settings,
-        Setting("vocab_size", "vocab_size", 30528),
-        Setting("max_position_embeddings", "max_length", 2048),
         Setting("head_dim", "layer.attention.head_dim", None),
-        Setting("hidden_act", "layer.feedforward.activation", "silu", ACTIVATIONS),
-        Setting("hidden_dropout_prob", ("layer.dropout", "embedding.dropout"), 0.0),
-        Setting("attention_probs_dropout_prob", "layer.attention.dropout", 0.0),
+        vocab_size=30528,
+        max_position_embeddings=2048,
+        hidden_act="silu",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     rules = (
         *table_rules()[:3],

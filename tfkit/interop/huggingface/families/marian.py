@@ -18,7 +18,7 @@ from tfkit.interop.huggingface.families.bart import (
     heads_of,
 )
 from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, Switch, amended, put
+from tfkit.interop.huggingface.settings import Setting, amended, put
 from tfkit.interop.huggingface.tensors import Rule
 
 FAIRSEQ = {"type": "sinusoidal", "layout": "halves", "spacing": "endpoints", "skip_padding": True}
@@ -34,7 +34,7 @@ class Marian(Bart):
         "MarianMTModel": {"head": {"type": "language_model", "bias": "frozen"}},
         "MarianModel": {"head": "none"},
     }
-    settings = amended(Bart.settings, Setting("vocab_size", "vocab_size", 58101))
+    settings = amended(Bart.settings, vocab_size=58101)
     rules = (*TWO_TABLES, *ONE_TABLE, *ENDS, *LAYERS)
     tied: ClassVar = {**Bart.tied, "lm_head.weight": "decoder.embed_tokens.weight"}
     ignored = (*Bart.ignored, "{side}.embed_positions.weight")
@@ -62,11 +62,7 @@ class M2M100(Bart):
     base: ClassVar = laid(PLAIN, {**PRE_NORM, "position": FAIRSEQ})
     heads: ClassVar = heads_of("M2M100")
     settings = amended(
-        Bart.settings,
-        Setting("vocab_size", "vocab_size", 128112),
-        Setting("activation_function", "layer.feedforward.activation", "relu", ACTIVATIONS),
-        Setting("attention_dropout", "layer.attention.dropout", 0.1),
-        Switch("scale_embedding", "embedding.scale", True, on="sqrt_d_model"),
+        Bart.settings, vocab_size=128112, activation_function="relu", attention_dropout=0.1, scale_embedding=True
     )
     ignored = (*Bart.ignored, "{side}.embed_positions.weights", "{side}.embed_positions.weight")
 
@@ -93,8 +89,8 @@ class FSMT(M2M100):
         M2M100.settings,
         Setting("src_vocab_size", "encoder.vocab_size", 42024),
         Setting("tgt_vocab_size", "decoder.vocab_size", 42024),
-        Setting("attention_dropout", "layer.attention.dropout", 0.0),
         without=("vocab_size",),
+        attention_dropout=0.0,
     )
     rules = (
         *TWO_TABLES,

@@ -25,7 +25,7 @@ class MiniCPM3(LatentShell):
     heads = heads_of("MiniCPM3")
     settings = (
         *amended(Llama.settings, Setting("scale_emb", "embedding.scale", 12), without=BY_HEAD),
-        *amended(RANKS, Setting("v_head_dim", "layer.attention.value_head_dim", None)),
+        *amended(RANKS, v_head_dim=None),
     )
     rules = (*ENDS, *NORMS, *LATENT_RULES, *GATED)
     rope, ties = Rope(scores=True), True

@@ -47,11 +47,11 @@ class Ministral3(Mistral):
     heads = heads_of("Ministral3")
     settings = amended(
         Mistral.settings,
-        Setting("vocab_size", "vocab_size", 131072),
-        Setting("max_position_embeddings", "max_length", 262144),
-        Setting("num_hidden_layers", "num_layers", 34),
-        Setting("head_dim", "layer.attention.head_dim", 128),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
+        vocab_size=131072,
+        max_position_embeddings=262144,
+        num_hidden_layers=34,
+        head_dim=128,
+        rms_norm_eps=1e-5,
     )
     rope = Rope(theta=1000000.0)
     window = None

@@ -37,7 +37,7 @@ class Mixtral(Sparse):
     base = laid(BASE, {"layer": {"feedforward": {"router": {"normalized": True}}}})
     heads = heads_of("Mixtral")
     settings = (
-        *amended(SHELL, Setting("rms_norm_eps", "layer.norm.eps", 1e-5), without=("attention_bias",)),
+        *amended(SHELL, without=("attention_bias",), rms_norm_eps=1e-5),
         *expert_settings("num_local_experts", d_ff="intermediate_size"),
     )
     fixed = (NO_JITTER,)

@@ -35,18 +35,18 @@ class ModernBertDecoder(ByType):
     }
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 50368),
-        Setting("max_position_embeddings", "max_length", 8192),
-        Setting("hidden_size", "d_model", 768),
-        Setting("num_hidden_layers", "num_layers", 22),
-        Setting("num_attention_heads", "layer.attention.num_heads", 12),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 1152),
         Setting("hidden_activation", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("norm_eps", "layer.norm.eps", 1e-5),
         Setting("norm_bias", "layer.norm.bias", False),
         Setting("embedding_dropout", "embedding.dropout", 0.0),
         Setting("mlp_dropout", "layer.feedforward.dropout", 0.0),
         without=("num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps"),
+        vocab_size=50368,
+        max_position_embeddings=8192,
+        hidden_size=768,
+        num_hidden_layers=22,
+        num_attention_heads=12,
+        intermediate_size=1152,
     )
     head_settings = (Setting("classifier_activation", "head.activation", "gelu", ACTIVATIONS),)
     rules = (

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.bert import BertLike, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.families.roberta import Offset, Roberta
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended
+from tfkit.interop.huggingface.settings import Fixed, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
@@ -37,7 +37,7 @@ class MPNet(Offset):
         ],
     }
     heads: ClassVar = heads_of("MPNet")
-    settings = amended(BertLike.settings, Setting("vocab_size", "vocab_size", 30527), without=("type_vocab_size",))
+    settings = amended(BertLike.settings, without=("type_vocab_size",), vocab_size=30527)
     # the number of ranges is read nowhere but for the size of the table
     fixed = (
         Fixed("tie_word_embeddings", (True,)),

@@ -9,7 +9,7 @@ from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Setting, amended
 
-SETTINGS = amended(Llama.settings, Setting("vocab_size", "vocab_size", 50304), without=("mlp_bias", "head_dim"))
+SETTINGS = amended(Llama.settings, without=("mlp_bias", "head_dim"), vocab_size=50304)
 
 
 @register("family", "olmo")
@@ -32,7 +32,7 @@ class Olmo2(Llama):
         {"layer": {"residual": {"type": "branch_norm"}, "attention": {"qk_norm": True, "qk_norm_at": "width"}}},
     )
     heads = heads_of("Olmo2")
-    settings = amended(SETTINGS, Setting("rms_norm_eps", "layer.norm.eps", 1e-5))
+    settings = amended(SETTINGS, rms_norm_eps=1e-5)
     rules = (
         *ENDS,
         *norm_rules(attention_norm="post_attention_layernorm", feedforward_norm="post_feedforward_layernorm"),

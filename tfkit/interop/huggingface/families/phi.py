@@ -20,7 +20,7 @@ from tfkit.interop.huggingface.families.llama import (
 from tfkit.interop.huggingface.family import Tree, laid, spelled
 from tfkit.interop.huggingface.layer_types import SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, put
+from tfkit.interop.huggingface.settings import Setting, amended, put
 from tfkit.interop.huggingface.tensors import Rule
 
 QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
@@ -39,13 +39,13 @@ class Phi3(Llama):
     heads = heads_of("Phi3")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 32064),
-        Setting("max_position_embeddings", "max_length", 4096),
-        Setting("hidden_size", "d_model", 3072),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 8192),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
         DROPOUTS[0],
         without=("head_dim", "attention_bias", "mlp_bias"),
+        vocab_size=32064,
+        max_position_embeddings=4096,
+        hidden_size=3072,
+        intermediate_size=8192,
+        rms_norm_eps=1e-5,
     )
     rules = (
         *ENDS,
@@ -83,14 +83,14 @@ class Phi(Llama):
     heads = {"PhiForCausalLM": {"head": {"type": "language_model", "bias": True}}, "PhiModel": {"head": "none"}}
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 51200),
-        Setting("hidden_size", "d_model", 2048),
-        Setting("num_hidden_layers", "num_layers", 24),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 8192),
-        Setting("hidden_act", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
         Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
         *DROPOUTS,
         without=("head_dim", "attention_bias", "mlp_bias", "rms_norm_eps"),
+        vocab_size=51200,
+        hidden_size=2048,
+        num_hidden_layers=24,
+        intermediate_size=8192,
+        hidden_act="gelu_new",
     )
     rules = (
         *end_rules("final_layernorm"),

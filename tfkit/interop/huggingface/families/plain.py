@@ -42,11 +42,11 @@ class Arcee(Llama):
     heads = heads_of("Arcee")
     settings = amended(
         Llama.settings,
-        Setting("max_position_embeddings", "max_length", 4096),
-        Setting("hidden_size", "d_model", 2560),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 18432),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
         SQUARED,
+        max_position_embeddings=4096,
+        hidden_size=2560,
+        intermediate_size=18432,
+        rms_norm_eps=1e-5,
     )
     rules = RULES
 
@@ -60,12 +60,12 @@ class Apertus(Llama):
     heads = heads_of("Apertus")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 131072),
-        Setting("max_position_embeddings", "max_length", 65536),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 14336),
-        Setting("hidden_act", "layer.feedforward.activation", "xielu", ACTIVATIONS),
-        Setting("rms_norm_eps", "layer.norm.eps", 1e-5),
         without=("head_dim", "mlp_bias"),
+        vocab_size=131072,
+        max_position_embeddings=65536,
+        intermediate_size=14336,
+        hidden_act="xielu",
+        rms_norm_eps=1e-5,
     )
     rules = (
         *ENDS,
@@ -107,15 +107,15 @@ class Nemotron(Llama):
     heads = heads_of("Nemotron")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 256000),
-        Setting("max_position_embeddings", "max_length", 4096),
-        Setting("hidden_size", "d_model", 6144),
-        Setting("num_attention_heads", "layer.attention.num_heads", 48),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 24576),
         Setting("norm_eps", "layer.norm.eps", 1e-5),
-        Setting("initializer_range", "init.std", 0.0134),
         SQUARED,
         without=("rms_norm_eps",),
+        vocab_size=256000,
+        max_position_embeddings=4096,
+        hidden_size=6144,
+        num_attention_heads=48,
+        intermediate_size=24576,
+        initializer_range=0.0134,
     )
     rules = RULES
     rope = Rope(fraction=0.5, partial=True)
@@ -130,16 +130,16 @@ class Jais2(Llama):
     heads = heads_of("Jais2")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 150272),
-        Setting("max_position_embeddings", "max_length", 8192),
-        Setting("hidden_size", "d_model", 3328),
-        Setting("num_attention_heads", "layer.attention.num_heads", 26),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 26624),
-        Setting("attention_bias", "layer.attention.bias", True),
-        Setting("mlp_bias", "layer.feedforward.bias", True),
         Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
         SQUARED,
         without=("rms_norm_eps",),
+        vocab_size=150272,
+        max_position_embeddings=8192,
+        hidden_size=3328,
+        num_attention_heads=26,
+        intermediate_size=26624,
+        attention_bias=True,
+        mlp_bias=True,
     )
     rules = RULES
 
@@ -153,20 +153,20 @@ class StarCoder2(Llama):
     heads = heads_of("Starcoder2")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 49152),
-        Setting("max_position_embeddings", "max_length", 4096),
-        Setting("hidden_size", "d_model", 3072),
-        Setting("num_hidden_layers", "num_layers", 30),
-        Setting("num_attention_heads", "layer.attention.num_heads", 24),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 2),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 12288),
         Setting("hidden_act", "layer.feedforward.activation", "gelu_pytorch_tanh", TANH),
         Setting("norm_epsilon", "layer.norm.eps", 1e-5),
-        Setting("initializer_range", "init.std", 0.018042),
         Setting("use_bias", ("layer.attention.bias", "layer.feedforward.bias"), True),
         Setting("residual_dropout", "layer.dropout", 0.0),
         Setting("embedding_dropout", "embedding.dropout", 0.0),
         without=("head_dim", "attention_bias", "mlp_bias", "rms_norm_eps"),
+        vocab_size=49152,
+        max_position_embeddings=4096,
+        hidden_size=3072,
+        num_hidden_layers=30,
+        num_attention_heads=24,
+        num_key_value_heads=2,
+        intermediate_size=12288,
+        initializer_range=0.018042,
     )
     rules = (*ENDS, *NORMS, *ATTENTION, *feedforward_rules(up="c_fc", down="c_proj"))
     period, ties = (SLIDING,), True

@@ -17,7 +17,7 @@ from tfkit.interop.huggingface.families.bert import (
     table_rules,
 )
 from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.settings import amended
 from tfkit.interop.huggingface.tensors import Rule
 
 FINAL_NORM = "encoder.final_norm"
@@ -60,7 +60,7 @@ class Roberta(Offset):
 
     model_types: ClassVar[tuple[str, ...]] = ("roberta",)
     heads: ClassVar[Mapping[str, Mapping[str, Any]]] = heads_of("Roberta")
-    settings = amended(BertLike.settings, Setting("vocab_size", "vocab_size", 50265))
+    settings = amended(BertLike.settings, vocab_size=50265)
     rules = (*table_rules(), *layer_rules())
     head_rules: ClassVar = {
         "masked_lm": (
@@ -85,7 +85,7 @@ class XLMRoberta(Roberta):
 
     model_types = ("xlm-roberta",)
     heads: ClassVar = heads_of("XLMRoberta")
-    settings = amended(Roberta.settings, Setting("vocab_size", "vocab_size", 30522))
+    settings = amended(Roberta.settings, vocab_size=30522)
 
 
 @register("family", "camembert")
@@ -129,14 +129,14 @@ class XLMRobertaXL(Roberta):
     heads: ClassVar = heads_of("XLMRobertaXL")
     settings = amended(
         Roberta.settings,
-        Setting("vocab_size", "vocab_size", 250880),
-        Setting("max_position_embeddings", "max_length", 514),
-        Setting("hidden_size", "d_model", 2560),
-        Setting("num_hidden_layers", "num_layers", 36),
-        Setting("num_attention_heads", "layer.attention.num_heads", 32),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 10240),
-        Setting("type_vocab_size", "embedding.segments", 1),
-        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+        vocab_size=250880,
+        max_position_embeddings=514,
+        hidden_size=2560,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        intermediate_size=10240,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
     )
     rules = (
         *table_rules()[:3],

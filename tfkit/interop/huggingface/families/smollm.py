@@ -10,7 +10,7 @@ from tfkit.interop.huggingface.families.llama import Llama, heads_of, types_of
 from tfkit.interop.huggingface.family import Tree
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.settings import amended
 
 UNPLACED = "_without_position"  # follows the word of a type
 
@@ -23,13 +23,13 @@ class SmolLM3(Llama):
     heads = heads_of("SmolLM3")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 128256),
-        Setting("max_position_embeddings", "max_length", 32768),
-        Setting("hidden_size", "d_model", 2048),
-        Setting("num_hidden_layers", "num_layers", 36),
-        Setting("num_attention_heads", "layer.attention.num_heads", 16),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 4),
         without=("head_dim",),
+        vocab_size=128256,
+        max_position_embeddings=32768,
+        hidden_size=2048,
+        num_hidden_layers=36,
+        num_attention_heads=16,
+        num_key_value_heads=4,
     )
     rope, ties, listed = Rope(theta=2000000.0), True, True
 

@@ -28,15 +28,15 @@ class StableLM(Llama):
     heads = heads_of("StableLm")
     settings = amended(
         Llama.settings,
-        Setting("vocab_size", "vocab_size", 50304),
-        Setting("max_position_embeddings", "max_length", 4096),
-        Setting("hidden_size", "d_model", 2560),
-        Setting("num_key_value_heads", "layer.attention.num_kv_heads", 32),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 6912),
         Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
         Setting("hidden_dropout", "layer.dropout", 0.0),
         Setting("use_qkv_bias", "layer.attention.bias", False, BIASES),
         without=("head_dim", "attention_bias", "mlp_bias", "rms_norm_eps"),
+        vocab_size=50304,
+        max_position_embeddings=4096,
+        hidden_size=2560,
+        num_key_value_heads=32,
+        intermediate_size=6912,
     )
     rules = (
         *ENDS,

@@ -171,13 +171,7 @@ class MT5(T5):
 
     model_types = ("mt5",)
     heads: ClassVar = {name.replace("T5", "MT5"): over for name, over in T5.heads.items()}
-    settings = amended(
-        T5.settings,
-        Setting("vocab_size", "vocab_size", 250112),
-        Setting("num_layers", "encoder.num_layers", 8),
-        Setting("num_heads", "layer.attention.num_heads", 6),
-        Setting("d_ff", "layer.feedforward.d_ff", 1024),
-    )
+    settings = amended(T5.settings, vocab_size=250112, num_layers=8, num_heads=6, d_ff=1024)
     projection = GATED_GELU
 
     @classmethod
