@@ -92,7 +92,7 @@ def test_the_gain_of_a_layout_scales_what_sublayers_declare_once() -> None:
     for name, weight in built.state_dict().items():
         factor = 0.25 if name.split(".", 1)[-1].removesuffix(".weight") in gained else 1.0
         torch.testing.assert_close(weight, factor * weights[name])
-    assert set(GatedLinearUnit.gained) == {"gate", "up", "down"}
+    assert set(GatedLinearUnit.gain_scaled) == {"gate", "up", "down"}
 
 
 def test_a_seed_repeats_and_meta_is_left_alone() -> None:

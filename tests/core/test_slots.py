@@ -75,7 +75,7 @@ def test_a_class_without_them_is_refused_when_it_is_registered() -> None:
     ("own", "message"),
     [
         ({"capabilities": frozenset({"casual"})}, "'casual' is no capability; did you mean 'causal'"),
-        ({"gaind": ("value",)}, "'gaind' is nothing that a part declares; did you mean 'gained'"),
+        ({"gain_scale": ("value",)}, "'gain_scale' is nothing that a part declares; did you mean 'gain_scaled'"),
         ({"two_way": True}, "did you mean 'two_ways'"),
         ({"residual_output": ("output",)}, "did you mean 'residual_outputs'"),
     ],

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from tfkit.core.errors import DataError, UsageError
-from tfkit.data.batches import BatchOrder, fitting, pad, padding_share, plan, plan_packed
+from tfkit.data.batches import BatchOrder, fitting, padding_share, plan, plan_packed
 from tfkit.recipe.settings.sections import Batch
 
 lengths_of_examples = st.lists(st.integers(0, 60), min_size=1, max_size=300).map(np.array)
@@ -181,12 +181,6 @@ def test_a_place_that_the_data_has_not_is_refused() -> None:
         taken(ordered(2, 500), 1)
     with pytest.raises(UsageError, match="not negative"):
         ordered(-1)
-
-
-def test_padding_goes_to_the_right() -> None:
-    assert pad([[1, 2, 3], [], [4]], 9).tolist() == [[1, 2, 3], [9, 9, 9], [4, 9, 9]]
-    assert pad([], 0).shape == (0, 0)
-    assert pad([[1]], 0).dtype == np.int64
 
 
 def test_padding_share_counts_all_sides() -> None:

@@ -35,8 +35,8 @@ class Sublayer(SublayerFacts, nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """What the linear layers named in `together` make of x, in their order."""
-        return tuple([getattr(self, name)(x) for name in self.together])
+        """What the linear layers named in `fused` make of x, in their order."""
+        return tuple([getattr(self, name)(x) for name in self.fused])
 
     def new_state(self) -> Any | None:
         """An empty decode state of this sublayer, or None when it needs none to decode one token at a time.

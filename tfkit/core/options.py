@@ -56,12 +56,13 @@ def scale_factor(scale: float | str | None, d_model: int) -> float:
     return float(scale)
 
 
-def _listed(value: Any) -> Any:
+def as_tuple(value: Any) -> Any:
+    """A list as a recipe writes it, as the tuple that a frozen Config holds."""
     return tuple(value) if isinstance(value, list) else value
 
 
 # R18: `bias: true | false | [projection names]`
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 Bias = bool | Names
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+from collections.abc import Iterable
 from typing import IO, Any
 
 # What a terminal obeys, and what reorders or ends a line: controls but tab and line feed, separators of lines and
@@ -35,6 +36,13 @@ def json_line(data: Any, indent: int | None = None) -> str:
     r"""`data` as JSON that is safe to print and equal when read: control characters in it are \u escapes."""
     text = json.dumps(data, indent=indent, ensure_ascii=False)
     return _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def some(texts: Iterable[str], most: int = 4) -> str:
+    """The first few of `texts`, and how many more there are."""
+    listed = list(texts)
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
 
 
 def counted(number: int, noun: str) -> str:

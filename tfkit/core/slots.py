@@ -40,9 +40,9 @@ class SublayerFacts(Component):
     # linear layers whose output enters the residual stream, by name; an init may scale them by depth
     residual_outputs: ClassVar[tuple[str, ...]] = ()
     # linear layers whose initial weights a layout's `init_gain` scales, by name (DeepNorm: all but query and key)
-    gained: ClassVar[tuple[str, ...]] = ()
+    gain_scaled: ClassVar[tuple[str, ...]] = ()
     # linear layers that read the same input, by name; decoding may make one product of them (generation/layers.py)
-    together: ClassVar[tuple[str, ...]] = ()
+    fused: ClassVar[tuple[str, ...]] = ()
     # whether, in a layer that sees both ways, one half has read nothing yet at the first token, the other at the last
     two_ways: ClassVar[bool] = False
 

@@ -105,14 +105,6 @@ class BatchOrder(Generic[Batch]):
                 self._epoch, self._batch = epoch + 1, 0
 
 
-def pad(rows: Sequence[Sequence[int]], value: int) -> Indices:
-    """The rows with `value` after the shorter ones: [rows longest]."""
-    padded = np.full((len(rows), max(map(len, rows), default=0)), value, dtype=np.int64)
-    for index, row in enumerate(rows):
-        padded[index, : len(row)] = row
-    return padded
-
-
 def padding_share(batches: Sequence[Indices], lengths: NDArray[Any]) -> float:
     """The share of padding among all tokens of the batches, every side of an example counted."""
     sides = np.asarray(lengths).reshape(len(lengths), -1)

@@ -112,8 +112,8 @@ class Copies:
         if _is_plain(module):
             kind: Any = type(module)
             found.__class__ = _called_directly(kind)
-        if isinstance(module, Sublayer) and module.together:
-            together = tuple([getattr(module, name) for name in module.together])
+        if isinstance(module, Sublayer) and module.fused:
+            together = tuple([getattr(module, name) for name in module.fused])
             if all(linear in self.single for linear in together):
                 vars(found)["project"] = self._layers(together).each
         return found

@@ -124,7 +124,7 @@ def _common(model: Model, text: PaddedRows) -> int:
     say of a beginning what they say of the whole.
     """
     stack = last(model)
-    if text.rows == 1 or model.blueprint.encoder is not None or (text.fill is not None and not stack.passes_over):
+    if text.rows == 1 or model.blueprint.encoder is not None or (text.fill is not None and not stack.takes_gaps):
         return 0
     fills = [0] * text.rows if text.fill is None else text.fill[:, 0].tolist()
     rows = [ids[fill:] for ids, fill in zip(text.ids.tolist(), fills, strict=True)]
@@ -132,14 +132,14 @@ def _common(model: Model, text: PaddedRows) -> int:
     count = next((place for place in range(shortest) if len({row[place] for row in rows}) > 1), shortest)
     if count * (text.rows - 1) < WORTHWHILE:
         return 0
-    return count if stack.lasts(torch.full((1,), count, device=text.ids.device), text.lengths(text.length)) else 0
+    return count if stack.same_regime(torch.full((1,), count, device=text.ids.device), text.lengths(text.length)) else 0
 
 
 def _read(model: Model, state: DecodeState, text: PaddedRows, real: Tensor | None, positions: Tensor) -> Tensor:
     """Hidden states of what the state has not seen, at `positions`, in pieces; `real` is of the whole text."""
     seen, end = state.length, text.length
     size = max(1, PIECE // text.rows)
-    if seen + size < end and not last(model).lasts(text.lengths(seen + size), text.lengths(end)):
+    if seen + size < end and not last(model).same_regime(text.lengths(seen + size), text.lengths(end)):
         size = end
     found = []
     for start in range(seen, end, size):

@@ -15,6 +15,7 @@ from tfkit.functional.attend import announce
 from tfkit.generation.logits.base import PADDING
 from tfkit.generation.prompts import Ids, PromptError
 from tfkit.generation.reading import PaddedRows, encoded, hidden_of, last, read_begun, read_on
+from tfkit.generation.tokens import padded_ids
 from tfkit.models import DecodeState, Model
 from tfkit.models.call import check_needed
 
@@ -46,12 +47,12 @@ class Stepper:
         self.room = max(rooms or (), default=0)
         device = next(model.parameters()).device
         self._rooms = None if rooms is None else torch.tensor(rooms, device=device)
-        ids, real = _padded(prompts, device, left=True)
+        ids, real = padded_ids(prompts, device, left=True)
         self.text = PaddedRows(ids, None if real is None else (~real).sum(dim=1, keepdim=True))
         self.state: DecodeState | None = model.new_state() if use_cache and model.caches else None
         if use_cache and self.state is None:
             announce(f"{last(model).keeps_nothing}; the whole text is read for every token")
-        self._sources = None if sources is None else _padded(sources, device, left=False)
+        self._sources = None if sources is None else padded_ids(sources, device, left=False)
         self.hidden: Tensor | None = None  # [rows new d_model] of the tokens that were read last
 
     @property
@@ -105,9 +106,8 @@ class Stepper:
         stack, now = last(self.model), self.text.length
         if not stack.moves:
             return count
-        as_now = (
-            more for more in range(count, 0, -1) if stack.lasts(self.text.lengths(now), self.text.lengths(now + more))
-        )
+        regime = self.text.lengths(now)
+        as_now = (more for more in range(count, 0, -1) if stack.same_regime(regime, self.text.lengths(now + more)))
         return next(as_now, 0)
 
     def rewind(self, count: int) -> None:
@@ -145,7 +145,7 @@ class Stepper:
         """Hidden states of the tokens that the state has not seen."""
         seen, length = state.length, self.text.length
         stack = last(self.model)
-        if seen and stack.moves and not stack.lasts(self.text.lengths(state.known), self.text.lengths(length)):
+        if seen and stack.moves and not stack.same_regime(self.text.lengths(state.known), self.text.lengths(length)):
             announce("positions change with the length of the text; wherever they do it is read anew")
             self.text = replace(self.text, memory=state.memory, memory_real=state.memory_real)
             self.state, seen = self.model.new_state(), 0
@@ -192,17 +192,6 @@ def _check(rows: Sequence[Ids], name: str, longest: int | None, vocab_size: int 
         if min(row) < 0 or (vocab_size is not None and max(row) >= vocab_size):
             wrong = min(row) if min(row) < 0 else max(row)
             raise PromptError(name, number, f"holds the id {wrong}; ids go from 0 to {(vocab_size or 0) - 1}")
-
-
-def _padded(rows: Sequence[Ids], device: torch.device, left: bool) -> tuple[Tensor, Tensor | None]:
-    """Ids [rows longest], and which are real, None where all are; what fills up is never looked at."""
-    longest = max(map(len, rows))
-    fill = [longest - len(row) for row in rows]
-    ids = [[0] * n + list(row) if left else list(row) + [0] * n for n, row in zip(fill, rows, strict=True)]
-    if not any(fill):
-        return torch.tensor(ids, device=device), None
-    real = [[False] * n + [True] * (longest - n) if left else [True] * (longest - n) + [False] * n for n in fill]
-    return torch.tensor(ids, device=device), torch.tensor(real, device=device)
 
 
 @contextlib.contextmanager

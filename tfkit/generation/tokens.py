@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, TypeVar
 
 import torch
@@ -73,3 +73,14 @@ def end_ids(tokens: Iterable[int | str] | None, tokenizer: Tokenizer) -> list[in
         return token_ids(tokens, tokenizer)
     end = tokenizer.special_ids.get("end")
     return [] if end is None else [end]
+
+
+def padded_ids(rows: Sequence[Sequence[int]], device: torch.device, left: bool) -> tuple[Tensor, Tensor | None]:
+    """Ids [rows longest], and which are real, None where all are; what fills up is never looked at."""
+    longest = max(map(len, rows))
+    fill = [longest - len(row) for row in rows]
+    ids = [[0] * n + list(row) if left else list(row) + [0] * n for n, row in zip(fill, rows, strict=True)]
+    if not any(fill):
+        return torch.tensor(ids, device=device), None
+    real = [[False] * n + [True] * (longest - n) if left else [True] * (longest - n) + [False] * n for n in fill]
+    return torch.tensor(ids, device=device), torch.tensor(real, device=device)

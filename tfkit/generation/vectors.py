@@ -12,6 +12,7 @@ from torch import Tensor
 from tfkit.components.head.pool import pool
 from tfkit.core.context import Inputs
 from tfkit.data.by_length import by_length
+from tfkit.generation.tokens import padded_ids
 from tfkit.models import Model
 from tfkit.models.call import Call
 
@@ -30,16 +31,7 @@ def text_vectors(
     vectors = torch.empty(len(texts), stack.plan.d_model)
     with torch.inference_mode():
         for rows in by_length([len(text) for text in texts], device.type, batch_size):
-            ids, real = _padded([texts[row] for row in rows])
-            ids, real = ids.to(device), None if real is None else real.to(device)
+            ids, real = padded_ids([texts[row] for row in rows], device, left=False)
             hidden = stack(Call(Inputs(ids, real=real)))
             vectors[rows] = pool(hidden.float(), real, pooling).cpu()
     return F.normalize(vectors, dim=-1) if normalize else vectors
-
-
-def _padded(texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
-    """Ids [texts longest], and which of them are real; None where all are."""
-    longest = max(len(text) for text in texts)
-    ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
-    lengths = torch.tensor([len(text) for text in texts])
-    return ids, None if int(lengths.min()) == longest else torch.arange(longest)[None, :] < lengths[:, None]

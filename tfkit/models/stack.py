@@ -181,7 +181,7 @@ class Stack(nn.Module):
         if facts.lengths is not None and past:
             segments = None if facts.segments is None else facts.segments[:, :past]
             before = text_lengths(facts.positions[:, :past], segments) + (state.known - past)
-            if not self.lasts(before, facts.lengths[:, :past]):
+            if not self.same_regime(before, facts.lengths[:, :past]):
                 state.take_back(past)
                 raise UsageError(
                     f"a text of {state.length + facts.span.queries} tokens moves the positions of those that the state "
@@ -214,13 +214,13 @@ class Stack(nn.Module):
         return f"this {self.plan.side} cannot decode from a state: {why}"
 
     @property
-    def passes_over(self) -> bool:
+    def takes_gaps(self) -> bool:
         """Whether padding may stand between the tokens of a text too: nobody counts places but to see the past."""
         sublayers = [sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers]
         plain = all(rule.triangle for kind in self._kinds for rule in kind.rules)
         return plain and all({"masks", "padding"} <= part.capabilities for part in sublayers)
 
-    def lasts(self, before: Tensor, after: Tensor) -> bool:
+    def same_regime(self, before: Tensor, after: Tensor) -> bool:
         """Whether what positions said of texts of `before` tokens [rows] still holds when they have `after`."""
         return all(bool((part.regime(before) == part.regime(after)).all()) for part in self._moving)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
+from tfkit.core.output import some
+
 SHOWN_NAMES = 8
 TEXT_WIDTH = 24  # of the table's first column, at least
 ONCE = "made once for all layers"  # masks, biases of a shared position, the memory that layers attend to
@@ -137,12 +139,7 @@ def weight_groups(weights: dict[str, list[int]]) -> list[str]:
     by_shape: dict[str, list[str]] = {}
     for name, dims in weights.items():
         by_shape.setdefault(" x ".join(map(str, dims)) or "scalar", []).append(name.removesuffix(".weight"))
-    return [f"{shape} {_some(names)}" for shape, names in by_shape.items()]
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - SHOWN_NAMES
-    return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return [f"{shape} {some(names, SHOWN_NAMES)}" for shape, names in by_shape.items()]
 
 
 def _figures(costs: dict[str, Any]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from torch import nn
 
 from tfkit.components.embedding import load_vectors
 from tfkit.core.errors import RunError, UsageError
+from tfkit.core.output import some
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.recipe.settings.frozen import meant, named, unknown
@@ -19,7 +20,7 @@ from tfkit.training import record
 from tfkit.training.fit import Fit, matches, patterns_for
 from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.progress import Reporter
-from tfkit.training.weights import Weights, some, warn_not_finite
+from tfkit.training.weights import Weights, warn_not_finite
 
 
 def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer: Tokenizer | None = None) -> None:

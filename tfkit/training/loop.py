@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from tfkit.core.errors import TfkitError
+from tfkit.core.output import some
 from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
 from tfkit.training.checkpoint import Checkpoints, Progress, step_of
@@ -21,7 +22,7 @@ from tfkit.training.publish import Publisher
 from tfkit.training.setup import Task
 from tfkit.training.step import Places, accumulate, scale_gradients
 from tfkit.training.validation import mean_loss, total_loss
-from tfkit.training.weights import Weights, not_finite, some
+from tfkit.training.weights import Weights, not_finite
 
 
 class NotFinite(TfkitError):

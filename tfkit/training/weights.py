@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tfkit.core.checksums import recorded
 from tfkit.core.errors import RunError, TfkitWarning
+from tfkit.core.output import some
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as the format calls them
 
@@ -142,10 +143,3 @@ def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     # a NaN anywhere makes both bounds NaN; `isfinite` of all numbers takes fifteen times as long
     bounds = torch.stack([torch.stack(tensor.detach().aminmax()).isfinite().all() for tensor in floats.values()])
     return [name for name, finite in zip(floats, bounds.tolist(), strict=True) if not finite]
-
-
-def some(texts: Iterable[str], most: int = 4) -> str:
-    """The first few of `texts`, and how many more there are."""
-    listed = list(texts)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more

@@ -55,7 +55,7 @@ class KernelAttention(Attention):
 
     capabilities = frozenset({"causal", "bidirectional", "cross_attention", "cache", "padding", "compile", "export"})
     residual_outputs = ("output",)
-    gained = ("value", "output")
+    gain_scaled = ("value", "output")
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:

@@ -80,7 +80,7 @@ class Latent(Attention):
 
     capabilities = frozenset(OF_LAYERS)
     residual_outputs = ("output",)
-    gained = ("key_value_up", "output")
+    gain_scaled = ("key_value_up", "output")
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:

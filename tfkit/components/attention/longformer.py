@@ -54,7 +54,7 @@ class LongformerAttention(Attention):
     needs = frozenset({"global_attention_mask"})
     inert = frozenset({"key.bias", "key_global.bias"})  # the same number on every score of a row
     residual_outputs = ("output",)
-    gained = ("value", "value_global", "output")
+    gain_scaled = ("value", "value_global", "output")
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:

@@ -107,8 +107,8 @@ class MultiHead(Attention):
     # the same number on every score of a row leaves softmax as it was
     inert = frozenset({"key.bias", "key_norm.bias"})
     residual_outputs = ("output",)
-    gained = ("value", "output")
-    together = ("query", "key", "value")
+    gain_scaled = ("value", "output")
+    fused = ("query", "key", "value")
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:

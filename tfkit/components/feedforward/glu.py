@@ -46,8 +46,8 @@ class GatedLinearUnit(FeedForward):
             yield from check_norm("inner_norm", self.inner_norm, self.d_ff)
 
     residual_outputs = ("down",)
-    gained = PROJECTIONS
-    together = ("gate", "up")
+    gain_scaled = PROJECTIONS
+    fused = ("gate", "up")
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:

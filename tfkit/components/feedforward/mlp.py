@@ -39,7 +39,7 @@ class MLP(FeedForward):
             yield from check_norm("inner_norm", self.inner_norm, self.d_ff)
 
     residual_outputs = ("down",)
-    gained = PROJECTIONS
+    gain_scaled = PROJECTIONS
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)

@@ -80,7 +80,7 @@ def _gain(model: nn.Module) -> None:
         if not isinstance(gain, float) or gain == 1.0:
             continue
         for sublayer in layer.modules():
-            for linear in linears(sublayer, sublayer.gained) if isinstance(sublayer, Sublayer) else ():
+            for linear in linears(sublayer, sublayer.gain_scaled) if isinstance(sublayer, Sublayer) else ():
                 if id(linear.weight) not in done:
                     done.add(id(linear.weight))
                     linear.weight.mul_(gain)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError
+from tfkit.core.output import some
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.tensors import Sizes, matches
 
@@ -94,7 +95,7 @@ def to_theirs(family: type[Family], ours: Mapping[str, Tensor], blueprint: Bluep
             used.update(names)
     missed = sorted(set(ours) - used)
     if missed:
-        raise DataError(f"no rule of '{family.part_name}' is about {_listed(missed)}")
+        raise DataError(f"no rule of '{family.part_name}' is about {some(missed, 12)}")
     return made
 
 
@@ -142,9 +143,9 @@ def _check_all(
     missed = [_with_theirs(family, name, blueprint) for name in sorted(set(wanted) - set(brought.tensors))]
     said = []
     if left:
-        said.append(f"no rule of '{family.part_name}' explains {_listed(sorted(left))}")
+        said.append(f"no rule of '{family.part_name}' explains {some(sorted(left), 12)}")
     if missed:
-        said.append(f"nothing in the files fills {_listed(missed)}")
+        said.append(f"nothing in the files fills {some(missed, 12)}")
     if said:
         raise DataError("; ".join(said))
 
@@ -176,11 +177,6 @@ def _is_tied(family: type[Family], theirs: Mapping[str, Tensor], names: Mapping[
     if not torch.equal(theirs[names[plain]], theirs[names[owner]]):
         raise DataError(f"{names[plain]} and {names[owner]} are one tensor by config.json, and differ in the files")
     return True
-
-
-def _listed(names: list[str], most: int = 12) -> str:
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _first_line(error: Exception) -> str:

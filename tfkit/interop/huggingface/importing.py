@@ -15,6 +15,7 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RecipeError, TfkitError
 from tfkit.core.files import write_json, write_text
 from tfkit.core.folders import named
+from tfkit.core.output import some
 from tfkit.core.registry import is_shipped
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
@@ -46,7 +47,7 @@ from tfkit.training.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIG
 from tfkit.training.labels import save_labels
 from tfkit.training.needs import NEEDS, parts_in, recorded
 from tfkit.training.record import record_all
-from tfkit.training.weights import Weights, dtype_name, some, warn_not_finite
+from tfkit.training.weights import Weights, dtype_name, warn_not_finite
 
 THEIRS = "huggingface"  # the folder in a run that keeps their small files as they were, for the way back
 SMALL = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP, "chat_template.jinja")

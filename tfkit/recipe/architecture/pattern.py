@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from tfkit.core.keys import DEEPEST
+from tfkit.core.output import some
 from tfkit.core.registry import nearest
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node, shorten
@@ -97,19 +98,15 @@ def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> Pat
     for name in names:
         if name not in kinds:
             faults.add(
-                node, f"unknown kind '{shorten(name)}'; `layers:` names {_listed(kinds)}", nearest(name, list(kinds))
+                node,
+                f"unknown kind '{shorten(name)}'; `layers:` names {(some(kinds, 20) or 'no kinds')}",
+                nearest(name, list(kinds)),
             )
             return None
     if not 1 <= times <= MAX_LAYERS:
         faults.add(node, f"a kind is repeated 1 to {MAX_LAYERS:,} times, got {times}")
         return None
     return PatternEntry(names, times, number)
-
-
-def _listed(kinds: Sequence[str]) -> str:
-    """The names of kinds for a message, which is not to be longer than one reads."""
-    more = len(kinds) - 20
-    return ", ".join([*kinds[:20], *([f"and {more:,} more"] if more > 0 else [])]) or "no kinds"
 
 
 def _flat(groups: list[list[PatternEntry]]) -> list[PatternEntry]:

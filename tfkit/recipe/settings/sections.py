@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from tfkit.core.component import Config, Slot
 from tfkit.core.devices import DeviceName
-from tfkit.core.options import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, RunPath
+from tfkit.core.options import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, RunPath, as_tuple
 from tfkit.core.slots import ObjectiveFacts, TokenizerFacts
 
 Tokenizer = Annotated[TokenizerFacts.Config, Slot("tokenizer")]
@@ -85,10 +85,6 @@ class InitFrom(Section):
     unused: Names = Field((), description="tensors of the run that may be left: names, where * stands for anything")
 
 
-def _listed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 class Train(Section):
     """How a model is trained."""
 
@@ -108,7 +104,7 @@ class Train(Section):
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
     keep: Literal["best", "last"] | Mean = Field("best", description="which weights model.safetensors holds")
     patience: PositiveInt | None = Field(None, description="stop after this many validations without a better loss")
-    metrics: Annotated[tuple[Metric, ...], BeforeValidator(_listed)] = Field(
+    metrics: Annotated[tuple[Metric, ...], BeforeValidator(as_tuple)] = Field(
         (), description="computed on the validation set when training ends, and by evaluate"
     )
     samples: NonNegativeInt = Field(5, description="sample outputs shown when training ends")

@@ -13,17 +13,14 @@ from tfkit.components.norm.base import Norm
 from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import UsageError
+from tfkit.core.options import as_tuple
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
 LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # ways to compute the same step
 
 
-def _listed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 Beta = Annotated[float, Field(ge=0, lt=1)]
-Betas = Annotated[tuple[Beta, Beta], BeforeValidator(_listed)]
+Betas = Annotated[tuple[Beta, Beta], BeforeValidator(as_tuple)]
 
 
 class Optimizer(Component):
