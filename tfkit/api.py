@@ -1,4 +1,4 @@
-"""What a user in Python asks for that no room answers by itself."""
+"""The functions of the Python API that need several rooms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Run: the folder that training leaves behind, to be generated from, evaluated and resumed."""
+"""A Run: the folder that training writes, for generation, evaluation and resumption."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "re
 
 
 class Run:
-    """A trained model with its recipe and tokenizer; each is read when it is first asked for."""
+    """A trained model with its recipe and tokenizer, each loaded on first use."""
 
     def __init__(self, folder: str | Path, recipe: Recipe, device: str = "cpu", as_saved: bool = True) -> None:
         self.folder = Path(folder)
@@ -79,12 +79,12 @@ class Run:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """What the classes of its head are called, in the order of the logits; none where nobody said."""
+        """The names of the head's classes, in the order of the logits; empty if unknown."""
         return read_labels(RunFolder(self.folder))
 
     @cached_property
     def model(self) -> Model:
-        """The model with the weights that training kept, or that were imported, ready to be used."""
+        """The model with the trained or imported weights, in eval mode."""
         file = self.folder / WEIGHTS
         with record.checking(RunFolder(self.folder), WEIGHTS):
             model = build_model(self.blueprint, device=self.device, dtype=saved_dtype(file))
@@ -93,14 +93,14 @@ class Run:
 
     @cached_property
     def objective(self) -> Objective:
-        """What the model was trained for, bound to its tokenizer."""
+        """The objective that the model was trained for, bound to its tokenizer."""
         if self.recipe.objective is None:
             raise RunError(f"{self.folder / RESOLVED}: says no objective")
         return self._bound(self.recipe.objective.build())
 
     @cached_property
     def predictor(self) -> Objective:
-        """What says something of a text: the objective, or of an imported model the one that its head serves."""
+        """The objective that predicts for texts: the run's own, or for an imported model the one that fits its head."""
         if self.recipe.objective is not None:
             return self.objective
         head = self.blueprint.head
@@ -125,7 +125,7 @@ class Run:
     def generate(
         self, prompts: Prompts, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> list[str]:
-        """Translations of the prompts, or what follows them; one text each, the best, in their order.
+        """The best continuation, or translation, of each prompt, in their order.
 
         A prompt is a text, or a list of ids. `max_new_tokens`, `strategy`, `logits`, `stop` and `seed` are by
         default what the recipe's `generate:` says; `batch_size` prompts (64) are written together. A masked language
@@ -140,7 +140,7 @@ class Run:
     def candidates(
         self, prompts: Prompts, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> list[list[GeneratedText]]:
-        """All that a strategy finds for each prompt, the best first: texts with ids, log-probability and score.
+        """All candidates of each prompt, the best first: texts with ids, log-probability and score.
 
         Of a masked language model the likeliest ways to fill the masks of each text.
         """
@@ -149,7 +149,7 @@ class Run:
     def stream(
         self, prompt: str | Ids, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> Generator[str, None, GeneratedText]:
-        """What `generate` gives for one prompt, in pieces while it is written; joined they are the same text.
+        """The text that `generate` returns for one prompt, in pieces as it is generated.
 
         Raises UsageError at once for what cannot be written, and for a strategy that knows its text only at the end.
         Closing the iterator ends the search. What the generator returns is the candidate.
@@ -161,7 +161,7 @@ class Run:
         return writer.stream(read[0])
 
     def writer(self, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]) -> Writer:
-        """What writes, with its strategy and rules made; raises as `generate` does."""
+        """The writer with its strategy and rules; raises as `generate` does."""
         if not self.writes:
             raise UsageError(f"{self.folder} holds an encoder, which reads texts but writes none")
         start = self._start if self.blueprint.encoder is not None else None
@@ -173,7 +173,7 @@ class Run:
         return writer
 
     def decoder(self, quantize: Quantize | None = None) -> StepDecoder:
-        """What generation computes by, made once for each way to quantize; raises UsageError for one there is not."""
+        """The decoder, made once for each value of `quantize`; raises UsageError for an unknown one."""
         found = self._decoders.get(quantize)
         if found is None or found.model is not self.model:
             found = self._decoders[quantize] = StepDecoder(self.model, quantize)
@@ -217,7 +217,7 @@ class Run:
 
     @parts_named()
     def predict(self, texts: str | Mapping[str, str] | Sequence[str | Mapping[str, str]]) -> list[Prediction]:
-        """What the model says of each text: its label, the tags of its words, the answer in it, fills for its masks.
+        """The prediction for each text: its label, the tags of its words, the answer in it, or fills for its masks.
 
         A text is a string, or a mapping where there are several: `text` and `second`, `question` and `context`. Each
         prediction is a mapping that JSON can hold. Raises UsageError for a model that predicts nothing.
@@ -279,7 +279,7 @@ class Run:
 
     @property
     def _start(self) -> int:
-        """What the decoder of an encoder-decoder begins with."""
+        """The id of the first token of the decoder, in an encoder-decoder."""
         said = dict(self.blueprint.special_ids) if self.recipe.objective is None else {}
         found = said.get("start", self.tokenizer.special_ids.get("start"))
         if found is None:
@@ -383,7 +383,7 @@ class Run:
         return Feed(self.objective, items, self._data.batch, self.recipe.train.seed, self.device, VALID)
 
     def _outputs(self, examples: Sequence[Mapping[str, str]], purpose: str) -> tuple[list[str], list[str]]:
-        """What the model says or writes of each example, and its reference; nothing of a source too long to be read."""
+        """The model's output for each example, and the reference; empty for a source that is too long."""
         answers = self.objective.answers
         if answers is None or answers.reference is None:
             name = self.objective.part_name
@@ -500,7 +500,7 @@ def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
 
 
 def _conclude(run: Run, reporter: Reporter) -> None:
-    """What is measured and shown when training ends."""
+    """Measure and show what training ends with."""
     settings, data = run.recipe.train, run.recipe.data
     split = "valid" if data is None or data.test is None else "test"
     if settings.metrics and data is not None and getattr(data, split) is not None:
@@ -515,7 +515,7 @@ def _conclude(run: Run, reporter: Reporter) -> None:
 
 
 def _next(run: Run, prompt: str = "...") -> str:
-    """What to type next."""
+    """The commands to try next."""
     lines = [f"tfkit evaluate {run.folder}", f"tfkit show {run.folder}"]
     if predicts(run.objective) or run.objective.reads != "bidirectional":
         lines.insert(0, f'tfkit {"predict" if predicts(run.objective) else "generate"} {run.folder} "{prompt}"')

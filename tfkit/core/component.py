@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """What `Config.check` finds: the option at fault (dotted within the part), and what is wrong with it.
+    """A fault found by `Config.check`: the option (dotted within the part), and what is wrong with it.
 
     `at` is the path in the recipe (`data.batch`) of what the option belongs to, where that is not the part itself.
     """
@@ -41,11 +41,11 @@ class Problem(NamedTuple):
 
 
 class Doubt(Problem):
-    """What `Config.check` finds that is accepted and warned of: it works, but is seldom meant."""
+    """A warning of `Config.check`: it works, but is seldom meant."""
 
 
 class Unlearnable(Problem):
-    """What `Config.check` finds that keeps weights from ever learning: a Doubt where they are there, else a Problem."""
+    """Weights that can never learn: a Problem, or a Doubt if the weights are there already."""
 
 
 class Config(BaseModel):
@@ -56,7 +56,7 @@ class Config(BaseModel):
     part: ClassVar[type[Component]]
 
     def build(self, *arguments: Any) -> Any:
-        """The part itself, made from these options and what its slot hands over (a Shape, for a layer's parts)."""
+        """The part with these options; its slot says the arguments (a Shape, for the parts of a layer)."""
         part: Any = self.part
         return part(self, *arguments)
 
@@ -68,14 +68,14 @@ class Config(BaseModel):
         yield from ()
 
     def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
-        """What cannot go with the rest of the recipe (a Problem) or is seldom meant there (a Doubt).
+        """What contradicts the rest of the recipe (a Problem), or is seldom meant there (a Doubt).
 
         Called for the parts of `data:`, `objective:`, `train:` and `generate:`, for embeddings and for heads.
         """
         yield from ()
 
     def spelled(self) -> dict[str, Any]:
-        """The part as a recipe spells it out: its type and every option."""
+        """The part as a mapping of the recipe language: its type and every option."""
         return {"type": self.part.part_name, **{name: spell(getattr(self, name)) for name in type(self).model_fields}}
 
     @classmethod
@@ -141,7 +141,7 @@ class Component:
 
     @classmethod
     def adopt(cls, slot: str, name: str) -> None:
-        """Take the slot and the name it is registered under."""
+        """Set the slot and the name that it is registered under."""
         cls.part_slot, cls.part_name = slot, name
 
 

@@ -36,7 +36,7 @@ ALL = 2**40  # more keys than any text has
 
 @dataclass(frozen=True)
 class Span:
-    """Which places of the sequence ask, and which are looked at: queries past..past+queries of keys first..keys.
+    """The positions of the queries (past to past + queries) and of the keys (first to keys) in the sequence.
 
     `first` is above 0 where a decode state has forgotten the keys that no query can see any more.
     """
@@ -48,17 +48,17 @@ class Span:
     first: int = 0
 
     def query(self) -> Tensor:
-        """Places of the queries, [1 query 1]."""
+        """Positions of the queries, [1 query 1]."""
         return torch.arange(self.past, self.past + self.queries, device=self.device)[None, :, None]
 
     def key(self) -> Tensor:
-        """Places of the keys, [1 1 key]."""
+        """Positions of the keys, [1 1 key]."""
         return torch.arange(self.first, self.keys, device=self.device)[None, None, :]
 
 
 @dataclass(frozen=True)
 class Reach:
-    """How many keys before and after itself a query sees at most; `aligned` = only those of its own as many."""
+    """Most keys visible before and after the query; `aligned` n: only those in the query's own block of n."""
 
     before: int
     after: int
@@ -66,7 +66,7 @@ class Reach:
 
 
 def looks_back(rules: Sequence[MaskFacts]) -> int | None:
-    """How many keys before itself a query sees at most; None where there is no end, or something opens more."""
+    """Most keys visible before the query; None if there is no bound, or an opening shows more."""
     if any(rule.opens for rule in rules):
         return None
     ends = [end[0] for end in [rule.reach() for rule in rules] if end is not None]
@@ -76,7 +76,7 @@ def looks_back(rules: Sequence[MaskFacts]) -> int | None:
 
 @dataclass
 class Visibility:
-    """Who may look at whom: rules over places in the sequence, made a tensor only when a kernel asks, and kept.
+    """Which queries see which keys: rules over positions in the sequence, made a tensor on demand and kept.
 
     visible = padding and segments and (all limits, or any opening). `real` and `segments` tell of all places from 0 on,
     whatever the span begins with.
@@ -94,13 +94,13 @@ class Visibility:
 
     @property
     def is_causal(self) -> bool:
-        """Exactly the causal triangle over the whole sequence, and nothing besides: kernels have a fast path for it."""
+        """Whether it is exactly the causal triangle over the whole sequence, for which kernels have a fast path."""
         plain = self.real is None and self.segments is None and self.span.past == 0
         return plain and len(self.rules) == 1 and self.rules[0].triangle
 
     @property
     def is_full(self) -> bool:
-        """Everything is visible: no rule hides anything from these queries."""
+        """Whether every key is visible to every query."""
         if self._full is None:
             self._full = self._is_full()
         return self._full
@@ -112,7 +112,7 @@ class Visibility:
         return all(last_only and self._shows_past(rule) for rule in self.rules)
 
     def _shows_past(self, rule: MaskFacts) -> bool:
-        """Whether a rule shows a query all keys before it that there are: a window, once the others are forgotten."""
+        """Whether a rule shows a query all earlier keys that are kept: a window, once older ones are forgotten."""
         if rule.triangle:
             return True
         end = rule.reach() if rule.solid else None
@@ -140,7 +140,7 @@ class Visibility:
         return self._seen
 
     def band(self) -> Reach | None:
-        """How far queries see, where that has an end on both sides and nothing opens more but marked tokens."""
+        """How far queries see, if bounded on both sides and extended by nothing but marked tokens."""
         limits = [rule for rule in self.rules if not rule.opens]
         ends = [end for end in [rule.reach() for rule in limits] if end is not None]
         if len(ends) < max(1, len(limits)) or not all(rule.marks for rule in self.rules if rule.opens):
@@ -153,13 +153,13 @@ class Visibility:
         return Reach(before, after, min(aligned) if aligned and whole else None)
 
     def marked(self) -> Tensor | None:
-        """Which tokens see all and are seen by all, [batch key], where some rule opens those."""
+        """Which tokens see all and are seen by all, [batch key]; None if no rule opens them."""
         if not any(rule.marks for rule in self.rules) or self.inputs.global_attention_mask is None:
             return None
         return self.inputs.global_attention_mask.bool()
 
     def starts(self) -> Tensor | None:
-        """The place of the first token of the text that each token belongs to, [batch place]; None = 0 for all."""
+        """The position of the first token of each token's text, [batch position]; None: 0 for all."""
         if not any(rule.counts_texts for rule in self.rules):
             return None
         if self.segments is not None:
@@ -237,7 +237,7 @@ def _every(masks: Sequence[Tensor]) -> Tensor | None:
 
 @dataclass(eq=False)
 class Placement:
-    """What the position parts of a layer say about this call's positions, each thing made once and kept.
+    """What the position parts of a layer compute for this call, each made once and kept.
 
     `query` and `key` [batch|1 time] count from 0 unless the call says otherwise; keys that a decode state has forgotten
     are left out. `lengths` are those of the texts that queries and keys belong to, [batch|1 time|1] each, where a part
@@ -312,7 +312,7 @@ def _total(terms: Sequence[Tensor | None]) -> Tensor | None:
 
 
 class Collector:
-    """Takes what sublayers hand out besides x: auxiliary losses, and observations that a caller asked for."""
+    """Collects what sublayers return besides x: auxiliary losses, and observations that the caller asked for."""
 
     def __init__(self, watch: frozenset[str] = frozenset()) -> None:
         self.watch = watch
@@ -345,5 +345,5 @@ class Context:
     collector: Collector = field(default_factory=Collector)
 
     def with_state(self, state: Any) -> Context:
-        """The same for a sublayer that keeps `state` (said plainly: it is asked for in every layer of every step)."""
+        """The same with a sublayer's `state` (written out, since every layer of every step calls it)."""
         return Context(self.mask, self.position, state, self.source, self.memory, self.inputs, self.collector)

@@ -1,4 +1,4 @@
-"""What the sections of a recipe say, as far as a part of one section needs to know it of the others."""
+"""What the parts of one section may ask about the other sections of a recipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Longest:
 
 @dataclass(frozen=True)
 class RecipeFacts:
-    """What is known of a recipe before any data is read; None is what is not said, or wrong by itself.
+    """What is known of a recipe before any data is read; None: not set, or wrong by itself.
 
     `longest` is what the model and `data.batch.length` allow, and `batch_tokens` the most tokens of a batch.
     `vocab_size` and `most_tokens` are the largest that the vocabularies of the model and of the tokenizer can be.
@@ -47,7 +47,7 @@ class RecipeFacts:
         return None if self.tokenizer is None else self.tokenizer.id_of(role)
 
     def lacks(self, *roles: str) -> list[str]:
-        """Those of the roles that no special token will have."""
+        """The roles that no special token will have."""
         return [role for role in roles if self.token(role) is False]
 
     def head(self, name: str | None) -> HeadFacts.Config | None:

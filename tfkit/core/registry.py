@@ -1,4 +1,4 @@
-"""The registry: which parts stand in which slot, found by name.
+"""The registry: the parts of each slot, by name.
 
 The registry knows where each slot's catalogue lives only by that module's name, and imports it when the slot is first
 asked for. So `recipe` can validate a tokenizer or an optimizer without importing those rooms, and a part registered a
@@ -58,14 +58,14 @@ PartClass = TypeVar("PartClass", bound="type[Component]")
 
 
 def nearest(word: str, words: list[str]) -> str | None:
-    """The one of `words` most like `word`, or None when none is near."""
+    """The word among `words` that is most like `word`, or None."""
     by_folded = {candidate.casefold(): candidate for candidate in words}
     found = difflib.get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=0.6)
     return by_folded[found[0]] if found else None
 
 
 class UnknownPart(UsageError):
-    """No part of that name stands in that slot.
+    """The slot has no part of that name.
 
     `.suggestion` is the nearest that does, `.note` tells of plugins that might have had it but are broken.
     """
@@ -78,7 +78,7 @@ class UnknownPart(UsageError):
 
 
 class Registration(NamedTuple):
-    """A part that was registered, and the one that stood there before."""
+    """A registered part, and the one that it replaced."""
 
     slot: str
     name: str
@@ -137,7 +137,7 @@ class Registry:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[Registration]]:
-        """What an import registers besides tfkit's own parts; taken back where it fails, unless its module stays."""
+        """Record what an import registers besides tfkit's own parts; undone if it fails, unless its module stays."""
         entries: list[Registration] = []
         self._recorders.append(entries)
         try:
@@ -196,11 +196,11 @@ class Registry:
         return self._parts[slot][name]
 
     def registered(self) -> dict[str, dict[str, type[Component]]]:
-        """What stands in every slot at this moment; nothing is imported."""
+        """The parts registered so far, by slot; nothing is imported."""
         return {slot: dict(parts) for slot, parts in self._parts.items()}
 
     def has(self, slot: str, name: str) -> bool:
-        """Whether a part of that name stands in that slot."""
+        """Whether the slot has a part of that name."""
         return slot in HOMES and (name in self._parts[slot] or name in self.load(slot))
 
 

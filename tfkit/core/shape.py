@@ -1,4 +1,4 @@
-"""What a model agrees on, handed to every part when it is built."""
+"""The sizes that the parts of a model agree on."""
 
 from __future__ import annotations
 

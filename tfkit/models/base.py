@@ -1,4 +1,4 @@
-"""What every topology has: stacks, heads, one public forward that takes and gives tensors only."""
+"""What every topology has: stacks, heads, and one public forward from tensors to tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfkit.models.state import DecodeState
 
 @dataclass
 class ModelOutput:
-    """What a model gives. Fields that the architecture or the call has no use for are None."""
+    """The output of a model. Fields that the architecture or the call does not compute are None."""
 
     logits: Tensor | None = None  # of `head`
     hidden: Tensor | None = None  # [batch time d_model] of the last stack
@@ -32,7 +32,7 @@ torch.export.register_dataclass(ModelOutput)
 
 
 class Model(ModelFacts, nn.Module):
-    """Base of the topologies; `blueprint` says what it is made of."""
+    """Base of the topologies, built from a `blueprint`."""
 
     def __init__(self, config: Config, blueprint: Blueprint) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Model(ModelFacts, nn.Module):
         return stack
 
     def check(self, inputs: Inputs) -> None:
-        """Raise UsageError for an input that some part needs and that was not given, or that no part reads."""
+        """Raise UsageError for a missing input that some part needs, or a given one that no part reads."""
         special = {"global_attention_mask": inputs.global_attention_mask, "prefix_length": inputs.prefix_length}
         check_needed(self.special_inputs, special)
 
@@ -68,7 +68,7 @@ class Model(ModelFacts, nn.Module):
 
     @property
     def head_of_last(self) -> nn.Module:
-        """The head that reads the last stack, as losses and generation do; raises UsageError for none, or another."""
+        """The head on the last stack, for losses and generation; raises UsageError if there is none."""
         if self.head is None:
             raise UsageError("this model has no head that predicts tokens; give it one, such as head: language_model")
         side = self.blueprint.last.side
@@ -86,7 +86,7 @@ class Model(ModelFacts, nn.Module):
         return self.stack(self.blueprint.last.side).new_state()
 
     def finish(self, body: Body, with_heads: bool) -> ModelOutput:
-        """The output of a call: its hidden states and, if asked for, every head computed from those it reads."""
+        """The output of a call: its hidden states and, if asked for, the outputs of all heads."""
         out = ModelOutput(hidden=body.hidden, memory=body.memory)
         if body.call.collector.losses:
             out.auxiliary_loss = torch.stack(body.call.collector.losses).sum()
@@ -100,14 +100,14 @@ class Model(ModelFacts, nn.Module):
 
 @dataclass(frozen=True)
 class HeadInput:
-    """What a head reads: the encoder or the last stack, and the text up to which token."""
+    """What a head reads: the encoder or the last stack, up to which token."""
 
     of_encoder: bool = False
     until: int | None = None
 
     @classmethod
     def of(cls, head: HeadFacts.Config | None) -> HeadInput:
-        """What the options of a head say."""
+        """As the options of a head say."""
         return cls() if head is None else cls(head.reads == "encoder", head.end_token())
 
 

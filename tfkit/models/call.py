@@ -14,7 +14,7 @@ from tfkit.models.state import DecodeState
 
 @dataclass(frozen=True)
 class Call:
-    """What a call hands to one stack. Ids or vectors are given; the rest may be absent."""
+    """The inputs of one stack in a call: ids or vectors, and optional others."""
 
     inputs: Inputs = field(default_factory=Inputs)
     vectors: Tensor | None = None  # [batch time width] instead of ids

@@ -47,12 +47,12 @@ class Facts:
     counted: Tensor | None  # positions among real tokens alone, where some part skips padding
 
     def visibility(self, rules: Sequence[MaskFacts], first: int, inputs: Inputs) -> Visibility:
-        """Who may look at whom, of the keys at places from `first` on."""
+        """Which queries see which keys, for keys at positions from `first` on."""
         segments = None if self.segments is None else (self.segments[:, self.span.past :], self.segments)
         return Visibility(rules, replace(self.span, first=first), inputs, self.real, segments)
 
     def placement(self, parts: Sequence[PositionFacts], first: int) -> Placement:
-        """What position parts say of the queries, and of the keys at places from `first` on."""
+        """The positions of the queries, and of the keys from `first` on, for position parts."""
         lengths = None if self.lengths is None else self._sides(self.lengths, first)
         counted = None if self.counted is None else self._sides(self.counted, first)
         return Placement(parts, *self._sides(self.positions, first), lengths, counted)
@@ -101,7 +101,7 @@ class Stack(nn.Module):
         return out
 
     def _check_padding(self, call: Call) -> None:
-        """Raise UsageError for padding or packed texts that some part would look at as if they were one real text."""
+        """Raise UsageError for padding or packed texts that some part cannot tell apart."""
         if (call.real is not None or call.memory_real is not None) and self._without["padding"]:
             lacking = self._without["padding"][0]
             raise UsageError(f"{lacking} cannot leave padding out; give texts of one length, and no attention_mask")
@@ -191,7 +191,7 @@ class Stack(nn.Module):
 
     @property
     def caches(self) -> bool:
-        """Whether tokens can be decoded a few a call: nothing sees the future, and every sublayer keeps its past."""
+        """Whether it can decode step by step: nothing sees the future, and every sublayer keeps its past."""
         return self.plan.caches
 
     def new_state(self) -> DecodeState:
@@ -207,7 +207,7 @@ class Stack(nn.Module):
 
     @property
     def keeps_nothing(self) -> str:
-        """Why a stack that does not cache does not."""
+        """Why this stack cannot decode from a state."""
         parts = {sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers}
         without = [part.part_name for part in parts if "cache" not in part.capabilities]
         why = f"'{sorted(without)[0]}' keeps no past" if without else "its tokens see those after them"
@@ -215,13 +215,13 @@ class Stack(nn.Module):
 
     @property
     def takes_gaps(self) -> bool:
-        """Whether padding may stand between the tokens of a text too: nobody counts places but to see the past."""
+        """Whether padding may also stand between the tokens of a text: no part counts positions but to see the past."""
         sublayers = [sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers]
         plain = all(rule.triangle for kind in self._kinds for rule in kind.rules)
         return plain and all({"masks", "padding"} <= part.capabilities for part in sublayers)
 
     def same_regime(self, before: Tensor, after: Tensor) -> bool:
-        """Whether what positions said of texts of `before` tokens [rows] still holds when they have `after`."""
+        """Whether texts of `before` tokens [rows] have the same positions once they have `after` tokens."""
         return all(bool((part.regime(before) == part.regime(after)).all()) for part in self._moving)
 
 
@@ -240,7 +240,7 @@ def _memory(call: Call, facts: Facts) -> Context | None:
 
 
 def text_lengths(positions: Tensor, segments: Tensor | None) -> Tensor:
-    """How long the text of each token is, [batch|1 time], by its last position; [batch|1 1] where a row is one text."""
+    """The length of each token's text, [batch|1 time], by its last position; [batch|1 1] if a row is one text."""
     if segments is None:
         return positions.amax(dim=1, keepdim=True) + 1
     ordered, places = segments.sort(dim=1)

@@ -54,7 +54,7 @@ class DecodeState:
     def extend(
         self, positions: Tensor, real: Tensor | None, segments: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Take in the facts of new tokens, each [rows|1 new], and give those of all tokens so far."""
+        """Add the facts of new tokens, each [rows|1 new], and return those of all tokens so far."""
         new = positions.shape[1]
         self._add("positions", positions)
         if real is not None and real.shape[1] == self.length + new:
@@ -86,7 +86,7 @@ class DecodeState:
         held.append(new.expand(max(held.rows, new.shape[0]), -1))
 
     def reserve(self, length: int) -> None:
-        """Say that the text will become that long, so that room for it is made at once."""
+        """Reserve room for a text of that length."""
         for _, state in self._of_text():
             if hasattr(state, "reserve"):
                 state.reserve(length)
