@@ -362,6 +362,13 @@ def test_wrong_variants_are_told_whether_chosen_or_not(here, entry, expected):
     assert line.startswith("mine.yaml:2:")
 
 
+def test_a_variant_of_too_many_keys_is_refused_at_once(here):
+    """Each key is laid over those before it: a strange file would take minutes."""
+    keys = ", ".join(f"k{number}: {{}}" for number in range(20_000))
+    here(mine=f"model: {{}}\nvariants: {{many: {{{keys}}}}}")
+    assert "variants.many: a variant sets at most 1,000 keys, this one 20,000" in faults_of("mine.yaml")[0]
+
+
 def test_variants_must_be_a_mapping(here):
     assert "variants is a mapping of names, this is a list" in faults_of({"variants": ["a"]})[0]
 

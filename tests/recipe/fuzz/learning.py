@@ -79,7 +79,8 @@ def _inputs(model: Model, generator: torch.Generator) -> dict[str, Tensor]:
     plans = list(model.blueprint.stacks())
     needed = {name for plan in plans for name in plan.needs}
     times = {plan.side: min(TIME, plan.max_length or TIME) for plan in plans}
-    if "global_attention_mask" in needed:  # one mask marks the tokens of both sides
+    marking = [plan.side for plan in plans if "global_attention_mask" in plan.needs]
+    if len(marking) > 1:  # one mask marks the tokens of both sides
         times = dict.fromkeys(times, min(times.values()))
     inputs: dict[str, Tensor] = {}
     for plan in plans:
@@ -88,7 +89,7 @@ def _inputs(model: Model, generator: torch.Generator) -> dict[str, Tensor]:
     if len(plans) == 1 and plans[0].memory_width is not None:
         inputs["encoder_hidden_states"] = _vectors(SOURCE, plans[0].memory_width, generator)
     shortest = min(times.values())
-    marks = torch.rand(ROWS, shortest, generator=generator) < 0.3
+    marks = torch.rand(ROWS, times[marking[0]] if marking else shortest, generator=generator) < 0.3
     some = {"global_attention_mask": marks.long(), "prefix_length": torch.full((ROWS,), min(3, shortest))}
     return inputs | {name: value for name, value in some.items() if name in needed}
 

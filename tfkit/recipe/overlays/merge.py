@@ -99,4 +99,4 @@ def _still_dropped(base: Node, over: Node, value: dict[str, Node]) -> tuple[Node
 
 
 def _is_per_layer(node: Node) -> bool:
-    return isinstance(node.value, dict) and set(node.value) == {"per_layer"}
+    return isinstance(node.value, dict) and len(node.value) == 1 and "per_layer" in node.value

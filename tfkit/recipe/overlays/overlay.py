@@ -15,6 +15,7 @@ from tfkit.recipe.text.source import from_value, parse_value
 
 # They say how a recipe is put together, so nothing can be laid over them.
 COMPOSING_KEYS = ("extends", "variants")
+MAX_KEYS = 1_000  # of one variant: each is laid over those before it
 LONGEST_PLACE = 200  # letters of what somebody typed; a place is on one line
 
 
@@ -137,6 +138,10 @@ def _choose_value(axis: Axis, value: str | None, place: Place, faults: list[Faul
 def _variant(name: str, entry: Node, faults: list[Fault]) -> Variant | None:
     if not isinstance(entry.value, dict):
         message = f"a variant is a mapping of dotted keys to values, this is {kind(entry)}"
+        faults.append(Fault(entry.place, entry.path, message))
+        return None
+    if len(entry.value) > MAX_KEYS:
+        message = f"a variant sets at most {MAX_KEYS:,} keys, this one {len(entry.value):,}"
         faults.append(Fault(entry.place, entry.path, message))
         return None
     usable = [_usable(key, node.key_place or node.place, faults, entry) for key, node in entry.value.items()]
