@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.overlap import check_rules
 from tfkit.interop.huggingface.settings import Fixed, Setting, look, put
 from tfkit.interop.huggingface.tensors import Rule, Sizes
+from tfkit.recipe.overlays.merge import merged
 
 Tree = dict[str, Any]
 
@@ -56,8 +56,7 @@ class Family(Component):
             look(config, key)  # so that it is not told as one that nobody knows
         for row in cls.fixed:
             row.check(config)
-        model: Tree = copy.deepcopy(dict(cls.base))
-        _lay(model, cls.heads[cls.head_class(config)])
+        model = laid(cls.base, cls.heads[cls.head_class(config)])
         for setting in cls.settings:
             value = setting.read(config)
             for key in setting.keys if value is not None else ():
@@ -150,18 +149,5 @@ def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
 
 
 def laid(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """A copy of `base` with `over` laid on it: mappings merge, a part of another type is replaced."""
-    model: Tree = copy.deepcopy(dict(base))
-    _lay(model, over)
-    return model
-
-
-def _lay(model: Tree, over: Mapping[str, Any]) -> None:
-    """Lay `over` on `model`: mappings merge, a part of another type is replaced."""
-    for key, value in over.items():
-        below = model.get(key)
-        same = isinstance(below, dict) and isinstance(value, Mapping) and value.get("type") in (None, below.get("type"))
-        if same and isinstance(below, dict):
-            _lay(below, value)
-        else:
-            model[key] = copy.deepcopy(value)
+    """A copy of the `model:` in `base` with `over` laid over it, by the merge rule of recipes (R20)."""
+    return merged(base, over, "model")

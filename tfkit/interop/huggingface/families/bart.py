@@ -124,7 +124,7 @@ class Bart(Family):
         bring_classes(model, config)
         if look(model, "head.type") == "language_model":
             model["head"]["tied"] = bool(config.get("tie_word_embeddings", cls.ties))
-        elif model["head"] != "none":
+        elif model["head"] is not None:
             put(model, "head.dropout", config.get("classifier_dropout", 0.0))
 
     @classmethod

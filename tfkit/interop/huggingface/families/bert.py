@@ -242,7 +242,7 @@ class BertGeneration(BertLike):
         super().to_recipe(model, config)
         if config.get("is_decoder", False):
             model["type"] = "decoder"
-        elif model["head"] != "none":
+        elif model["head"] is not None:
             raise DataError(
                 "config.json: is_decoder: a BertGenerationDecoder that sees the future cannot be brought in"
             )

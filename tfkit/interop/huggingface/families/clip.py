@@ -62,9 +62,9 @@ class ClipText(BertLike):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         end = config.get("eos_token_id", 49407)
-        head = "heads.pooler" if model["head"] == "none" else "head"
+        head = "heads.pooler" if model["head"] is None else "head"
         put(model, f"{head}.until", model["vocab_size"] - 1 if end == OLD_END else end)
-        if model["head"] != "none":
+        if model["head"] is not None:
             put(model, "head.d_output", config.get("projection_dim", 512))
 
     @classmethod

@@ -71,7 +71,7 @@ class GPT2(Family):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         put(model, "layer.feedforward.d_ff", config.get("n_inner") or 4 * model["d_model"])
-        if model["head"] != "none":
+        if model["head"] is not None:
             put(model, "head.tied", config.get("tie_word_embeddings", True))
         scaled = config.get("scale_attn_weights", True)
         if config.get("scale_attn_by_inverse_layer_idx", False):

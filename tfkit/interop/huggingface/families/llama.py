@@ -124,7 +124,7 @@ class Llama(Family):
                 kinds[name]["position"] = position
         lay_kinds(model, types, kinds, cls.once)
         tie(model, config, cls.ties)
-        for row in cls.head_settings if model["head"] != "none" else ():
+        for row in cls.head_settings if model["head"] is not None else ():
             put(model, row.keys[0], row.read(config))
 
     @classmethod
@@ -194,7 +194,7 @@ class Llama(Family):
 
 def tie(model: Tree, config: Mapping[str, Any], default: bool) -> None:
     """Say whether the head uses the token table."""
-    if model["head"] != "none":
+    if model["head"] is not None:
         put(model, "head.tied", bool(config.get("tie_word_embeddings", default)))
 
 

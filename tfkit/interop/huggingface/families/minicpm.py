@@ -38,7 +38,7 @@ class MiniCPM3(LatentShell):
         depth = config.get("scale_depth", 1.4)
         put(model, "layer.residual.branch_scale", 1.0 if depth is None else depth / math.sqrt(layers))
         super().to_recipe(model, config)
-        if model["head"] != "none":
+        if model["head"] is not None:
             put(model, "head.scale", (config.get("dim_model_base", 256) or width) / width)
 
     @classmethod

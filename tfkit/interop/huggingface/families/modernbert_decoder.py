@@ -74,7 +74,7 @@ class ModernBertDecoder(ByType):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
-        if model["head"] != "none":
+        if model["head"] is not None:
             said = (("dense", config.get("classifier_bias", False)), ("output", config.get("decoder_bias", True)))
             put(model, "head.bias", [name for name, has in said if has])
 

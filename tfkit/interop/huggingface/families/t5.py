@@ -116,7 +116,7 @@ class T5(Family):
         bring_classes(model, config)
         if look(model, "head.type") == "language_model":
             model["head"] |= cls.output(config)
-        elif model["head"] != "none":
+        elif model["head"] is not None:
             put(model, "head.dropout", config.get("classifier_dropout", 0.0))
         if model["type"] == "encoder":
             model["num_layers"] = model.pop("encoder")["num_layers"]
