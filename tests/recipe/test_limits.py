@@ -107,7 +107,7 @@ def test_more_faults_than_anybody_reads_end_the_search():
 def test_an_unknown_kind_lists_a_few_of_many():
     kinds = {f"k{number}": {} for number in range(100)}
     (fault,) = said(recipe(layers=kinds, pattern=["nothing_like_them"]))
-    assert fault.endswith("`layers:` names " + ", ".join(f"k{number}" for number in range(20)) + ", and 80 more")
+    assert fault.endswith("`layers:` names " + ", ".join(f"k{number}" for number in range(20)) + " and 80 more")
 
 
 def test_what_is_long_is_cut():
