@@ -174,15 +174,14 @@ class Visibility:
         Returns [batch|1 ... query key]; keys beyond the sequence are hidden. Openings are left out where there is
         more than one axis between.
         """
-        visible = self._ruled(query, key, openings=query.dim() == 2)
-        facts = [((key >= self.span.first) & (key < self.span.keys))[..., None, :]]
+        dense = ((key >= self.span.first) & (key < self.span.keys))[..., None, :]
         if self.real is not None:
-            facts.append(at(self.real, key)[..., None, :])
+            dense = dense & at(self.real, key)[..., None, :]
         if self.segments is not None:
             of_queries, of_keys = self.segments
-            facts.append(at(of_queries, query - self.span.past)[..., :, None] == at(of_keys, key)[..., None, :])
-        dense = _every([*facts, *([] if visible is None else [visible])])
-        assert dense is not None
+            dense = dense & (at(of_queries, query - self.span.past)[..., :, None] == at(of_keys, key)[..., None, :])
+        visible = self._ruled(query, key, openings=query.dim() == 2)
+        dense = dense if visible is None else dense & visible
         return dense.expand(*dense.shape[:-2], query.shape[-1], -1)
 
     def _make(self) -> Tensor:

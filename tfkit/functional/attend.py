@@ -67,7 +67,7 @@ def _whole(
     if mask.is_causal and bias is None and scores.sinks is None:
         return _fused(query, key, value, None, scores, is_causal=True)
     if scores.sinks is not None:
-        return _with_sinks(query, key, value, mask, scores, bias)
+        return _with_sinks(scores.sinks, query, key, value, mask, scores, bias)
     visible, sees = mask.seen()
     allowed = None if visible is None else visible[:, None]
     if bias is not None:
@@ -78,16 +78,21 @@ def _whole(
 
 
 def _with_sinks(
-    query: Tensor, key: Tensor, value: Tensor, mask: Visibility | TileMask, scores: Scores, bias: Tensor | None
+    sinks: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Visibility | TileMask,
+    scores: Scores,
+    bias: Tensor | None,
 ) -> Tensor:
     """The sink as one more key of zeros whose score is its bias; a row that sees nothing else gives zeros by itself."""
-    assert scores.sinks is not None
     visible = mask.dense()
     shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     allowed = query.new_zeros(shape) if bias is None else bias.to(query.dtype).expand(shape)
     if visible is not None:
         allowed = allowed.masked_fill(~visible[:, None], float("-inf"))
-    sink = repeat(scores.sinks, "head -> batch head query 1", batch=shape[0], query=shape[2])
+    sink = repeat(sinks, "head -> batch head query 1", batch=shape[0], query=shape[2])
     allowed = torch.cat((allowed, sink.to(query.dtype)), dim=-1)
     return _fused(query, F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1)), allowed, scores)
 

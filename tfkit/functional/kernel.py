@@ -70,8 +70,9 @@ def kernel_attention(
 
 
 def read(query: Tensor, past: KernelSums) -> Tensor:
-    """The same over the keys of `past` alone."""
-    assert past.values is not None and past.total is not None and past.peak is not None
+    """The same over the keys of `past` alone; raises ValueError where it has none."""
+    if past.values is None or past.total is None or past.peak is None:
+        raise ValueError("no keys have been summed, there is nothing to read")
     sums = torch.cat((past.values, past.total[..., None]), dim=-1)
     return _mean(_relative(query, past.peak) @ sums).to(query.dtype)
 

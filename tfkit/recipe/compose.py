@@ -197,8 +197,7 @@ def _shown(path: Path) -> Path:
 
 
 def _stripped(root: Node) -> Node:
-    assert isinstance(root.value, dict)
-    return replace(root, value={key: node for key, node in root.value.items() if key not in COMPOSING_KEYS})
+    return replace(root, value={key: node for key, node in root.entries.items() if key not in COMPOSING_KEYS})
 
 
 def _variant_entries(layers: list[Node], faults: list[Fault]) -> Node | None:

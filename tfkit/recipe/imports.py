@@ -103,7 +103,8 @@ def _file(path: Path) -> ImportedCode:
     place = sha256(identity(path).encode()).hexdigest()
     module_name = f"tfkit_parts_{path.stem}_{place[:8]}_{digest[:8]}"
     spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
+    if spec is None:
+        raise RunError(f"{path}: not a file of Python code")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # before it runs, so that its classes can be pickled and inspected
     try:

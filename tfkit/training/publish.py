@@ -9,6 +9,7 @@ from tfkit.core.files import read_json
 from tfkit.recipe.settings.sections import Mean
 from tfkit.training.average import mean
 from tfkit.training.checkpoint import Checkpoints, Progress, damage
+from tfkit.training.feed import Feed
 from tfkit.training.folder import ENVIRONMENT, WEIGHTS, RunFolder
 from tfkit.training.progress import Reporter
 from tfkit.training.setup import Task
@@ -19,7 +20,7 @@ KEPT = "kept"  # the key of environment.json
 
 
 class Publisher:
-    """Writes model.safetensors. `beside` is said after each validation loss (a baseline)."""
+    """Writes model.safetensors. `beside` is printed after each validation loss (a baseline)."""
 
     def __init__(
         self, task: Task, folder: RunFolder, checkpoints: Checkpoints, reporter: Reporter, beside: str = ""
@@ -57,18 +58,18 @@ class Publisher:
             return None
         weights = mean(files)
         weights.save(self.folder / WEIGHTS)
-        if not progress.finished or self.task.valid is None:
+        valid = self.task.valid
+        if not progress.finished or valid is None:
             return None
-        return self._compared(self._loss(weights), len(files), progress)
+        return self._compared(self._loss(weights, valid), len(files), progress)
 
-    def _loss(self, weights: Weights) -> float:
+    def _loss(self, weights: Weights, valid: Feed) -> float:
         """The validation loss of other weights than the model's."""
-        assert self.task.valid is not None
         model = self.task.model
         own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.load_state_dict(weights.by_name())
         try:
-            return mean_loss(model, self.task.valid, self.task.settings.precision)
+            return mean_loss(model, valid, self.task.settings.precision)
         finally:
             model.load_state_dict(own)
 

@@ -26,7 +26,8 @@ class Init(Component):
     def __call__(self, model: nn.Module) -> None:
         done: set[int] = set()
         modules = list(_outside_norms(model))
-        for kind in (nn.Embedding, nn.Linear):
+        kinds: tuple[type[nn.Embedding | nn.Linear], ...] = (nn.Embedding, nn.Linear)
+        for kind in kinds:
             for module in modules:
                 if isinstance(module, kind) and id(module.weight) not in done:
                     done.add(id(module.weight))
@@ -37,10 +38,9 @@ class Init(Component):
         self.finish(model)
         _gain(model)
 
-    def _fill(self, module: nn.Module) -> None:
+    def _fill(self, module: nn.Embedding | nn.Linear) -> None:
         """Fill a weight; those of experts lie one after another in one tensor."""
         weight = module.weight
-        assert isinstance(weight, Tensor)
         fill = self.embedding if isinstance(module, nn.Embedding) else self.linear
         for matrix in weight.unbind() if weight.dim() == 3 else (weight,):
             fill(matrix)

@@ -65,9 +65,8 @@ class Turns:
         return len(faults.found) == before
 
     def _check(self, choice: Node, faults: Faults) -> None:
-        assert isinstance(choice.value, dict)
-        values, kind = choice.value["per_layer"], self._kind(choice)
-        if len(choice.value) > 1 or not isinstance(values.value, list):
+        values, kind = choice.entries["per_layer"], self._kind(choice)
+        if len(choice.entries) > 1 or not isinstance(values.value, list):
             return faults.add(choice, "per_layer stands alone, with a list: {per_layer: [32, 64]}")
         if len(values.value) != self._counts[kind]:
             text = f"kind '{kind}'" if kind else "`layer`"
@@ -109,6 +108,5 @@ class Turns:
         return replace(node, value={key: self._pick(child) for key, child in node.value.items()})
 
     def _picked(self, choice: Node) -> Node:
-        values = choice.get("per_layer")
-        assert values is not None and isinstance(values.value, list)
-        return values.value[self._turns[self._kind(choice)]]
+        values = choice.entries["per_layer"].items
+        return values[self._turns[self._kind(choice)]]

@@ -17,7 +17,7 @@ from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given
 
-# what may be said of a sublayer in a layer: attention, feedforward_2, cross_attention_norm, feedforward_2_norm
+# the keys of a sublayer in a layer: attention, feedforward_2, cross_attention_norm, feedforward_2_norm
 SUBLAYER_KEY = re.compile(rf"(?P<base>{'|'.join(SUBLAYERS)})(_(?P<number>[2-9]|[1-9]\d+))?(?P<norm>_norm)?")
 
 
@@ -141,13 +141,12 @@ def check_norms(layer: LayerText, residual: Config, sublayers: Sequence[Sublayer
 
 def with_cross_attention(layer: Node, faults: Faults) -> Node:
     """`layer` with its cross-attention laid once over its attention, where there is a memory (R16)."""
-    assert isinstance(layer.value, dict)
-    cross, attention = layer.value.get("cross_attention"), layer.value.get("attention")
+    cross, attention = layer.get("cross_attention"), layer.get("attention")
     if cross is None:
         cross = attention
     elif attention is not None and attention.value is not None and cross.value is not None:
         cross = merge(attention, cross, faults.found)
-    return layer if cross is None else replace(layer, value={**layer.value, "cross_attention": cross})
+    return layer if cross is None else replace(layer, value={**layer.entries, "cross_attention": cross})
 
 
 def without_cross_attention(layer: Node, alone: bool, faults: Faults) -> Node:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tfkit.core.errors import Fault, RecipeError, UsageError
-from tfkit.recipe.changes.outline import OutlineEntry, Piece, outline
+from tfkit.recipe.changes.outline import Alias, OutlineEntry, Piece, outline
 from tfkit.recipe.overlays.merge import is_section, merge
 from tfkit.recipe.overlays.overlay import override_overlay
 from tfkit.recipe.text.node import Node, inline, under
@@ -73,7 +73,7 @@ def _read(text: str, file: str) -> Node:
 
 
 def _as_said(base: Node | None, over: Node, merged: Node) -> Any:
-    """What is merged as plain data, where a word that replaces a part stays the word that was said."""
+    """What is merged as plain data, where a word that replaces a part stays the word that was written."""
     if isinstance(over.value, dict) and isinstance(merged.value, dict):
         said = {key: _as_said(base and base.get(key), child, merged.value[key]) for key, child in over.value.items()}
         return {key: said[key] if key in said else child.plain() for key, child in merged.value.items()}
@@ -129,7 +129,7 @@ class _Rewriter:
         self.root = root
         self.file = file
         self.edits: list[_Edit] = []
-        self._aliases = [piece for piece in root.walk() if piece.target is not None]
+        self._aliases = [piece for piece in root.walk() if isinstance(piece, Alias)]
         self._wanted: dict[Piece, tuple[Any, Any]] = {}  # of what has an anchor: what it reads as, what it is to read
         found = _BREAK.search(text)
         self._newline = found[0] if found else "\n"
@@ -145,31 +145,29 @@ class _Rewriter:
         return "".join(parts) + self.text[done:]
 
     def _value(self, piece: Piece, current: Any, wanted: Any, spot: _Spot) -> None:
-        if piece.target is not None:
+        if isinstance(piece, Alias):
             return self._alias(piece, wanted, spot)
         if piece.anchor is not None:
             self._wanted[piece] = (current, wanted)
         if piece.entries is not None and isinstance(wanted, dict):
-            return self._mapping(piece, current, wanted, spot)
+            return self._mapping(piece, piece.entries, current, wanted, spot)
         if not _same(current, wanted):
             return self._replace(piece, wanted, spot)
         for item, value in zip(piece.items or (), current if piece.items else (), strict=True):
             self._value(item, value, value, _Spot(spot.path, None, item.column, flow=True))
 
-    def _alias(self, piece: Piece, wanted: Any, spot: _Spot) -> None:
+    def _alias(self, alias: Alias, wanted: Any, spot: _Spot) -> None:
         """An alias follows what it names; wanted otherwise, it is written out."""
-        assert piece.target is not None
-        before, after = self._wanted.get(piece.target, (_ABSENT, _ABSENT))  # absent: it stood in what is written anew
+        before, after = self._wanted.get(alias.target, (_ABSENT, _ABSENT))  # absent: it stood in what is written anew
         if before is _ABSENT:
-            raise self._also_elsewhere(piece)
+            raise self._also_elsewhere(alias)
         if _same(after, wanted):
             return
         if not _same(before, after):
-            raise self._also_elsewhere(piece)
-        self._replace(piece, wanted, spot)
+            raise self._also_elsewhere(alias)
+        self._replace(alias, wanted, spot)
 
-    def _also_elsewhere(self, alias: Piece) -> UsageError:
-        assert alias.target is not None
+    def _also_elsewhere(self, alias: Alias) -> UsageError:
         name, line = alias.target.anchor, alias.target.line
         return UsageError(
             f"{self.file}:{line}: the value &{name} is used at line {alias.line} too, where nothing is to change; "
@@ -179,29 +177,28 @@ class _Rewriter:
     def _refuse_lost_anchors(self) -> None:
         """Raise where an alias would stand without its anchor."""
         for alias in self._aliases:
-            target = alias.target
-            assert target is not None
-            lost = any(edit.start < target.start < edit.end for edit in self.edits)
+            lost = any(edit.start < alias.target.start < edit.end for edit in self.edits)
             if lost and not any(edit.start <= alias.start < edit.end for edit in self.edits):
                 raise self._also_elsewhere(alias)
 
-    def _mapping(self, piece: Piece, current: Any, wanted: dict[str, Any], spot: _Spot) -> None:
-        assert piece.entries is not None
-        gone = [entry for entry in piece.entries if entry.name is not None and entry.name not in wanted]
+    def _mapping(
+        self, piece: Piece, entries: Sequence[OutlineEntry], current: Any, wanted: dict[str, Any], spot: _Spot
+    ) -> None:
+        gone = [entry for entry in entries if entry.name is not None and entry.name not in wanted]
         retyped = "type" in current and "type" in wanted and current["type"] != wanted["type"]
         new = self._new_keys(piece, current, wanted)
-        emptied = len(gone) == len(piece.entries) and not new and gone
+        emptied = len(gone) == len(entries) and not new and gone
         if (gone and retyped and not is_section(spot.path)) or emptied or not self._removable(piece, gone, new):
             return self._replace(piece, wanted, spot)
-        inner = [entry for entry in piece.entries if entry not in gone]
+        inner = [entry for entry in entries if entry not in gone]
         for entry in inner:
             here = _Spot(under(spot.path, entry.name or "<<"), entry.key, piece.column, piece.flow or spot.flow)
             self._entry(entry, current, wanted, here)
         for entry, key in zip(gone, new, strict=False):  # a key that goes gives its place to one that comes
             text = f"{inline(key)}: {inline(wanted[key])}"
             self.edits.append(_Edit(entry.key.start, self._end(entry.value), text))
-        self._remove(piece, gone[len(new) :])
-        kept = [entry for entry in piece.entries if entry not in gone[len(new) :]]
+        self._remove(piece.flow, entries, gone[len(new) :])
+        kept = [entry for entry in entries if entry not in gone[len(new) :]]
         self._insert(piece, kept, {key: wanted[key] for key in new[len(gone) :]}, spot)
 
     def _entry(self, entry: OutlineEntry, current: Any, wanted: Mapping[str, Any], spot: _Spot) -> None:
@@ -220,7 +217,9 @@ class _Rewriter:
     def _brought(self, piece: Piece, key: str, current: Any, wanted: Any) -> bool:
         """Whether `<<` brings in what is wanted under `key`; raises where that changes though it is not to."""
         for source in [one for entry in piece.entries or () if entry.name is None for one in _sources(entry)]:
-            before, after = self._wanted.get(source.target, (None, None)) if source.target else (None, None)
+            if not isinstance(source, Alias):
+                continue
+            before, after = self._wanted.get(source.target, (None, None))
             if not isinstance(before, dict) or key not in before:
                 continue
             brought = after.get(key, _ABSENT) if isinstance(after, dict) else _ABSENT
@@ -263,11 +262,10 @@ class _Rewriter:
         starts = (entry.key.start for entry in gone[len(new) :])
         return piece.flow or all(not self.text[self._line_start(start) : start].strip() for start in starts)
 
-    def _remove(self, piece: Piece, gone: Sequence[OutlineEntry]) -> None:
-        assert piece.entries is not None
-        for index, entry in enumerate(piece.entries):
+    def _remove(self, flow: bool, entries: Sequence[OutlineEntry], gone: Sequence[OutlineEntry]) -> None:
+        for index, entry in enumerate(entries):
             if entry in gone:
-                self.edits.append(self._removal(piece.entries, index, gone) if piece.flow else self._line(entry))
+                self.edits.append(self._removal(entries, index, gone) if flow else self._line(entry))
 
     def _line(self, entry: OutlineEntry) -> _Edit:
         """An entry in block style goes with its lines, the comment after it too."""

@@ -44,7 +44,6 @@ class Piece:
     inside: int = 0
     flow: bool = False  # written in brackets
     anchor: str | None = None
-    target: Piece | None = None  # what an alias stands for
     entries: Sequence[OutlineEntry] | None = None  # of a mapping
     items: Sequence[Piece] | None = None  # of a list
 
@@ -58,6 +57,13 @@ class Piece:
         yield self
         for child in self.items or [entry.value for entry in self.entries or ()]:
             yield from child.walk()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Alias(Piece):
+    """A `*name` in the text, and the piece that it stands for."""
+
+    target: Piece
 
 
 def outline(text: str) -> Piece:
@@ -79,8 +85,9 @@ class _Outliner:
 
     def _piece(self, event: Event) -> Piece:
         if isinstance(event, AliasEvent):
-            return Piece(*_marks(event), target=self._anchors[event.anchor or ""])
-        assert isinstance(event, ScalarEvent | CollectionStartEvent)
+            return Alias(*_marks(event), target=self._anchors[event.anchor or ""])
+        if not isinstance(event, ScalarEvent | CollectionStartEvent):
+            raise TypeError(f"no value begins with {event}")
         if isinstance(event, ScalarEvent):
             piece = Piece(*_marks(event), anchor=event.anchor)
         elif isinstance(event, MappingStartEvent):
@@ -94,9 +101,7 @@ class _Outliner:
     def _mapping(self, event: MappingStartEvent) -> Piece:
         entries: list[OutlineEntry] = []
         while not isinstance(following := next(self._events), MappingEndEvent):
-            assert isinstance(following, ScalarEvent)
-            name = None if following.value == "<<" and not following.style else following.value
-            entries.append(OutlineEntry(name, self._piece(following), self._piece(next(self._events))))
+            entries.append(OutlineEntry(_name(following), self._piece(following), self._piece(next(self._events))))
         whole = _collection(event, following, [entry.value for entry in entries])
         column = entries[0].key.column if entries else whole.column
         return replace(whole, column=column, entries=entries)
@@ -106,6 +111,13 @@ class _Outliner:
         while not isinstance(following := next(self._events), SequenceEndEvent):
             items.append(self._piece(following))
         return replace(_collection(event, following, items), items=items)
+
+
+def _name(key: Event) -> str | None:
+    """The name of a key; None for a plain `<<`."""
+    if not isinstance(key, ScalarEvent) or (key.value == "<<" and not key.style):
+        return None
+    return key.value
 
 
 def _collection(event: CollectionStartEvent, ending: Event, children: Sequence[Piece]) -> Piece:

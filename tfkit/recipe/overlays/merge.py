@@ -87,9 +87,8 @@ def _changes_type(base: Node, over: Node) -> bool:
 
 
 def _merged(base: Node, over: Node, faults: list[Fault]) -> Node:
-    assert isinstance(base.value, dict) and isinstance(over.value, dict)
-    value = dict(base.value)
-    for key, child in over.value.items():
+    value = dict(base.entries)
+    for key, child in over.entries.items():
         value[key] = merge(value[key], child, faults) if key in value else child
     # A mapping that only leads to an option (`--set a.b=..`, a variant's dotted key) has no place of its own: its key
     # stands where it stands. What is missing in the whole is then better told at the place of the base.
@@ -98,15 +97,15 @@ def _merged(base: Node, over: Node, faults: list[Fault]) -> Node:
 
 
 def _replaced(base: Node, over: Node) -> Node:
-    assert isinstance(base.value, dict) and isinstance(over.value, dict)
-    lost = [node for key, node in base.value.items() if key != "type" and key not in over.value]
-    dropped = (base.value["type"], *lost) if lost else ()
-    value = {key: child.over(base.value[key]) if key in base.value else child for key, child in over.value.items()}
+    old, new = base.entries, over.entries
+    lost = [node for key, node in old.items() if key != "type" and key not in new]
+    dropped = (old["type"], *lost) if lost else ()
+    value = {key: child.over(old[key]) if key in old else child for key, child in new.items()}
     return replace(over, value=value, dropped=dropped + _still_dropped(base, over, value))
 
 
 def _still_dropped(base: Node, over: Node, value: dict[str, Node]) -> tuple[Node, ...]:
-    """What earlier merges dropped and nobody has said again."""
+    """What earlier merges dropped and no later one has set again."""
     earlier = base.dropped + over.dropped
     return tuple(node for node in earlier if (key := node.path.rpartition(".")[2]) == "type" or key not in value)
 

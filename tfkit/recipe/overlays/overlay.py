@@ -1,9 +1,9 @@
-"""Overlays said with dotted keys: `--set`, Python overrides, and the variants of a recipe."""
+"""Overlays written with dotted keys: `--set`, Python overrides, and the variants of a recipe."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,21 +147,19 @@ def _variant(name: str, entry: Node, faults: list[Fault]) -> Variant | None:
     usable = [_usable(key, node.key_place or node.place, faults, entry) for key, node in entry.value.items()]
     if not all(usable):
         return None
-    if len(usable) == 1 and isinstance(next(iter(entry.value.values())).value, list):
-        return _axis(name, entry.value, faults)
     overlay = Node({}, entry.place, "", entry.place)
     for key, node in entry.value.items():
+        if len(usable) == 1 and isinstance(node.value, list):
+            return _axis(name, key, node, node.value, faults)
         overlay = merge(overlay, nested(key, node.moved(key)), faults)
     return overlay
 
 
-def _axis(name: str, entry: Mapping[str, Node], faults: list[Fault]) -> Axis | None:
-    ((key, values),) = entry.items()
-    assert isinstance(values.value, list)
-    if not values.value:
+def _axis(name: str, key: str, values: Node, choices: Sequence[Node], faults: list[Fault]) -> Axis | None:
+    if not choices:
         faults.append(Fault(values.place, values.path, "an axis needs at least one value to choose"))
         return None
-    return Axis(name, tuple(choice.moved(key, values.key_place) for choice in values.value))
+    return Axis(name, tuple(choice.moved(key, values.key_place) for choice in choices))
 
 
 def _usable(key: str, place: Place, faults: list[Fault], entry: Node | None = None) -> bool:

@@ -45,7 +45,7 @@ class Faults:
         self.has_weights = has_weights
         # parts, by slot and name, that code would bring which was not imported; None: nobody knows which
         self.awaited: frozenset[tuple[str, str]] | None = frozenset()
-        # a value that could not be read at all is none of the things asked of it; once said is enough
+        # a value that could not be read at all is none of the things asked of it; one fault is enough
         self._unread: set[Place | None] = {fault.place for fault in self.found}
 
     def add(

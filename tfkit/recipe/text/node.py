@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,16 @@ class Node:
     key_place: Place | None = None
     dropped: tuple[Node, ...] = ()
     under: Node | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def entries(self) -> Mapping[str, Node]:
+        """The keys and values of a mapping; empty for anything else."""
+        return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def items(self) -> Sequence[Node]:
+        """The values of a list; empty for anything else."""
+        return self.value if isinstance(self.value, list) else ()
 
     def get(self, key: str) -> Node | None:
         """The value under `key`, or None when there is none or this is no mapping."""

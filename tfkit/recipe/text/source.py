@@ -245,7 +245,8 @@ class _Builder:
         self._budget.charge(place, path, depth)
         if isinstance(event, AliasEvent):
             return self._alias(event.anchor or "", place, path, depth, key_place)
-        assert isinstance(event, ScalarEvent | CollectionStartEvent)
+        if not isinstance(event, ScalarEvent | CollectionStartEvent):
+            raise TypeError(f"no value begins with {event}")
         if event.tag is not None:
             self._fault(place, path, f"the tag {_tag(event.tag)} is refused: a recipe is plain data")
         if event.anchor is not None:

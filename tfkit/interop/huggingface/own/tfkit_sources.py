@@ -44,15 +44,12 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         file = FILES.get(fullname)
         if file is None:
             return None
-        spec = importlib.util.spec_from_loader(fullname, self, is_package=file.endswith("__init__.py"))
-        if spec is not None:
-            spec.loader_state = f"{__file__}/{file}"
-        return spec
+        return importlib.util.spec_from_loader(fullname, self, is_package=file.endswith("__init__.py"))
 
     def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__file__ = str(module.__spec__.loader_state)
-        tree = Renamed().visit(ast.parse(SOURCES[FILES[module.__name__]]))
+        file = FILES[module.__name__]
+        module.__file__ = f"{__file__}/{file}"
+        tree = Renamed().visit(ast.parse(SOURCES[file]))
         exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec", dont_inherit=True), module.__dict__)
 
     def get_source(self, fullname: str) -> str:
@@ -64,7 +61,7 @@ class Renamed(ast.NodeTransformer):
     """What is called `tfkit` becomes ROOT: in imports, and in texts that name one of its modules."""
 
     def visit_Import(self, node: ast.Import) -> Any:
-        """Import this copy; `import tfkit.x` binds the name tfkit, which has to be said."""
+        """Import this copy; `import tfkit.x` binds the name tfkit, which has to be in scope."""
         made: list[ast.stmt] = []
         for alias in node.names:
             name, said = _renamed(alias.name), alias.asname
