@@ -92,7 +92,7 @@ class Stepper:
         return torch.full((self.rows,), self.steps, device=self.ids.device)
 
     def left(self) -> Tensor | None:
-        """How many tokens may still be written on each row, [rows]; None where nobody said."""
+        """How many tokens may still be written on each row, [rows]; None where there is no limit."""
         return None if self._rooms is None else self._rooms - self.steps
 
     def append(self, tokens: Tensor) -> None:

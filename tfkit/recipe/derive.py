@@ -69,7 +69,7 @@ class Derived:
 
     def _composed(self) -> Composed:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MigrationWarning)  # said when the original was checked
+            warnings.simplefilter("ignore", MigrationWarning)  # shown when the original was checked
             return compose(self.source, sets=self.sets, variants=self.variants)
 
     def _with_header(self, text: str, origin: Path, changed: bool) -> str:

@@ -29,7 +29,7 @@ def parts_of(slot: str, said: Parts) -> tuple[Config, ...]:
 
 
 def part_at(slot: str, said: Part, place: str, path: str) -> Config:
-    """The Config of one part that was said at `place`, such as an option of the command line; raises RecipeError."""
+    """The Config of one part that was given at `place`, such as an option of the command line; raises RecipeError."""
     node, found = from_value(said, Place(place), path)
     faults = Faults(found)
     config = None if found else Preparer(faults).config(node, slot)

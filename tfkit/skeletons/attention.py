@@ -26,7 +26,7 @@ class MyPart(Attention):
         sharpness: float = Field(10.0, gt=0, description="factor on the cosines that learning starts from")
 
         def check(self, shape: tfkit.Shape) -> Iterator[Problem]:
-            # What cannot fit is said while the recipe is read, before a tensor exists.
+            # What cannot fit is reported while the recipe is read, before a tensor exists.
             if shape.d_model % self.num_heads:
                 yield Problem("num_heads", f"{self.num_heads} heads do not divide d_model {shape.d_model}")
 

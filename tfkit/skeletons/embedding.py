@@ -23,7 +23,7 @@ class MyPart(Embedding):
         length: float = Field(1.0, gt=0, description="length of a token's vector")
 
         def check(self, shape: tfkit.Shape) -> Iterator[Problem]:
-            # What cannot fit is said while the recipe is read, before a tensor exists.
+            # What cannot fit is reported while the recipe is read, before a tensor exists.
             if shape.vocab_size is None:
                 yield Problem("", "needs a vocab_size in the model: a number, or `tokenizer`")
 

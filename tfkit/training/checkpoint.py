@@ -131,7 +131,7 @@ class Checkpoints:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._clean()
-            if final.exists():  # resumed here and not gone on: only what is said about it can differ
+            if final.exists():  # resumed here and not gone on: only its description can differ
                 checksums.write_json(final / STATE, {**_state(final), "progress": progress.model_dump()})
                 return final
             beside.mkdir()

@@ -30,7 +30,7 @@ class NotFinite(TfkitError):
 
 
 class Trainer:
-    """Trains `task.model` within a run's folder. `beside` is said after each validation loss (a baseline)."""
+    """Trains `task.model` within a run's folder. `beside` is printed after each validation loss (a baseline)."""
 
     def __init__(self, task: Task, folder: RunFolder, reporter: Reporter, beside: str = "") -> None:
         self.task, self.folder, self.reporter, self.beside = task, folder, reporter, beside

@@ -32,7 +32,7 @@ class _Handler(logging.Handler):
 
 
 class Reporter:
-    """Prints (when `visible`) and logs; what is said before `open` is logged as soon as there is a file.
+    """Prints (when `visible`) and logs; what is printed before `open` is logged as soon as there is a file.
 
     Within its `with` block it takes what tfkit logs, too.
     """

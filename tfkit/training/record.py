@@ -1,4 +1,4 @@
-"""What of a run's folder is on record in its SHA256SUMS, and what is said and done about a file that has changed."""
+"""What of a run's folder is on record in its SHA256SUMS, and what becomes of a file that has changed."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class _Parser:
         return Repeated(part, least, most)
 
     def times(self) -> tuple[int, int | None] | None:
-        """How often, where that is said here."""
+        """How often, where a repetition is written here."""
         for sign, times in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self.takes(sign):
                 return times

@@ -66,7 +66,7 @@ def _decoded(tokenizer: Tokenizer, special: Collection[int], bytes_too: bool) ->
     alone = dict(zip(known, decode([[id_] for id_ in known]), strict=True))
     anchor = next((id_ for id_, text in alone.items() if text[-1:].isalnum() and text.isascii()), None)
     if anchor is None:
-        raise UsageError("no token of this tokenizer writes a letter, so that nothing can be said about its texts")
+        raise UsageError("no token of this tokenizer writes a letter, so nothing can be told about its texts")
     after = decode([[anchor, id_] for id_ in known])
     first, inner = ([b""] * tokenizer.vocab_size for _ in range(2))
     for id_, text in zip(known, after, strict=True):

@@ -111,7 +111,7 @@ def _kept(run: Run) -> Path:
 
 
 def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> dict[str, Any]:
-    """What the classes are called: as the files said that were imported, else as the run does."""
+    """What the classes are called: as in the files that were imported, else as in the run."""
     before = read_optional(kept / CONFIG)
     if before.get("architectures") == [theirs.head_class]:
         return {key: before[key] for key in LABELS if key in before}

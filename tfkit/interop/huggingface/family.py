@@ -51,7 +51,7 @@ class Family(Component):
 
     @classmethod
     def recipe(cls, config: Mapping[str, Any]) -> Tree:
-        """The `model:` that a config describes; raises DataError for what cannot be said here."""
+        """The `model:` that a config describes; raises DataError for what no recipe can express."""
         for key in cls.derived:
             look(config, key)  # so that it is not told as one that nobody knows
         for row in cls.fixed:

@@ -85,7 +85,7 @@ class Source:
             raise DataError(f"{self.folder / CONFIG}: {what}{hint}") from error
 
     def _reads_without(self, key: str) -> bool:
-        """Whether no value would be stumbled over if `key` were not said, or were missed."""
+        """Whether every value would still be right if `key` were left out, or were missed."""
         config = _without(self.config, key.split("."))
         try:
             self.family.recipe(config)

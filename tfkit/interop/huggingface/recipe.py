@@ -19,7 +19,7 @@ from tfkit.recipe.text.options import marks, types_in
 Tree = dict[str, Any]
 MISSING = object()
 ORDER = ["type", *STACK, *(key for key in MODEL if key != "type")]
-# said even where a default says the same: what names a part, and the sizes
+# written even where it equals the default: what names a part, and the sizes
 KEPT = (
     "type", "d_model", "num_layers", "vocab_size", "tied", "residual", "norm", "embedding", "position", "attention",
     "feedforward", "activation", "init",

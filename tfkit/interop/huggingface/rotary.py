@@ -133,7 +133,7 @@ def first(*values: Any) -> Any:
 
 
 def needed(said: Mapping[str, Any], key: str) -> Any:
-    """A number that a scaling cannot do without; raises DataError where it is not said."""
+    """A number that a scaling cannot do without; raises DataError where it is missing."""
     if said.get(key) is None:
         raise DataError(f"config.json: the scaling of the rotary positions says no {key}")
     return said[key]

@@ -20,7 +20,7 @@ from tfkit.recipe.views.resolved import model_values
 
 # what changes no output of a trained model, so that a config that cannot say it is right all the same
 TRAINING_ONLY = ("init", "special_ids", "balance_loss", "z_loss", "selection_rate")
-LENGTH = 2048  # what is said where positions bound no length, since their files have to say one
+LENGTH = 2048  # written where positions bound no length, since their files need one
 # of several families that say the same, those that most programs know
 FIRST = ("llama", "gpt2", "bert", "roberta", "t5", "bart", "mistral", "qwen2", "qwen3", "mixtral", "gpt_neox")
 

@@ -164,7 +164,7 @@ def _is_float32(model: nn.Module) -> bool:
 
 
 def _call(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor], str, list[str]]:
-    """The arguments of a call that both understand, what they are in words, and what is to be said of them."""
+    """The arguments of a call that both understand, what they are in words, and a remark about them."""
     blueprint = run.blueprint
     notes: list[str] = []
     paired = blueprint.encoder is not None and blueprint.decoder is not None
@@ -189,7 +189,7 @@ def _call(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor], 
 
 
 def _needed(blueprint: Blueprint, count: int, length: int) -> tuple[dict[str, Tensor], list[str]]:
-    """What masks ask of every call of `count` rows, and how it is said."""
+    """What masks ask of every call of `count` rows, and its description."""
     needs = {name for plan in blueprint.stacks() for name in plan.needs}
     call: dict[str, Tensor] = {}
     notes = []

@@ -1,4 +1,4 @@
-"""Which keys of a config.json a family asked for, so that it can be said which say nothing here."""
+"""Which keys of a config.json a family asked for, so that the others can be reported."""
 
 from __future__ import annotations
 

@@ -104,11 +104,11 @@ class HeadResolver:
             self.faults.add(node, f"one table cannot have {option} {both}")
 
     def _vocab_size(self, plan: StackPlan) -> tuple[int | None, Place]:
-        """The vocabulary of a stack's token table, and where it is said."""
+        """The vocabulary of a stack's token table, and where it is set."""
         return plan.vocab_size, self.stacks[plan.side].get("vocab_size", self.model).place
 
     def _width(self, plan: StackPlan) -> tuple[int | None, Place]:
-        """The width of a stack's token table, and where it is said."""
+        """The width of a stack's token table, and where it is set."""
         keys = self.stacks[plan.side]
         width: int = plan.embedding.table_width(plan.shape())  # type: ignore[union-attr]
         own = given(mapping(keys.get("embedding")), "d_embedding")

@@ -66,7 +66,7 @@ class LayerResolver:
         return without_cross_attention(node, self.stack.alone, self.faults)
 
     def check_texts(self) -> bool:
-        """Report what cannot stand in `layer` or a kind; false where nothing can be said of the layers after that."""
+        """Report what cannot stand in `layer` or a kind; false where the layers cannot be read after that."""
         if len(self.kinds) > MAX_KINDS:
             node = self.stack.keys["layers"]
             self.faults.add(node, f"names {len(self.kinds):,} kinds; at most {MAX_KINDS:,} can be told apart")

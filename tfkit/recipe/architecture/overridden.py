@@ -20,7 +20,7 @@ from tfkit.recipe.text.values import items, mapping, plain
 
 
 class _Forms(Faults):
-    """Faults of values; what is missing beside them the stacks may have said."""
+    """Faults of values; the stacks may have reported already what is missing."""
 
     def _invalid_one(self, details: list[tuple[Node, Mapping[str, Any]]]) -> None:
         node, first = details[0]

@@ -50,7 +50,7 @@ class Sizes:
         return plain(key.kind, self.keys.get(key.name), self.faults)
 
     def vocabulary(self, vocabulary: Vocabulary) -> int | None:
-        """The number of tokens; where it has a fault, one that fits everything, so that nothing more is said of it."""
+        """The number of tokens; where it has a fault, one that fits everything, so that it causes no second fault."""
         node = given(self.keys, "vocab_size")
         if node is None:
             return None

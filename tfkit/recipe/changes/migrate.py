@@ -138,7 +138,7 @@ def _positions(value: Any, path: str) -> Any:
 
 
 def _untied(value: Any, path: str, two_stacks: bool, found: list[bool]) -> Any:
-    """`value` without `embedding.tied`; what it said is added to `found`."""
+    """`value` without `embedding.tied`; what it set is added to `found`."""
     if not isinstance(value, dict):
         return value
     result = {}

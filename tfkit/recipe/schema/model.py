@@ -49,7 +49,7 @@ class ModelSchema:
         self.paired = sorted(name for name, found in sides.items() if len(found) == 2)
 
     def whole(self) -> Schema:
-        """A model that is all said here; where a side says parts too, what stands in `model` need not be complete."""
+        """A model all of whose keys stand here; where a side names parts, `model` need not be complete."""
         says_parts = [
             {"properties": {side: {"anyOf": [{"required": [key]} for key in OF_PARTS]}}, "required": [side]}
             for side in SIDES
@@ -111,7 +111,7 @@ class ModelSchema:
 
 
 def _of_model(*names: str) -> Schema:
-    """Whether a model is of one of these types, which may be said with options."""
+    """Whether a model is of one of these types, which may be written with options."""
     with_options = {"type": "object", **of_type(*names)}
     return {"properties": {"type": {"anyOf": [{"enum": list(names)}, with_options]}}, "required": ["type"]}
 

@@ -128,7 +128,7 @@ def described(text: str, schema: Schema) -> Schema:
 
 
 def closed(properties: Schema, required: Iterable[str] = (), **more: Any) -> Schema:
-    """A mapping with no keys but these; what is missing is said once no word in it is wrong."""
+    """A mapping with no keys but these; what is missing is reported once no word in it is wrong."""
     schema = {"type": "object", "properties": properties, "additionalProperties": False, **more}
     return schema | needing(list(required), properties)
 

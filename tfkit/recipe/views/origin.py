@@ -86,7 +86,7 @@ class Origin:
     sentence: str = ""
     kind: str = ""  # the kind of the pattern that says it
     source: str = ""  # the other key that the value follows from
-    inherited: bool = False  # said in `model`, for both of its stacks
+    inherited: bool = False  # written in `model`, for both of its stacks
     written: str = ""  # what stands there, where that is not the value itself
     noted: str = ""  # what a run's resolved.yaml notes there, in the words of `short`
 

@@ -20,7 +20,7 @@ def numbers(texts: Sequence[str], metric: str) -> Floats:
 
 
 def correlation(one: Floats, other: Floats) -> float:
-    """Pearson's r in percent; 0 where one side does not vary, so that nothing can be said."""
+    """Pearson's r in percent; 0 where one side does not vary, so that it is undefined."""
     one, other = one - one.mean(), other - other.mean()
     size = float(np.sqrt((one**2).sum() * (other**2).sum()))
     return 100.0 * float(np.clip((one * other).sum() / size, -1, 1)) if size else 0.0

@@ -31,5 +31,5 @@ class AdamW(Optimizer):
         self.decay_all = config.decay_norms_and_biases
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """AdamW; norms and biases in a group without decay unless said."""
+        """AdamW; norms and biases in a group without decay, unless decay_norms_and_biases is set."""
         return made(torch.optim.AdamW, model, lr, self.options, self.decay_all)

@@ -64,7 +64,7 @@ class Torch(Optimizer):
         self.decay_all = config.decay_norms_and_biases
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """An optimizer of that class; norms and biases in a group without decay unless said."""
+        """An optimizer of that class; norms and biases do not decay, unless decay_norms_and_biases is set."""
         return made(self.kind, model, lr, self.options, self.decay_all)
 
 

@@ -116,7 +116,7 @@ class Bart(Family):
         ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
     )
     ignored: ClassVar[tuple[str, ...]] = ("{side}.version",)
-    ties: ClassVar[bool] = True  # tie_word_embeddings, where it is not said
+    ties: ClassVar[bool] = True  # tie_word_embeddings, where the config does not give it
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:

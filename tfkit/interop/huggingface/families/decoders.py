@@ -52,7 +52,7 @@ class ClassicDecoder(Family):
         },
         "init": {"type": "normal"},
     }
-    ties: ClassVar[bool] = True  # tie_word_embeddings, where it is not said
+    ties: ClassVar[bool] = True  # tie_word_embeddings, where the config does not give it
     score: ClassVar[str] = "score.weight"  # their name of the output of a classifier, never with a prefix
 
     @classmethod

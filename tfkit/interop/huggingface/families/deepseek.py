@@ -77,7 +77,7 @@ class LatentShell(Llama):
         attention = model["layer"]["attention"]
         attention["bias"], width = latent_bias(config), attention["head_dim"]
         super().to_recipe(model, config)
-        attention["head_dim"] = width  # it must be said, though it were d_model / num_heads
+        attention["head_dim"] = width  # it must be written, even if it were d_model / num_heads
         if attention.get("value_head_dim") == width:
             del attention["value_head_dim"]
 

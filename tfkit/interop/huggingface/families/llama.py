@@ -105,12 +105,12 @@ class Llama(Family):
 
     head_settings: ClassVar[tuple[Setting, ...]] = ()  # those below `head`, which a model without one leaves out
     rope: ClassVar[Rope] = Rope()
-    stretched: ClassVar[Mapping[str, Any]] = {}  # rope_parameters, where they are not said
-    ties: ClassVar[bool] = False  # tie_word_embeddings, where it is not said
+    stretched: ClassVar[Mapping[str, Any]] = {}  # rope_parameters, where the config does not give them
+    ties: ClassVar[bool] = False  # tie_word_embeddings, where the config does not give it
     period: ClassVar[tuple[str, ...]] = (FULL,)  # types of the layers, repeated, where they are not listed
     once: ClassVar[int] = 0  # layers before those that repeat
     listed: ClassVar[bool] = False  # whether config.json may list the type of each layer
-    window: ClassVar[int | None] = None  # sliding_window, where it is not said
+    window: ClassVar[int | None] = None  # sliding_window, where the config does not give it
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:

@@ -132,7 +132,7 @@ class Sparse(Llama):
 class FirstDense(Sparse):
     """The first layers have a plain feed-forward, `first_k_dense_replace` of them, or those that a list names."""
 
-    dense_layers: ClassVar[int] = 0  # first_k_dense_replace, where it is not said
+    dense_layers: ClassVar[int] = 0  # first_k_dense_replace, where the config does not give it
     listed_dense: ClassVar[bool] = False  # whether config.json may list which layers are dense
 
     @classmethod

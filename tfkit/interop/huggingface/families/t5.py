@@ -99,7 +99,7 @@ class T5(Family):
         ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
     )
     ignored = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)  # of old files; never read
-    projection: ClassVar[str] = "relu"  # feed_forward_proj, where it is not said
+    projection: ClassVar[str] = "relu"  # feed_forward_proj, where the config does not give it
 
     @classmethod
     def prefix_of(cls, name: str, blueprint: Blueprint) -> str:
