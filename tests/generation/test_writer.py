@@ -174,7 +174,7 @@ def test_the_pieces_of_a_stream_are_the_text(run: Run, options: dict[str, Any]) 
     ("prompt", "options", "message"),
     [
         ("a", {"strategy": "beam"}, "beam knows its text only at the end, so that it cannot be streamed"),
-        ("a", {"strategy": {"type": "sample", "n_best": 3}}, "a stream is one text, and n_best asks for 3"),
+        ("a", {"strategy": {"type": "sample", "n_best": 3}}, "a stream is one text, but n_best is 3"),
         (["a", "b"], {}, "a stream is of one prompt, got 2"),
         ([], {}, "a stream is of one prompt, got 0"),
         ("b" * 60, {}, "prompt 1 has 60 tokens"),

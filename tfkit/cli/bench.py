@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tfkit.cli.options import DEVICE, Whole
+from tfkit.cli.options import DEVICE, EXACT_JSON, Whole
 from tfkit.cli.terminal import echo_json
 
 LENGTHS = "512,1024,2048,4096,8192,16384"
@@ -49,7 +49,7 @@ def command() -> None:
 @click.option("--causal", is_flag=True, help="Measure causal layers.")
 @click.option("--backward", is_flag=True, help="Measure the backward pass too.")
 @DEVICE
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with exact figures.")
+@EXACT_JSON
 def attention(
     lengths: list[int],
     attentions: list[str] | None,
@@ -91,7 +91,7 @@ def attention(
     type=Several(click.STRING),
     help="Libraries to compare with: transformers, transformers-static, x-transformers, litgpt.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with exact figures.")
+@EXACT_JSON
 def decoding(
     models: list[str],
     batches: list[int],

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import ReadOptions, Whole, reads_recipe, vocabulary_note
-from tfkit.cli.show import DTYPES
+from tfkit.cli.options import BATCH, DTYPE, EXACT_JSON, ReadOptions, Whole, reads_recipe, vocabulary_note
 from tfkit.cli.terminal import echo_json
 
 if TYPE_CHECKING:
@@ -28,15 +27,9 @@ if TYPE_CHECKING:
     type=Whole(),
     help="Length of the sequence, in tokens.  [default: the shorter max_length, else 512]",
 )
-@click.option("--batch", type=Whole(), default=1, show_default=True, help="Sequences in a batch.")
-@click.option(
-    "--dtype",
-    type=click.Choice(DTYPES),
-    default=DTYPES[0],
-    show_default=True,
-    help="Type of weights and activations.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with exact figures.")
+@BATCH
+@DTYPE
+@EXACT_JSON
 @reads_recipe
 def command(
     a: str, b: str | None, length: int | None, batch: int, dtype: str, as_json: bool, reading: ReadOptions

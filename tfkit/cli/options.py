@@ -105,6 +105,15 @@ GENERATE_SETS = click.option(
     metavar="KEY=VALUE",
     help="Change a setting of generation, as in generate.stop=[end_token, {type: time, seconds: 5}]; repeatable.",
 )
+BATCH = click.option("--batch", type=Whole(), default=1, show_default=True, help="Sequences in a batch.")
+DTYPE = click.option(
+    "--dtype",
+    type=click.Choice(("float32", "bfloat16")),
+    default="float32",
+    show_default=True,
+    help="Type of weights and activations.",
+)
+EXACT_JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with exact figures.")
 ACCEPT = click.option(
     "--accept-changes", is_flag=True, help="Files of the run were replaced on purpose: record their new hashes."
 )

@@ -7,24 +7,16 @@ from pathlib import Path
 
 import click
 
-from tfkit.cli.options import ReadOptions, Whole, reads_recipe, vocabulary_note
+from tfkit.cli.options import BATCH, DTYPE, EXACT_JSON, ReadOptions, Whole, reads_recipe, vocabulary_note
 from tfkit.cli.terminal import echo_json
-
-DTYPES = ("float32", "bfloat16")
 
 
 @click.command("show")
 @click.argument("recipe", metavar="RECIPE_OR_RUN")
 @click.option("--length", type=Whole(), help="Length of the sequence, in tokens.  [default: max_length, else 512]")
-@click.option("--batch", type=Whole(), default=1, show_default=True, help="Sequences in a batch.")
-@click.option(
-    "--dtype",
-    type=click.Choice(DTYPES),
-    default=DTYPES[0],
-    show_default=True,
-    help="Type of weights and activations.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with exact figures.")
+@BATCH
+@DTYPE
+@EXACT_JSON
 @reads_recipe
 def command(recipe: str, length: int | None, batch: int, dtype: str, as_json: bool, reading: ReadOptions) -> None:
     """Show the architecture of a recipe (a shipped name or a path) or of a run's folder.

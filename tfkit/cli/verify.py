@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import ReadOptions, reads_run
+from tfkit.cli.options import EXACT_JSON, ReadOptions, reads_run
 from tfkit.cli.terminal import echo, echo_json
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ WRONG = 2
 @click.option(
     "--tolerance", type=click.FloatRange(min=0), default=1e-4, show_default=True, help="Largest relative difference."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with exact figures.")
+@EXACT_JSON
 @click.pass_context
 @reads_run
 def command(

@@ -50,7 +50,7 @@ class Outcome:
         return self.status in ("ok", "excepted")
 
     def lines(self) -> Iterator[str]:
-        """What is said of it, one line each."""
+        """The lines of the report about this check."""
         if self.because:
             yield f"because '{self.because}' failed"
             return

@@ -146,7 +146,7 @@ class PositionFacts(Component):
 
     @classmethod
     def asks(cls, config: component.Config) -> frozenset[str]:
-        """The hooks that do something with these options; all that the part overrides, unless it knows better."""
+        """The hooks that do something with these options; by default all that the part overrides."""
         return cls.hooks()
 
     @classmethod
@@ -156,7 +156,7 @@ class PositionFacts(Component):
 
     @property
     def moves(self) -> bool:
-        """Whether what is said of a position changes as the text grows, so that a past cannot keep it."""
+        """Whether the encoding of a position changes as the text grows, so that cached keys become stale."""
         return False
 
     def regime(self, length: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ class ResidualFacts(Component):
 
     @classmethod
     def init_gain(cls, config: component.Config, shape: Shape) -> float:
-        """A factor on the initial weights of values, outputs and feed-forward, where a paper asks for one."""
+        """A factor on the initial weights of values, outputs and feed-forward, as the paper prescribes; 1 for none."""
         return 1.0
 
 
@@ -201,7 +201,7 @@ class EmbeddingFacts(Component):
             return self.width(shape)
 
         def reads(self, shape: Shape) -> int | None:
-            """The width of the vectors that are read in the place of ids; None = ids, and there is a token table."""
+            """The width of the input vectors; None if the input is ids, which a token table embeds."""
             return None
 
         def num_segments(self) -> int:

@@ -26,7 +26,7 @@ def check_stream(strategy: Strategy, search: Search) -> None:
             "leave the stream out, or say greedy or sample"
         )
     if strategy.texts_returned != 1:
-        raise UsageError(f"generate.strategy: a stream is one text, and n_best asks for {strategy.texts_returned}")
+        raise UsageError(f"generate.strategy: a stream is one text, but n_best is {strategy.texts_returned}")
 
 
 def told(strategy: Strategy, search: Search) -> Generator[int | Candidate, None, None]:

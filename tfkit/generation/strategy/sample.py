@@ -21,8 +21,8 @@ from tfkit.generation.strategy.rows import write_rows
 class Sample(Strategy):
     """next ~ p(token | prompt, what was written), as the logits rules leave it.
 
-    Each text draws from a random stream of its own, one number per token: what is drawn depends on the seed and the
-    prompt, and on nothing that stands beside it.
+    Each text has its own random stream, one number per token: a draw depends on the seed and the prompt, not on the
+    other texts of the batch.
     """
 
     draws = True

@@ -21,7 +21,7 @@ SLOTS = {slot: module for slot, module in CATALOGUES.items() if module.startswit
 
 
 def write_sources(run: Run, folder: Path) -> None:
-    """Write the code that loads `run` where no tfkit is: what transformers asks for, and the sources that it needs."""
+    """Write the code that loads `run` without tfkit installed: the classes for transformers, and their sources."""
     parts = [
         part for part in parts_in(run.recipe, run.blueprint.last.vocab_size) if part.part_slot in (*SLOTS, "model")
     ]
