@@ -77,3 +77,21 @@ def test_no_denied_word_is_in_a_document(document: Path) -> None:
 def test_a_denied_word_is_found() -> None:
     assert re.search(r"\b(behind)\b", USUAL.sub("", "one token behind the other"))
     assert not re.search(r"\b(behind)\b", USUAL.sub("", "looks ahead or behind"))
+
+
+def identifiers(file: Path) -> Iterator[tuple[int, str]]:
+    """The names of a source file, with their lines."""
+    for token in tokenize.generate_tokens(io.StringIO(file.read_text("utf-8")).readline):
+        if token.type == tokenize.NAME:
+            yield token.start[0], token.string
+
+
+def test_no_name_is_a_verb_of_speech() -> None:
+    """A variable says what it holds (`parameters`, `message`), not that somebody wrote it."""
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {name}"
+        for file in SOURCES
+        for line, name in identifiers(file)
+        if name in ("said", "_said")
+    ]
+    assert not found

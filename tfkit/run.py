@@ -280,8 +280,8 @@ class Run:
     @property
     def _start(self) -> int:
         """The id of the first token of the decoder, in an encoder-decoder."""
-        said = dict(self.blueprint.special_ids) if self.recipe.objective is None else {}
-        found = said.get("start", self.tokenizer.special_ids.get("start"))
+        special_ids = dict(self.blueprint.special_ids) if self.recipe.objective is None else {}
+        found = special_ids.get("start", self.tokenizer.special_ids.get("start"))
         if found is None:
             raise RunError(f"{self.folder / RESOLVED}: says no model.special_ids.start, which the decoder begins with")
         return found

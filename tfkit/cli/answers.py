@@ -34,7 +34,7 @@ class AnswerPrinter:
     asked: dict[str, Any]
     form: Form
     lines: bool = False
-    noted: set[str] = field(default_factory=set)  # what was said to be unknown
+    noted: set[str] = field(default_factory=set)  # unknown words that the user was told about
     cut: list[int] = field(default_factory=list)  # the numbers of prompts whose texts are cut
 
     def give(self, prompts: Sequence[str], before: int = 0) -> None:
@@ -145,7 +145,7 @@ class AnswerPrinter:
 
     @contextlib.contextmanager
     def _counted(self, before: int) -> Iterator[None]:
-        """What is wrong with a prompt said with the number that it has for the user."""
+        """An error about a prompt, with the number that the prompt has for the user."""
         from tfkit.generation.prompts import PromptError
 
         try:

@@ -13,7 +13,7 @@ SIGN = "> "
 def converse(answer: Callable[[str], None]) -> None:
     """Ask for a text and answer it, until Ctrl-D or Ctrl-C; Ctrl-C in an answer ends that answer.
 
-    What cannot be answered is said, and the next text asked for. Lines typed before come back with the arrow keys,
+    A text without an answer is reported, and the next one is read. Lines typed before come back with the arrow keys,
     where Python has readline.
     """
     from tfkit.cli.main import complain

@@ -50,7 +50,7 @@ def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
         beside.write_text(text, encoding="utf-8", newline="")
         alone = ReadOptions(imports=reading.imports, trust=reading.trust)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TfkitWarning)  # the original has said it
+            warnings.simplefilter("ignore", TfkitWarning)  # the original has warned already
             derived.check(alone.recipe(str(beside)), original)
     echo(f"{file}: made from {source}")
     echo(f"Type: tfkit {'show' if original.objective is None else 'train'} {file}")

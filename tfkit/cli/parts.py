@@ -75,7 +75,7 @@ def _refuse_together(slot: str | None, as_json: bool, asked: dict[str, bool]) ->
 
 
 def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
-    """What could be imported, and whether that is all; what could not is said on standard error."""
+    """What could be imported, and whether that is all; failures are printed on standard error."""
     from tfkit.cli.main import complain
     from tfkit.recipe.imports import import_parts
 

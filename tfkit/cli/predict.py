@@ -55,8 +55,8 @@ def shown(prediction: Mapping[str, Any]) -> str:
             ", ".join(f"{one['token']} {one['probability']:.3f}" for one in fill) for fill in prediction["fills"]
         )
         return " ".join([*prediction["filled"].split(), *(f"[{choice}]" for choice in choices)])
-    said = next((prediction[key] for key in ("label", "answer", "value") if key in prediction), None)
-    if said is None:
+    answer = next((prediction[key] for key in ("label", "answer", "value") if key in prediction), None)
+    if answer is None:
         return json.dumps(prediction, ensure_ascii=False)
-    words = f"{said:.6g}" if isinstance(said, float) else " ".join(str(said).split())
+    words = f"{answer:.6g}" if isinstance(answer, float) else " ".join(str(answer).split())
     return f"{words}\t{prediction['probability']:.4f}" if "probability" in prediction else words

@@ -24,7 +24,7 @@ OF_STRATEGIES = ("num_beams", "n_best")  # options of the command line that some
 
 @dataclass(frozen=True)
 class Shorthands:
-    """What the short options said; None where one was not given. `sets` are the values of --set beside them."""
+    """The values of the short options; None for one that was not given. `sets` are the values of --set beside them."""
 
     strategy: str | None = None
     temperature: float | None = None
@@ -45,7 +45,7 @@ class Shorthands:
 
     def options(self, settings: Generate, sets: Sequence[str] = ()) -> GenerateOptions:
         """The same for a run whose recipe says `settings`; raises UsageError, RecipeError for what does not fit."""
-        strategy = self._strategy(settings.strategy, _said(sets))
+        strategy = self._strategy(settings.strategy, _strategy_set(sets))
         if self.seed is not None and not strategy.build().draws:
             raise UsageError(
                 f"--seed {self.seed}: strategy '{strategy.part.part_name}' draws nothing; say --strategy sample"
@@ -55,13 +55,13 @@ class Shorthands:
             options["quantize"] = self.quantize
         return options if self.batch_size is None else {**options, "batch_size": self.batch_size}
 
-    def _strategy(self, settled: Config, said: str | None) -> Config:
+    def _strategy(self, settled: Config, given: str | None) -> Config:
         """The strategy of the recipe, unless the options name another, or are those of another."""
         from tfkit.recipe.parts import part_at
 
-        if self.strategy is not None and said is not None:
-            raise UsageError(f"--strategy {self.strategy} and --set {said} both say the strategy; give one of them")
-        name = self.strategy or (None if said else self._implied(settled)) or settled.part.part_name
+        if self.strategy is not None and given is not None:
+            raise UsageError(f"--strategy {self.strategy} and --set {given} both say the strategy; give one of them")
+        name = self.strategy or (None if given else self._implied(settled)) or settled.part.part_name
         asked = {option: getattr(self, option) for option in OF_STRATEGIES if getattr(self, option) is not None}
         if name == settled.part.part_name and not asked:
             return settled
@@ -108,7 +108,7 @@ def _check_options(strategy: str, asked: Mapping[str, Any]) -> None:
             )
 
 
-def _said(sets: Sequence[str]) -> str | None:
+def _strategy_set(sets: Sequence[str]) -> str | None:
     """What --set says of the strategy; None where it says nothing."""
     for text in sets:
         key, _, value = (part.strip() for part in text.partition("="))
@@ -146,8 +146,8 @@ def takes_generation_options(function: Function) -> Function:
 
     @functools.wraps(function)
     def with_shorthands(*args: Any, **kwargs: Any) -> Any:
-        said = {field.name: kwargs.pop(field.name) for field in fields(Shorthands)}
-        return function(*args, shorthands=Shorthands(**said), **kwargs)
+        given = {field.name: kwargs.pop(field.name) for field in fields(Shorthands)}
+        return function(*args, shorthands=Shorthands(**given), **kwargs)
 
     decorated: Any = with_shorthands
     for option in reversed(OPTIONS):

@@ -149,10 +149,10 @@ class Skeleton:
     def commands(self, file: Path, test: Path) -> list[str]:
         """What to type next."""
         use = USES[self.slot]
-        said = shlex.quote(f"{use.key}={inline(use.value(self.name, shipped=True))}")
+        setting = shlex.quote(f"{use.key}={inline(use.value(self.name, shipped=True))}")
         return [
             f"tfkit parts --verify {shlex.quote(str(file))}",
-            f"tfkit check {use.shipped} --import {shlex.quote(str(file))} --set {said}",
+            f"tfkit check {use.shipped} --import {shlex.quote(str(file))} --set {setting}",
             f"pytest {shlex.quote(str(test))}",
         ]
 

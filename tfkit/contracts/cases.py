@@ -40,7 +40,7 @@ IN_WORDS = {"decoder": "in a decoder", "encoder": "in an encoder", "encoder_deco
 
 @dataclass(frozen=True)
 class Case:
-    """One part with its options, in one topology; `place` is "layer" for a position said in the layers.
+    """One part with its options, in one topology; `place` is "layer" for a position that the layers have.
 
     `beside` are keys of the layer that stand beside the part. Parts outside the model have no topology.
     """

@@ -140,8 +140,8 @@ def told(error: BaseException, part: type[Component]) -> str:
     """What went wrong; of an error that the part raised, also where in its own file."""
     if isinstance(error, (Broken, TfkitError)):
         return str(error)
-    said = shortened(error)
-    return f"it raises {type(error).__name__}{f': {said}' * bool(said)}{where(error, part)}"
+    message = shortened(error)
+    return f"it raises {type(error).__name__}{f': {message}' * bool(message)}{where(error, part)}"
 
 
 def source_of(part: type[Component]) -> Path | None:

@@ -31,5 +31,5 @@ def _asking(case: Case) -> Iterator[tuple[Case, str, str]]:
             yield other, " and ".join(lacking), f"that has it {IN_WORDS[topology]}"
     for capability, (keys, slots) in ASKING.items():
         if case.slot in slots and not case.declares(capability):
-            said = " and ".join(f"{name}: {value}" for name, value in keys.items())
-            yield case.with_layer(**keys), capability, f"that says {said}"
+            text = " and ".join(f"{name}: {value}" for name, value in keys.items())
+            yield case.with_layer(**keys), capability, f"that says {text}"

@@ -116,8 +116,8 @@ def check_ruled(case: Case) -> None:
 
 
 def _rules(logits: list[dict[str, Any]], stop: list[dict[str, Any]]) -> Rules:
-    said = [Slot("logits").validate(part) for part in logits]
-    return bound_rules(said, [Slot("stop").validate(part) for part in stop], letters())
+    rules = [Slot("logits").validate(part) for part in logits]
+    return bound_rules(rules, [Slot("stop").validate(part) for part in stop], letters())
 
 
 def _searched(case: Case, reads: str, rows: Sequence[int] = range(len(TEXTS)), **how: Any) -> Found:

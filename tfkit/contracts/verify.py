@@ -139,7 +139,7 @@ class _Trial:
                 applying = [case for case in group if check.applies(case)]
                 asked += len(applying)
                 failures = tuple(failure for case in applying if (failure := _failure(check, case)))
-                if failures:  # with another option it would only be said again
+                if failures:  # with another option it would only be reported again
                     return Outcome(check, failures)
         except (Exception, SystemExit) as error:  # the part's own, while it was asked what it can do
             return Outcome(check, (Failure("", told(error, self.part)),))

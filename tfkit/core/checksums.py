@@ -73,7 +73,7 @@ def believed(folder: Path) -> Sums:
 def check(folder: Path, name: str, remedy: str = "") -> None:
     """Raise RunError for a file that is not as its folder's record says; a folder without a record is believed.
 
-    `remedy` is said after what is wrong.
+    `remedy` follows the fault in the message.
     """
     path, known = folder / name, None
     while (sums := read_sums(folder)) is not None:
@@ -111,7 +111,7 @@ def begin(folder: Path, names: Iterable[str]) -> None:
 
 
 def renew(folder: Path, names: Iterable[str]) -> list[str]:
-    """Record these files as they are, and no others; returns the names that the record said otherwise."""
+    """Record these files as they are, and no others; returns the names whose record was different."""
     began = believed(folder)
     found = {name: (sha256_of(folder / name),) for name in names}
     with _alone(folder):

@@ -64,10 +64,10 @@ def _without_reason(exceptions: Any) -> Iterator[str]:
 def _misspelt_names(part: type[Component]) -> Iterator[str]:
     """Attributes of the user's own classes that are called almost as a fact of their base, which they do not set."""
     own = [kind for kind in part.__mro__ if issubclass(kind, Component) and not is_shipped(kind)]
-    said = {name for kind in own for name in _facts(kind)}
+    declared = {name for kind in own for name in _facts(kind)}
     facts = {name for kind in part.__mro__ if is_shipped(kind) for name in _facts(kind)}
-    for name in sorted(said - facts):
-        close = difflib.get_close_matches(name, sorted(facts - said), n=1, cutoff=ALIKE)
+    for name in sorted(declared - facts):
+        close = difflib.get_close_matches(name, sorted(facts - declared), n=1, cutoff=ALIKE)
         if close:
             yield (
                 f"'{name}' is nothing that a part declares; did you mean '{close[0]}'? "

@@ -119,8 +119,8 @@ class Fault:
         head = f"{self.place}: {level}"
         head += f"{on_one_line(self.path, 200)}: " if self.path else ""
         tail = f" Did you mean '{self.suggestion}'?" if self.suggestion else ""
-        said = " ".join(self.message.splitlines())
-        message = said if not tail or said.endswith((".", "?", "!")) else f"{said}."
+        text = " ".join(self.message.splitlines())
+        message = text if not tail or text.endswith((".", "?", "!")) else f"{text}."
         return printable(head + message + tail).replace("\n", "\\n")  # a file's name may hold a line feed
 
 

@@ -131,19 +131,19 @@ def recover(target: Path, ours: Finder) -> list[str]:
     told: list[str] = []
     for path in _leftovers(target):
         is_gone = not os.path.lexists(target)
-        said = lock_says(path)
+        content = lock_says(path)
         try:
             lock = FolderLock.take(path, None)
         except FolderBusy:
-            if said != NEW and is_gone:
+            if content != NEW and is_gone:
                 raise  # it was moved aside, and what takes its place comes just now
             continue
         except (RunError, OSError):
             continue  # another one cleans up, or it cannot be written
         try:
-            if said == NEW or not _entries(path):
+            if content == NEW or not _entries(path):
                 _remove_new(path)
-            elif said == OLD or lock_says(target) == NEW:
+            elif content == OLD or lock_says(target) == NEW:
                 told += retire(path, target, ours)
             elif is_gone:
                 os.rename(path, target)

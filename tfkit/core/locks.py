@@ -36,11 +36,11 @@ class FolderLock:
 
     def __init__(self, folder: int, file: int) -> None:
         self._folder, self._file = folder, file
-        self._said: str | None = None
+        self._content: str | None = None
 
     @classmethod
     def take(cls, folder: Path, doing: str | None) -> FolderLock:
-        """Lock an existing folder; `doing` says what for ("trained"), None leaves what is said there.
+        """Lock an existing folder; `doing` is what for ("trained"), None leaves its content as it is.
 
         The lock of a dead process is taken over. Raises FolderBusy where somebody holds it, RunError where the folder
         cannot be locked, FileNotFoundError where there is none.
@@ -56,7 +56,7 @@ class FolderLock:
                     if doing is not None:
                         lock.say(doing)
                     else:
-                        lock._said = lock_says(folder)
+                        lock._content = lock_says(folder)
                     _held.add(lock)
                     return lock
             except FileNotFoundError:
@@ -100,7 +100,7 @@ class FolderLock:
         """Write down who holds the lock, and what for."""
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, _line(doing), 0)
-        self._said = doing
+        self._content = doing
 
     def moved(self, folder: Path) -> None:
         """Hear that the folder has another name now."""
@@ -110,7 +110,7 @@ class FolderLock:
         if self in _held:
             with contextlib.suppress(OSError):
                 holder = self._holder()
-                if self._is_there() and (holder is None or holder[3] == self._said):
+                if self._is_there() and (holder is None or holder[3] == self._content):
                     os.unlink(NAME, dir_fd=self._folder)
             _held.remove(self)
             self._close()
@@ -139,14 +139,14 @@ class _NoLock(FolderLock):
         if not folder.is_dir():
             raise FileNotFoundError(folder)
         _warn(folder, "this system has no such locks")
-        self._said = lock_says(folder)
+        self._content = lock_says(folder)
         if doing is not None:
             self.say(doing)
 
     def say(self, doing: str) -> None:
         try:
             self._path.write_bytes(_line(doing))
-            self._said = doing
+            self._content = doing
         except OSError as error:
             raise RunError(f"{self._path}: cannot be written: {error.strerror or error}") from None
 
@@ -155,7 +155,7 @@ class _NoLock(FolderLock):
 
     def release(self) -> None:
         with contextlib.suppress(OSError):
-            if lock_says(self._path.parent) in (self._said, None):
+            if lock_says(self._path.parent) in (self._content, None):
                 self._path.unlink(missing_ok=True)
 
 

@@ -129,13 +129,13 @@ def _with_bases(written: _Written, shipped: Mapping[str, Path], faults: list[Fau
     """The recipe and all it extends, the lowest base first; raises RecipeError when a base cannot be read."""
     layers = [written.root]
     trail = [written.file] if written.file else []
-    while (said := layers[-1].get("extends")) is not None and said.value is not None:
-        path = _base_path(said, shipped, faults)
-        _refuse_circle(path, trail, said, faults)
+    while (base := layers[-1].get("extends")) is not None and base.value is not None:
+        path = _base_path(base, shipped, faults)
+        _refuse_circle(path, trail, base, faults)
         try:
             root, found = parse_current(read_bytes(path), str(path), via=f"base {path.stem}")
         except RecipeError as error:
-            raise RecipeError([*faults, *(_at_extends(fault, said) for fault in error.faults)]) from None
+            raise RecipeError([*faults, *(_at_extends(fault, base) for fault in error.faults)]) from None
         faults += found + newer_faults(root)
         if root.value is None:
             raise RecipeError(faults)
@@ -144,43 +144,43 @@ def _with_bases(written: _Written, shipped: Mapping[str, Path], faults: list[Fau
     return layers[::-1]
 
 
-def _at_extends(fault: Fault, said: Node) -> Fault:
-    return Fault(said.place, said.path, f"{fault.file}: {fault.message}", fault.suggestion)
+def _at_extends(fault: Fault, base: Node) -> Fault:
+    return Fault(base.place, base.path, f"{fault.file}: {fault.message}", fault.suggestion)
 
 
-def _base_path(said: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> Path:
+def _base_path(base: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> Path:
     """The file that `extends` names; raises RecipeError with all `faults` when it names none."""
-    word = said.value
+    word = base.value
     if not isinstance(word, str):
-        message = f"one shipped recipe or one path, not {kind(said)}; a base may extend another in its turn"
-        raise RecipeError([*faults, Fault(said.place, said.path, message)])
+        message = f"one shipped recipe or one path, not {kind(base)}; a base may extend another in its turn"
+        raise RecipeError([*faults, Fault(base.place, base.path, message)])
     if word in shipped:
         return _shown(shipped[word])
-    path = _shown((said.folder or Path()) / word)
+    path = _shown((base.folder or Path()) / word)
     if _is_path(word) and os.path.exists(path):
         return path
-    raise RecipeError([*faults, _unknown_base(word, said, path, shipped)])
+    raise RecipeError([*faults, _unknown_base(word, base, path, shipped)])
 
 
-def _unknown_base(word: str, said: Node, path: Path, shipped: Mapping[str, Path]) -> Fault:
+def _unknown_base(word: str, base: Node, path: Path, shipped: Mapping[str, Path]) -> Fault:
     """The fault of an `extends` that names nothing; what it suggests is relative to the file, as one would write it."""
-    fault = _unknown(word, said.place, path, shipped)
+    fault = _unknown(word, base.place, path, shipped)
     message = fault.message if _is_path(word) else f"'{shorten(word)}' is no shipped recipe; a path ends in .yaml"
     suggestion = fault.suggestion
     if suggestion is not None and suggestion not in shipped:
-        suggestion = os.path.relpath(suggestion, said.folder or Path())
-    return replace(fault, path=said.path, message=message, suggestion=suggestion)
+        suggestion = os.path.relpath(suggestion, base.folder or Path())
+    return replace(fault, path=base.path, message=message, suggestion=suggestion)
 
 
-def _refuse_circle(path: Path, trail: list[Path], said: Node, faults: list[Fault]) -> None:
+def _refuse_circle(path: Path, trail: list[Path], base: Node, faults: list[Fault]) -> None:
     resolved = [_resolved(earlier) for earlier in trail]
     if _resolved(path) in resolved:
         circle = [*trail[resolved.index(_resolved(path)) :], path]
         message = f"extends goes in a circle: {' -> '.join(map(str, circle))}"
-        raise RecipeError([*faults, Fault(said.place, said.path, message)])
+        raise RecipeError([*faults, Fault(base.place, base.path, message)])
     if len(trail) > MAX_BASES:
         message = f"more than {MAX_BASES} recipes extend each other"
-        raise RecipeError([*faults, Fault(said.place, said.path, message)])
+        raise RecipeError([*faults, Fault(base.place, base.path, message)])
 
 
 def _resolved(path: Path) -> Path:
@@ -205,13 +205,15 @@ def _variant_entries(layers: list[Node], faults: list[Fault]) -> Node | None:
     entries: dict[str, Node] = {}
     last: Node | None = None
     for layer in layers:
-        said = layer.get("variants")
-        if said is None or said.value is None:
+        variants = layer.get("variants")
+        if variants is None or variants.value is None:
             continue
-        if not isinstance(said.value, dict):
-            faults.append(Fault(said.place, said.path, f"variants is a mapping of names, this is {kind(said)}"))
+        if not isinstance(variants.value, dict):
+            faults.append(
+                Fault(variants.place, variants.path, f"variants is a mapping of names, this is {kind(variants)}")
+            )
             continue
-        entries |= said.value
-        last = said
+        entries |= variants.value
+        last = variants
     entries = {name: entry for name, entry in entries.items() if entry.value is not None}
     return replace(last, value=entries) if last else None

@@ -82,7 +82,7 @@ class Derived:
         typed = re.compile(rf"(tfkit \w+ )({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})(?![\w.-])")
         lines = [typed.sub(lambda match: match[1] + str(self.file), line) for line in lines]
         place = next((index for index, line in enumerate(lines) if line.startswith("# Type:")), len(lines))
-        lines.insert(place, f"# Made from {self._said()}.")
+        lines.insert(place, f"# Made from {self._command()}.")
         if changed:
             lines = [one for line in lines for one in self._qualified(line)]
         return newline.join(lines) + newline + body
@@ -93,7 +93,7 @@ class Derived:
             header = re.sub(rf"(?:[ \t]*\\\r?\n#)?[ \t]+--set {key}=\S+", "", header)
         return header
 
-    def _said(self) -> str:
+    def _command(self) -> str:
         given = [f"--variant {name}" for name in self.variants] + [f"--set {text}" for text in self.sets]
         return " ".join([self.source, *(" ".join(text.split()) for text in given)])
 
@@ -141,16 +141,16 @@ class Paths:
         return part is not None and name in self._options_of(part)
 
     def _type(self, owner: Node | None, name: str) -> str | None:
-        said = None if owner is None or owner.get(name) is None else owner.get("type")
-        return said.value if said is not None and isinstance(said.value, str) else None
+        kind = None if owner is None or owner.get(name) is None else owner.get("type")
+        return kind.value if kind is not None and isinstance(kind.value, str) else None
 
     def _type_at(self, path: str) -> str | None:
         """The type of the part that the whole recipe has at `path`."""
         node: Node | None = self.root
         for key in path.split("."):
             node = None if node is None else node.get(key)
-        said = node if node is None or isinstance(node.value, str) else node.get("type")
-        return said.value if said is not None and isinstance(said.value, str) else None
+        kind = node if node is None or isinstance(node.value, str) else node.get("type")
+        return kind.value if kind is not None and isinstance(kind.value, str) else None
 
     def _options_of(self, part: str) -> frozenset[str]:
         """The options of the parts of that name, in whatever slot, that are paths."""

@@ -199,15 +199,17 @@ class Importer:
             else:
                 self.faults.add(item, "expected a Python file or the name of a module")
 
-    def _honour(self, item: Node, said: str, settled: Sequence[str]) -> None:
-        name = str((folder(item) / said).absolute()) if is_file(said) else said
+    def _honour(self, item: Node, written: str, settled: Sequence[str]) -> None:
+        name = str((folder(item) / written).absolute()) if is_file(written) else written
         if name in settled or identity(name) in self.done or identity(name) in self._failed:
             return
-        if is_file(said) and not os.path.exists(name):
-            self.faults.add(item, f"there is no file '{said}' to import parts from; give its place with --import FILE")
+        if is_file(written) and not os.path.exists(name):
+            self.faults.add(
+                item, f"there is no file '{written}' to import parts from; give its place with --import FILE"
+            )
         elif not self.trust and identity(name) not in _IMPORTED:
             self.faults.add(
-                item, f"this recipe needs the code in '{said}'; read it, then give --trust or --import {name}"
+                item, f"this recipe needs the code in '{written}'; read it, then give --trust or --import {name}"
             )
         else:
             try:
@@ -233,7 +235,7 @@ def parts_written_in(name: str) -> frozenset[tuple[str, str]] | None:
         return None
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node.func) == "register"]
     words = [tuple(_constant(argument) for argument in call.args) for call in calls]
-    if any(len(said) != 2 or None in said for said in words):
+    if any(len(pair) != 2 or None in pair for pair in words):
         return None  # a name that is computed could be any
     return frozenset((str(slot), str(part)) for slot, part in words)
 

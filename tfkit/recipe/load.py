@@ -128,8 +128,8 @@ class Recipe:
     def sections(self) -> dict[str, Any]:
         """What the recipe says besides `model:`, validated, by key; nothing for what it leaves out."""
         sections = {"data": self.data, "objective": self.objective, "train": self.train, "generate": self.generate}
-        said = {key: value for key, value in sections.items() if value is not None}
-        return said | ({"imports": list(self.imports)} if self.imports else {})
+        given_sections = {key: value for key, value in sections.items() if value is not None}
+        return given_sections | ({"imports": list(self.imports)} if self.imports else {})
 
 
 def _asked(model: Node) -> list[Node]:
@@ -141,8 +141,8 @@ def _asked(model: Node) -> list[Node]:
 def labels_asked(model: Node) -> list[Node]:
     """Where the heads of a model say `num_classes: labels`."""
     heads = [mapping(model).get("head"), *mapping(mapping(model).get("heads")).values()]
-    said = [mapping(head).get("num_classes") for head in heads]
-    return [node for node in said if node is not None and node.value == "labels"]
+    sizes = [mapping(head).get("num_classes") for head in heads]
+    return [node for node in sizes if node is not None and node.value == "labels"]
 
 
 def _with_labels(model: Node, count: int) -> Node:
@@ -226,8 +226,8 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
             faults.unknown_key(child, [*TOP_KEYS, "extends", "variants"], "section")
     _check_version(root.get("tfkit"), composed.root, faults)
     data = _section(given(root, "data"), Data, faults)
-    said = given(root, "objective")
-    objective = None if said is None else of_kind(Preparer(faults).config(said, "objective"), ObjectiveFacts.Config)
+    node = given(root, "objective")
+    objective = None if node is None else of_kind(Preparer(faults).config(node, "objective"), ObjectiveFacts.Config)
     nothing = replace(composed.root, value={}, path="")
     train = _section(given(root, "train") or nothing, Train, faults) or Train()
     generate = _section(given(root, "generate") or nothing, Generate, faults) or Generate()

@@ -15,12 +15,12 @@ Part = str | Mapping[str, Any] | Config
 Parts = Part | Sequence[Part]
 
 
-def parts_of(slot: str, said: Parts) -> tuple[Config, ...]:
+def parts_of(slot: str, given: Parts) -> tuple[Config, ...]:
     """The Configs of one part or several: names, mappings with a type, or Configs.
 
     Raises RecipeError with every fault, and UsageError for a Config of another slot.
     """
-    several = [said] if isinstance(said, (str, Mapping, Config)) else list(said)
+    several = [given] if isinstance(given, (str, Mapping, Config)) else list(given)
     faults = Faults()
     configs = [_part(slot, part, f"{slot}[{index}]", faults) for index, part in enumerate(several)]
     if faults.found:
@@ -28,9 +28,9 @@ def parts_of(slot: str, said: Parts) -> tuple[Config, ...]:
     return tuple(config for config in configs if config is not None)
 
 
-def part_at(slot: str, said: Part, place: str, path: str) -> Config:
+def part_at(slot: str, given: Part, place: str, path: str) -> Config:
     """The Config of one part that was given at `place`, such as an option of the command line; raises RecipeError."""
-    node, found = from_value(said, Place(place), path)
+    node, found = from_value(given, Place(place), path)
     faults = Faults(found)
     config = None if found else Preparer(faults).config(node, slot)
     if config is None:

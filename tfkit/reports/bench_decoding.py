@@ -81,8 +81,8 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     for name in names:
         if name not in known:
             hint = nearest(name, list(known))
-            said = f"did you mean '{hint}'?" if hint else f"there are: {', '.join(known)}"
-            raise UsageError(f"there is no {what} '{name}' to measure; {said}")
+            hint_text = f"did you mean '{hint}'?" if hint else f"there are: {', '.join(known)}"
+            raise UsageError(f"there is no {what} '{name}' to measure; {hint_text}")
     return list(names)
 
 

@@ -58,7 +58,7 @@ def _order(what: str, before: list[str], after: list[str]) -> Iterator[Change]:
 
 
 def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[Change]:
-    """The changes of all stacks; what changes in encoder and decoder alike is said once."""
+    """The changes of all stacks; a change of both encoder and decoder is listed once."""
     ours, theirs = ({plan.side: plan for plan in blueprint.stacks()} for blueprint in (before, after))
     if len(ours) == len(theirs) == 1:
         yield from _Stack(before.last, after.last, follows, alone=True).changes()

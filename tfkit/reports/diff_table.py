@@ -29,7 +29,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Diff:
-    """Everything that differs between two recipes; `notes` are what has to be said beside it."""
+    """Everything that differs between two recipes; `notes` are printed beside it."""
 
     before: Side
     after: Side

@@ -39,7 +39,7 @@ class Answer:
 
     path: str
     sentence: str
-    said: tuple[SetValue, ...]
+    entries: tuple[SetValue, ...]
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Explanation:
 
 
 def explain(recipe: Recipe, key: str, notes: Notes | None = None) -> Explanation:
-    """What `recipe` says at the dotted `key`, and who said it; raises UsageError for a key that it cannot have."""
+    """What `recipe` says at the dotted `key`, and what set it; raises UsageError for a key that it cannot have."""
     found = KeyFinder(recipe).find(key)
     explanation = Explanation(key, [answer for one in found for answer in _answers(one, notes or {})])
     for one in found:
@@ -71,12 +71,12 @@ def explain(recipe: Recipe, key: str, notes: Notes | None = None) -> Explanation
 def _whole(found: Found, notes: Notes) -> Iterator[Answer]:
     """What happened to a part or section as such, if anything did: its options are told one by one."""
     answer = _answer(found.path, [(view, view.value) for view in found.views], found.views, notes)
-    happened = [said for said in answer.said if said.dropped or said.replaced]
-    texts = {tuple(_happened(said)) for said in happened}
-    if len(texts) == 1 and len(happened) == len(answer.said):  # the same everywhere, whatever the options are
+    happened = [entry for entry in answer.entries if entry.dropped or entry.replaced]
+    texts = {tuple(_happened(entry)) for entry in happened}
+    if len(texts) == 1 and len(happened) == len(answer.entries):  # the same everywhere, whatever the options are
         happened = [replace(happened[0], where="")]
     if happened:
-        yield replace(answer, said=tuple(happened))
+        yield replace(answer, entries=tuple(happened))
 
 
 def _answers(found: Found, notes: Notes) -> Iterator[Answer]:
@@ -93,10 +93,10 @@ def _answer(path: str, leaves: list[tuple[View, Value]], views: list[View], note
     groups: dict[tuple[str, str], tuple[SetValue, list[View]]] = {}
     for view, value in leaves:
         asked = replace(value, path=path)
-        said = SetValue(value.plain(), origin(asked, notes), tuple(history(asked, notes)), dropped=_dropped(value))
-        groups.setdefault((inline(said.value), said.origin.short()), (said, []))[1].append(view)
+        entry = SetValue(value.plain(), origin(asked, notes), tuple(history(asked, notes)), dropped=_dropped(value))
+        groups.setdefault((inline(entry.value), entry.origin.short()), (entry, []))[1].append(view)
     everywhere = len(groups) == 1 and len(leaves) == len(views)
-    found = [said if everywhere else replace(said, where=_where(holds, views)) for said, holds in groups.values()]
+    found = [entry if everywhere else replace(entry, where=_where(holds, views)) for entry, holds in groups.values()]
     return Answer(path, leaves[0][1].sentence, tuple(found))
 
 
@@ -139,17 +139,17 @@ def as_data(explanation: Explanation) -> dict[str, Any]:
 
 
 def _answer_data(answer: Answer) -> dict[str, Any]:
-    said = [_said_data(said) for said in answer.said]
-    return {"key": answer.path, "meaning": answer.sentence, "said": said}
+    entries = [_entry_data(entry) for entry in answer.entries]
+    return {"key": answer.path, "meaning": answer.sentence, "said": entries}
 
 
-def _said_data(said: SetValue) -> dict[str, Any]:
+def _entry_data(entry: SetValue) -> dict[str, Any]:
     return {
-        "value": said.value,
-        "where": said.where or None,
-        "origin": _origin_data(said.origin),
-        "replaced": [{"value": value, "origin": _origin_data(found)} for value, found in said.replaced],
-        "dropped": [{"key": node.path, "value": node.plain(), **asdict(node.place)} for node in said.dropped],
+        "value": entry.value,
+        "where": entry.where or None,
+        "origin": _origin_data(entry.origin),
+        "replaced": [{"value": value, "origin": _origin_data(found)} for value, found in entry.replaced],
+        "dropped": [{"key": node.path, "value": node.plain(), **asdict(node.place)} for node in entry.dropped],
     }
 
 
@@ -179,22 +179,22 @@ def render(explanation: Explanation, console: Console) -> None:
     else:
         _tables(explanation.answers, console)
     for answer in explanation.whole:
-        for said in answer.said:
-            where = f" in {said.where}" if said.where else ""
-            for text in _happened(said):
+        for entry in answer.entries:
+            where = f" in {entry.where}" if entry.where else ""
+            for text in _happened(entry):
                 say(console, f"{answer.path}{where}: {text}")
     if explanation.note:
         say(console, explanation.note)
 
 
 def _at_length(answer: Answer, console: Console) -> None:
-    for said in answer.said:
-        where = f" ({said.where})" if said.where else ""
-        say(console, f"{answer.path}{where}: {inline(said.value)}")
-        say(console, said.origin.words(), 2)
-        for text in _happened(said):
+    for entry in answer.entries:
+        where = f" ({entry.where})" if entry.where else ""
+        say(console, f"{answer.path}{where}: {inline(entry.value)}")
+        say(console, entry.origin.words(), 2)
+        for text in _happened(entry):
             say(console, text, 2)
-    if answer.sentence and all(said.origin.by != "default" for said in answer.said):
+    if answer.sentence and all(entry.origin.by != "default" for entry in answer.entries):
         say(console, f"meaning: {answer.sentence}", 2)
 
 
@@ -211,20 +211,22 @@ def _tables(answers: Sequence[Answer], console: Console) -> None:
 def _table(answers: Sequence[Answer], console: Console) -> None:
     cells = []
     for answer in answers:
-        for said in answer.said:
-            before = "".join(f", before: {inline(value)}" for value, _ in said.replaced[:1])
-            cells.append((answer.path.rpartition(".")[2], said.where, inline(said.value), said.origin.short() + before))
+        for entry in answer.entries:
+            before = "".join(f", before: {inline(value)}" for value, _ in entry.replaced[:1])
+            cells.append(
+                (answer.path.rpartition(".")[2], entry.where, inline(entry.value), entry.origin.short() + before)
+            )
     heads = ("key", "where", "value", "set by")
     shown = [column for column in range(len(heads)) if column != 1 or any(row[1] for row in cells)]
     rows(console, [[row[column] for column in shown] for row in cells], [heads[column] for column in shown])
 
 
-def _happened(said: SetValue) -> Iterator[str]:
+def _happened(entry: SetValue) -> Iterator[str]:
     """What a value replaced, and what a change of type took away, the old type first in each group."""
-    for value, found in said.replaced:
+    for value, found in entry.replaced:
         yield f"replaced {inline(value)}: {found.words()}"
     old = ""
-    for node in said.dropped:
+    for node in entry.dropped:
         if node.path.endswith(".type"):
             old = inline(node.plain())
             continue

@@ -55,9 +55,9 @@ def families_table(recipes: Mapping[str, Path], proofs: Mapping[str, Proof]) -> 
 
 def _recipe(name: str, path: Path, proof: Proof) -> tuple[str, ...]:
     """A recipe's row; what is new is the first sentence of that."""
-    said = heading(path.read_text(encoding="utf-8"))
-    new = re.split(r"\. (?=[A-Z\"])", said.new)[0].removesuffix(".")
-    return f"[{name}](models/{path.name})", size(said.parameters), new, _link(proof)
+    page = heading(path.read_text(encoding="utf-8"))
+    new = re.split(r"\. (?=[A-Z\"])", page.new)[0].removesuffix(".")
+    return f"[{name}](models/{path.name})", size(page.parameters), new, _link(proof)
 
 
 def _link(proof: Proof) -> str:

@@ -67,9 +67,9 @@ def _in_section(part: Part) -> Data:
     key, listed, _ = PLACES[part.part_slot].partition("[")
     section, _, name = key.partition(".")
     options = _options(part)
-    said: Any = {"type": part.part_name, **options} if options else part.part_name
-    said = [said] if listed else said
-    data[section] = {name: said} if name else said
+    value: Any = {"type": part.part_name, **options} if options else part.part_name
+    value = [value] if listed else value
+    data[section] = {name: value} if name else value
     if part.part_slot == "objective":
         data["model"] |= _heads(part)
     if part.part_slot == "logits" and refusal(part, REGISTRY.get("strategy", "greedy")) is not None:

@@ -12,6 +12,9 @@ from pydantic import BaseModel
 from tfkit.components.attention import MultiHead
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
+from tfkit.core.keys import NormValue, PartsValue, PartValue, RateValue, SizeValue
+from tfkit.recipe.keys import LAYER, STACK
+from tfkit.recipe.views.resolved import held
 from tfkit.reports.counts import CountedEntry, Counts
 
 Runs = list[tuple[int, int]]  # ascending numbers, as the first and last of each row of consecutive ones
@@ -39,8 +42,9 @@ def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> di
 
 
 def _stack_data(plan: StackPlan) -> dict[str, Any]:
-    names = ("d_model", "vocab_size", "max_length", "num_layers", "memory_width")
-    return {name: getattr(plan, name) for name in names}
+    """Every size and rate that `model:` declares for a stack, and the width of the memory that its layers read."""
+    figures = [key for key in STACK.values() if isinstance(key.kind, SizeValue | RateValue)]
+    return {key.name: held(plan, key) for key in figures} | {"memory_width": plan.memory_width}
 
 
 def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:
@@ -51,7 +55,8 @@ def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:
         data: dict[str, Any] = {"stack": row.stack or None, "name": row.name}
         if plan is not None and row.kind is not None:
             layer = plan.layers[row.kind]
-            data |= {"layers": _label(places[plan.side][row.kind]), "times": row.times, "dropout": layer.dropout}
+            data |= {"layers": _label(places[plan.side][row.kind]), "times": row.times}
+            data |= {key.name: held(layer, key) for key in LAYER.values() if key.is_plain}
             data["mask"] = [_summary(rule) for rule in layer.mask]
             # None: the stack's own serves the layer
             data["position"] = None if layer.position is None else [_summary(part) for part in layer.position]
@@ -78,7 +83,9 @@ def _outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, An
     """The parts outside the layers, by name."""
     if plan is None:
         return {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
-    return {"embedding": plan.embedding, "position": plan.position, "final_norm": plan.final_norm}
+    kinds = (PartValue, PartsValue, NormValue)
+    declared = [name for name, key in STACK.items() if isinstance(key.kind, kinds) and name != "mask"]
+    return {name: getattr(plan, name) for name in declared}
 
 
 def _layer_configs(layer: LayerPlan) -> dict[str, Any]:
@@ -107,7 +114,7 @@ def _summary(config: Config, facts: dict[str, Any] | None = None) -> str:
     return config.part.part_name + (f" ({', '.join(words)})" if words else "")
 
 
-def _said(options: BaseModel) -> Iterator[tuple[str, Any]]:
+def _changed(options: BaseModel) -> Iterator[tuple[str, Any]]:
     """The options within an option: its type, and those that are not as they come."""
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
@@ -119,7 +126,7 @@ def _word(value: Any) -> str:
     if isinstance(value, Config):
         return _summary(value)
     if isinstance(value, BaseModel):
-        return "{" + ", ".join(f"{name} {_word(option)}" for name, option in _said(value)) + "}"
+        return "{" + ", ".join(f"{name} {_word(option)}" for name, option in _changed(value)) + "}"
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -14,6 +14,8 @@ from tfkit.core.output import some
 SHOWN_NAMES = 8
 TEXT_WIDTH = 24  # of the table's first column, at least
 ONCE = "made once for all layers"  # masks, biases of a shared position, the memory that layers attend to
+LABELS = {"d_model": "d_model", "vocab_size": "vocabulary", "num_layers": "layers"}  # first in the headline
+ELSEWHERE = ("max_length", "memory_width")  # figures of a stack that the headline leaves to the parts
 FIGURES = {
     "parameters": "parameters",
     "flops_per_token": "FLOPs/token",
@@ -54,20 +56,24 @@ def _print(console: Console, text: str, style: str = "", indent: int = 0) -> Non
 
 def headline(data: dict[str, Any]) -> str:
     """The model in one line."""
-    stacks = data["stacks"].values()
     words = [data["type"]]
-    for name, label in (("d_model", "d_model"), ("vocab_size", "vocabulary"), ("num_layers", "layers")):
-        values = list(dict.fromkeys(f"{stack[name]:,}" for stack in stacks if stack[name] is not None))
-        if name == "num_layers":
-            values = [f"{stack[name]:,}" for stack in stacks]
-        if values:
-            words.append(f"{label} {' and '.join(values)}")
+    figures = list(data["stacks"].values())
+    for name in [*LABELS, *(name for name in figures[0] if name not in LABELS and name not in ELSEWHERE)]:
+        words += _figure_words(name, [stack[name] for stack in figures])
     words.append(f"{data['parameters']:,} parameters")
     if data["trainable_parameters"] != data["parameters"]:
         words.append(f"{data['trainable_parameters']:,} of them trained")
     if data["active_parameters"] != data["parameters"]:
         words.append(f"{data['active_parameters']:,} of them active for a token")
     return f"{data['name']}: {', '.join(words)}"
+
+
+def _figure_words(name: str, values: list[int | float | None]) -> list[str]:
+    """A figure of the stacks in words, nothing where none has it; depths are given for each stack."""
+    shown = [f"{value:,}" for value in values if value]
+    if name != "num_layers":
+        shown = list(dict.fromkeys(shown))
+    return [f"{LABELS.get(name, name)} {' and '.join(shown)}"] if shown else []
 
 
 def caption(data: dict[str, Any]) -> str:

@@ -103,8 +103,8 @@ class KeyFinder:
             node = None if text is None else parse(text, str(self.recipe.file))[0].get(key)
             return Value(key, None if node is None else node.plain(), node, sentence(key))
         node = self.recipe.root.get(key)
-        said = node.plain() if node is not None and key == "tfkit" else None
-        return Value(key, self.recipe.sections().get(key, said), node, sentence(key))
+        written = node.plain() if node is not None and key == "tfkit" else None
+        return Value(key, self.recipe.sections().get(key, written), node, sentence(key))
 
     def _model(self, steps: Sequence[str], path: str) -> list[Found]:
         sides = list(self.plans)
@@ -115,7 +115,9 @@ class KeyFinder:
         if not steps:
             own = [key for key in MODEL if key not in ("type", "encoder", "decoder")]
             keys = [*STACK] if len(sides) < len(self.plans) else ["type", *STACK, *own]
-            return [Found(f"{path}.{key}", views) for key in keys if _said(views := self._views(sides, [key], path))]
+            return [
+                Found(f"{path}.{key}", views) for key in keys if _is_given(views := self._views(sides, [key], path))
+            ]
         return [Found(path, self._views(sides, steps, path))]
 
     def _views(self, sides: Sequence[Side], steps: Sequence[str], path: str) -> list[View]:
@@ -204,8 +206,8 @@ class KeyFinder:
         for lost in () if value is None or value.node is None else value.node.dropped:
             if lost.path.rpartition(".")[2] == step:
                 old = value.node.dropped[0]  # type: ignore[union-attr]
-                said = f"it said {_inline(lost)} at {lost.place}"
-                return UsageError(f"{path}: was dropped when the type changed from {_inline(old)}; {said}")
+                written = f"it said {_inline(lost)} at {lost.place}"
+                return UsageError(f"{path}: was dropped when the type changed from {_inline(old)}; {written}")
         near = _nearest_key(path, list(self._known()))
         return UsageError(f"{path}: the recipe has no such key." + (f" Did you mean '{near}'?" if near else ""))
 
@@ -230,7 +232,7 @@ def _nearest_key(path: str, known: Sequence[str]) -> str | None:
     return near or words.get(nearest(last, list(words)) or "")
 
 
-def _said(views: Sequence[View]) -> bool:
+def _is_given(views: Sequence[View]) -> bool:
     """Whether anything but the default `none` stands there, so that a listing has it."""
     return any(view.value.value is not None or view.value.node is not None for view in views)
 

@@ -222,8 +222,8 @@ def _write(
     save_tensors(folder / OPTIMIZER, tensors, {})
     if beside_model is not None:
         Weights.of(beside_model).save(folder / BESIDE)
-    said = progress.model_dump()
-    state = {"version": VERSION, "progress": said, "optimizer": plain, "random": random_state.capture()}
+    saved = progress.model_dump()
+    state = {"version": VERSION, "progress": saved, "optimizer": plain, "random": random_state.capture()}
     write_json(folder / STATE, state)
     checksums.begin(folder, [*NEEDED, *([BESIDE] if beside_model is not None else [])])
     sync(folder)
@@ -257,11 +257,11 @@ def restore(
 
 def _progress(checkpoint: Path, state: Mapping[str, Any]) -> Progress:
     """The progress that a state holds; raises RunError for one that no run can have made."""
-    said = state.get("progress")
-    if isinstance(said, dict) and "targets" not in said:  # written when `tokens` counted the targets
-        said = {**said, "targets": said.get("tokens")}
+    saved = state.get("progress")
+    if isinstance(saved, dict) and "targets" not in saved:  # written when `tokens` counted the targets
+        saved = {**saved, "targets": saved.get("tokens")}
     try:
-        progress = Progress.model_validate(said)
+        progress = Progress.model_validate(saved)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, ("progress", *first["loc"])))

@@ -35,8 +35,8 @@ def resumption(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> 
     versions = ("tfkit", *PACKAGES, "python", "platform")
     other = {name: now[name] for name in versions if now[name] != before.get(name)}
     again = {"step": step, "started": now["started"], "device": now["device"], "threads": now["threads"], **other}
-    said = before.get("resumed")
-    return {"resumed": [*(said if isinstance(said, list) else []), again]}
+    resumed = before.get("resumed")
+    return {"resumed": [*(resumed if isinstance(resumed, list) else []), again]}
 
 
 def _version(package: str) -> str:

@@ -89,10 +89,10 @@ def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:
     if blueprint is None or not (run / RESOLVED).is_file():
         return ()
     try:
-        said = yaml.safe_load((run / RESOLVED).read_text(encoding="utf-8"))["model"]
+        written = yaml.safe_load((run / RESOLVED).read_text(encoding="utf-8"))["model"]
         there = {
-            "head": said.get("head"),
-            **{f"heads.{name}": head for name, head in (said.get("heads") or {}).items()},
+            "head": written.get("head"),
+            **{f"heads.{name}": head for name, head in (written.get("heads") or {}).items()},
         }
         types = {name: head if isinstance(head, str) else head["type"] for name, head in there.items() if head}
     except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:

@@ -172,8 +172,8 @@ def _baseline(task: Task) -> dict[str, Any]:
 
 def _beside(known: Mapping[str, Any], reporter: Reporter) -> str:
     """What to say after each validation loss, for comparison."""
-    said = known.get("baseline")
-    name, loss = (said.get("name"), said.get("loss")) if isinstance(said, Mapping) else (None, None)
+    baseline = known.get("baseline")
+    name, loss = (baseline.get("name"), baseline.get("loss")) if isinstance(baseline, Mapping) else (None, None)
     if not isinstance(name, str) or not isinstance(loss, (int, float)):
         return ""
     reporter.say(f"to compare: {name} reaches a validation loss of {loss:.4f}")

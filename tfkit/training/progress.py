@@ -123,7 +123,7 @@ class ProgressMeter:
     def __init__(self, reporter: Reporter, first: int, steps: int) -> None:
         self.reporter = reporter
         self.first, self.steps = first, steps
-        self.began = self._said = self._shown = time.perf_counter()
+        self.began = self._last_logged = self._shown = time.perf_counter()
         self._recent: deque[tuple[int, int, float]] = deque(maxlen=WINDOW)
 
     def step(self, step: int, loss: float, read: int, targets: int, seconds: float) -> None:
@@ -133,9 +133,9 @@ class ProgressMeter:
         if self.reporter.terminal and (now - self._shown > 0.1 or step == self.steps):
             self._shown = now
             self.reporter.show(self._line(step, loss, now))
-        waited = now - self._said
+        waited = now - self._last_logged
         if step == self.first + 1 or waited >= SECONDS or (step % STEPS == 0 and waited >= 1) or step == self.steps:
-            self._said = now
+            self._last_logged = now
             line = self._line(step, loss, now)
             self.reporter.log(line) if self.reporter.terminal else self.reporter.say(line)
 

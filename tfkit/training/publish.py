@@ -75,11 +75,11 @@ class Publisher:
 
     def _compared(self, loss: float, count: int, progress: Progress) -> dict[str, Any]:
         """Say the loss of a mean of `count` checkpoints beside the best of a single step."""
-        said = f"the mean of {count} checkpoints has a validation loss of {loss:.4f}{self.beside}"
+        message = f"the mean of {count} checkpoints has a validation loss of {loss:.4f}{self.beside}"
         if progress.best is not None:
-            said += f"; step {progress.best_step:,} had {progress.best:.4f}"
-            said += "" if loss <= progress.best else ": train.keep: best would have kept that"
-        self.reporter.say(said)
+            message += f"; step {progress.best_step:,} had {progress.best:.4f}"
+            message += "" if loss <= progress.best else ": train.keep: best would have kept that"
+        self.reporter.say(message)
         return {"mean": count, "valid.loss": loss, "best": progress.best, "best_step": progress.best_step}
 
     def _note(self, kept: dict[str, Any] | None) -> None:

@@ -93,11 +93,11 @@ def saved_dtype(path: Path) -> torch.dtype:
     try:
         with safe_open(path, framework="pt") as file:
             names = file.keys()
-            said = {file.get_slice(name).get_dtype() for name in names}
+            dtypes = {file.get_slice(name).get_dtype() for name in names}
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path}: is no whole safetensors file: {error}") from None
-    halves = {HALVES[name] for name in said if name in HALVES}
-    return halves.pop() if len(halves) == 1 and "F32" not in said else torch.float32
+    halves = {HALVES[name] for name in dtypes if name in HALVES}
+    return halves.pop() if len(halves) == 1 and "F32" not in dtypes else torch.float32
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

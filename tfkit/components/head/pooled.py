@@ -20,7 +20,7 @@ from tfkit.core.slots import Pool
 class Pooled(Head):
     """vector = activation(dense(pool(hidden))), one for each text (Devlin et al. 2018, arXiv 1810.04805: the pooler).
 
-    The dense layer is there where `d_output` or `activation` is said. `normalized` gives vectors of length 1 (Reimers
+    The dense layer exists if `d_output` or `activation` is set. `normalized` gives vectors of length 1 (Reimers
     and Gurevych 2019, arXiv 1908.10084).
     """
 

@@ -13,7 +13,8 @@ from tfkit.core.slots import PositionFacts
 class Position(PositionFacts, nn.Module):
     """Tells the model where a token is. A part overrides one of the hooks; which ones it does is how it is known.
 
-    Positions are [batch|1 time] integers. Said in the stack it is one part for the stack, said in a layer that layer's.
+    Positions are [batch|1 time] integers. A position of the stack is one part for all layers; a position of a layer
+    serves that layer alone.
     """
 
     capabilities = TOKENWISE

@@ -119,9 +119,9 @@ def _check_charsmap(text: str) -> None:
         table = base64.b64decode(text)
     except ValueError as error:
         raise DataError(f"normalizer: precompiled_charsmap is no base64: {error}") from None
-    said = int.from_bytes(table[:4], "little")
-    if len(table) >= 4 and said > len(table) - 4:
-        raise DataError(f"normalizer: precompiled_charsmap says {said:,} bytes and has {len(table) - 4:,}")
+    size = int.from_bytes(table[:4], "little")
+    if len(table) >= 4 and size > len(table) - 4:
+        raise DataError(f"normalizer: precompiled_charsmap says {size:,} bytes and has {len(table) - 4:,}")
 
 
 def _check_growth(part: str, steps: Iterable[Mapping[str, Any]]) -> None:

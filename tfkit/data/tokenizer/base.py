@@ -22,7 +22,7 @@ from tfkit.data.tokenizer.special import ROLES, SpecialTokens, infer_roles, role
 class Tokenizer:
     """Text to ids and back, with the roles of its special tokens.
 
-    Special tokens are never read from a text: "</s>" in a text is four characters, unless `special=True` is said.
+    Special tokens are never read from a text: "</s>" in a text is four characters, unless `special=True` is given.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> None:

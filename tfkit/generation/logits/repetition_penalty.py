@@ -27,6 +27,6 @@ class RepetitionPenalty(LogitsRule):
     config: Config
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        said = counts(ids if self.config.prompt else written(ids, new), logits.shape[1]) > 0
+        seen = counts(ids if self.config.prompt else written(ids, new), logits.shape[1]) > 0
         penalty = self.config.penalty
-        return torch.where(said, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+        return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)

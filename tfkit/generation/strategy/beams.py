@@ -166,7 +166,7 @@ class Group:
     going: list[BeamText] = field(default_factory=lambda: [BeamText()])  # the best first
     ended: list[Ended] = field(default_factory=list)  # the best first
     origins: list[int] = field(default_factory=list)  # the place that each beam that goes on had a token ago
-    said: list[int] = field(default_factory=list)  # the last tokens of its beams, or of those that ended by them
+    last_tokens: list[int] = field(default_factory=list)  # of its beams, or of those that ended by them
     steps: int = 0
 
     @cached_property
@@ -213,7 +213,7 @@ class Group:
                 self.origins.append(place)
             elif rank < self.width:  # what ends further down only makes room for a beam that goes on
                 ended.append(beam)
-        self.said = [beam.ids[-1] for beam in self.going or ended]
+        self.last_tokens = [beam.ids[-1] for beam in self.going or ended]
         self._end(ended if self.going or self.ended or ended else beams)
 
     def _end(self, beams: Sequence[BeamText]) -> None:

@@ -42,8 +42,8 @@ class DiverseBeam(BeamSearch):
         self.groups = config.groups
 
     def totals(self, groups: Sequence[Group], scores: Tensor) -> Tensor:
-        said = torch.zeros(len(groups), scores.shape[2])
+        chosen = torch.zeros(len(groups), scores.shape[2])
         for index, group in enumerate(groups):
-            for token in (token for other in group.before if other.steps > group.steps for token in other.said):
-                said[index, token] += 1
-        return super().totals(groups, scores) - self.config.diversity * said.to(scores.device)[:, None]
+            for token in (token for other in group.before if other.steps > group.steps for token in other.last_tokens):
+                chosen[index, token] += 1
+        return super().totals(groups, scores) - self.config.diversity * chosen.to(scores.device)[:, None]

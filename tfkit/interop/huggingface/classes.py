@@ -26,12 +26,12 @@ def class_names(config: Mapping[str, Any], blueprint: Blueprint) -> list[str]:
     """
     if blueprint.head is None or blueprint.head.part.part_name not in ("classifier", "token_classifier"):
         return []
-    said = config.get("id2label") or {}
-    if not isinstance(said, Mapping):
-        raise DataError(f"config.json: id2label: expected a mapping of numbers to names, got {said!r:.60}")
+    labels = config.get("id2label") or {}
+    if not isinstance(labels, Mapping):
+        raise DataError(f"config.json: id2label: expected a mapping of numbers to names, got {labels!r:.60}")
     count = class_count(config)
-    names = [said.get(str(number), f"LABEL_{number}") if said else f"LABEL_{number}" for number in range(count)]
-    if said and (set(said) != set(map(str, range(count))) or len(set(names)) < count):
+    names = [labels.get(str(number), f"LABEL_{number}") if labels else f"LABEL_{number}" for number in range(count)]
+    if labels and (set(labels) != set(map(str, range(count))) or len(set(names)) < count):
         raise DataError(f"config.json: id2label: expected a name of its own for each of the classes 0 to {count - 1}")
     return [str(name) for name in names]
 

@@ -141,13 +141,13 @@ def _check_all(
         elif not _is_tied(family, theirs, names, plain):
             left.append(name)
     missed = [_with_theirs(family, name, blueprint) for name in sorted(set(wanted) - set(brought.tensors))]
-    said = []
+    problems = []
     if left:
-        said.append(f"no rule of '{family.part_name}' explains {some(sorted(left), 12)}")
+        problems.append(f"no rule of '{family.part_name}' explains {some(sorted(left), 12)}")
     if missed:
-        said.append(f"nothing in the files fills {some(missed, 12)}")
-    if said:
-        raise DataError("; ".join(said))
+        problems.append(f"nothing in the files fills {some(missed, 12)}")
+    if problems:
+        raise DataError("; ".join(problems))
 
 
 def _with_theirs(family: type[Family], ours: str, blueprint: Blueprint) -> str:

@@ -51,7 +51,7 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
     check_listed(RunFolder(run.folder), THEIRS)
     tensors, tied = own_tensors(run.model)
     ids = _ids(run)
-    theirs = as_theirs(run.blueprint, _said(run), ids)
+    theirs = as_theirs(run.blueprint, _imported_as(run), ids)
     with whole_folder(goal) as folder:
         if theirs is not None:
             save_tensors(folder / SINGLE, _their_tensors(run.blueprint, theirs.family, tensors), {"format": "pt"})
@@ -95,7 +95,7 @@ def auto_class(blueprint: Blueprint) -> str:
     return "AutoModel" if classes is None else classes[0]
 
 
-def _said(run: Run) -> tuple[str, ...]:
+def _imported_as(run: Run) -> tuple[str, ...]:
     """The family and the class that the run was imported as; nothing of one that was trained here."""
     file = run.folder / ENVIRONMENT
     known: Mapping[str, Any] = read_json(file).get("imported", {}) if file.is_file() else {}
@@ -107,7 +107,7 @@ def _kept(run: Run) -> Path:
     kept = run.folder / THEIRS
     if kept.is_symlink():
         raise RunError(f"{kept}: is a link; it was a folder when the run was imported")
-    return kept if _said(run) else run.folder / "nothing"
+    return kept if _imported_as(run) else run.folder / "nothing"
 
 
 def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> dict[str, Any]:
@@ -133,12 +133,12 @@ def _dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
 
 def _ids(run: Run) -> dict[str, int | None]:
     """The special tokens by their keys: those that the recipe says, else those of the tokenizer; None for no token."""
-    said = dict(run.blueprint.special_ids)
-    if run.recipe.objective is not None or not said:
-        said = {**said, **(run.tokenizer.special_ids if has_tokenizer(run) else {})}
-    ids = {key: said.get(role) for role, key in THEIR_IDS.items()}
-    if run.blueprint.encoder is not None and run.blueprint.decoder is not None and "start" in said:
-        ids["decoder_start_token_id"] = said["start"]
+    special = dict(run.blueprint.special_ids)
+    if run.recipe.objective is not None or not special:
+        special = {**special, **(run.tokenizer.special_ids if has_tokenizer(run) else {})}
+    ids = {key: special.get(role) for role, key in THEIR_IDS.items()}
+    if run.blueprint.encoder is not None and run.blueprint.decoder is not None and "start" in special:
+        ids["decoder_start_token_id"] = special["start"]
         before = read_optional(_kept(run) / CONFIG).get("bos_token_id")
         ids |= {"bos_token_id": before} if isinstance(before, int) else {}
     return ids

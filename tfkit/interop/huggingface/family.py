@@ -67,12 +67,12 @@ class Family(Component):
     @classmethod
     def head_class(cls, config: Mapping[str, Any]) -> str:
         """Which of their classes the files are of; raises DataError for one that no head of ours is."""
-        said = config.get("architectures") or [next(iter(cls.heads))]
-        for name in said:
+        classes = config.get("architectures") or [next(iter(cls.heads))]
+        for name in classes:
             if name in cls.heads:
                 return str(name)
         known = ", ".join(cls.heads)
-        raise DataError(f"config.json: architectures: {', '.join(said)} cannot be brought in; known are {known}")
+        raise DataError(f"config.json: architectures: {', '.join(classes)} cannot be brought in; known are {known}")
 
     @classmethod
     def config(cls, model: Mapping[str, Any], head_class: str) -> Tree:

@@ -175,8 +175,8 @@ def _check_depth(read: Source, blueprint: Blueprint) -> None:
     with open_checkpoint(read.folder) as checkpoint:
         held = len(checkpoint)
     if layers > COUNTED["layer"] or apart > held:
-        said = f"describes {layers:,} layers; {COUNTED['layer']:,} are taken, and the files hold {held:,} tensors"
-        raise DataError(f"{read.folder / CONFIG}: {said}")
+        text = f"describes {layers:,} layers; {COUNTED['layer']:,} are taken, and the files hold {held:,} tensors"
+        raise DataError(f"{read.folder / CONFIG}: {text}")
 
 
 def _as_stored(read: Source, model: dict[str, Any]) -> list[str]:
@@ -218,8 +218,8 @@ def _without(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    said = json.dumps(value, default=str)
-    return said if len(said) <= 60 else f"{said[:57]}..."
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _is_path(source: str) -> bool:

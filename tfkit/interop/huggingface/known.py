@@ -17,14 +17,14 @@ def families() -> dict[str, type[Family]]:
 
 def family_of(config: Mapping[str, Any]) -> type[Family]:
     """The family that a config.json names by its model_type; raises DataError where no family is about that."""
-    said = config.get("model_type")
+    model_type = config.get("model_type")
     by_type = {name: family for family in families().values() for name in family.model_types}
-    if said is None:
+    if model_type is None:
         raise DataError("config.json says no model_type, so that nothing tells what the model is")
-    if isinstance(said, str) and said in by_type:
-        return by_type[said]
-    hint = nearest(str(said), list(by_type))
+    if isinstance(model_type, str) and model_type in by_type:
+        return by_type[model_type]
+    hint = nearest(str(model_type), list(by_type))
     raise DataError(
-        f"config.json: model_type: no family is about '{said}'{f', the nearest is {hint!r}' if hint else ''}; "
+        f"config.json: model_type: no family is about '{model_type}'{f', the nearest is {hint!r}' if hint else ''}; "
         f'there are: {", ".join(sorted(by_type))}; a file with @tfkit.register("family", ...) adds one, with --import'
     )

@@ -30,65 +30,65 @@ class Rope:
     alpha: bool = False
     scores: bool = False
 
-    def read(self, config: Mapping[str, Any], said: Mapping[str, Any] | None = None) -> Tree:
-        """The position part; `said` are the rope_parameters where a config has several."""
-        if said is None:
-            said = look(config, "rope_parameters") or look(config, "rope_scaling") or {}
-        theta = first(said.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), self.theta)
+    def read(self, config: Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> Tree:
+        """The position part; `parameters` are the rope_parameters where a config has several."""
+        if parameters is None:
+            parameters = look(config, "rope_parameters") or look(config, "rope_scaling") or {}
+        theta = first(parameters.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), self.theta)
         fraction = self.fraction
         if self.partial:
             key = "partial_rotary_factor"
-            fraction = first(said.get(key), config.get(key), config.get("rotary_pct"), self.fraction)
+            fraction = first(parameters.get(key), config.get(key), config.get("rotary_pct"), self.fraction)
         part = {"type": "rotary", "theta": float(theta), "fraction": float(fraction), "layout": self.layout}
-        return {**part, "clockwise": self.clockwise, "scaling": self._scaling(said, config)}
+        return {**part, "clockwise": self.clockwise, "scaling": self._scaling(parameters, config)}
 
-    def _scaling(self, said: Mapping[str, Any], config: Mapping[str, Any]) -> Tree | None:
-        kind = first(said.get("rope_type"), said.get("type"), "default")
-        if kind == "su" or (kind == "yarn" and "short_factor" in said):
+    def _scaling(self, parameters: Mapping[str, Any], config: Mapping[str, Any]) -> Tree | None:
+        kind = first(parameters.get("rope_type"), parameters.get("type"), "default")
+        if kind == "su" or (kind == "yarn" and "short_factor" in parameters):
             kind = "longrope"  # what the first files of Phi-3 call it
         if kind == "default":
             return None
         if kind == "linear":
-            return {"type": "linear", "factor": float(needed(said, "factor"))}
+            return {"type": "linear", "factor": float(needed(parameters, "factor"))}
         if kind == "dynamic":
-            return self._dynamic(said, config)
+            return self._dynamic(parameters, config)
         if kind not in SCALED:
             known = ", ".join(("default", "linear", "dynamic", *SCALED))
             raise DataError(f"config.json: rope_type: {kind!r} is not known here; known are {known}")
         length = first(
             config.get("original_max_position_embeddings"),
-            said.get("original_max_position_embeddings"),
+            parameters.get("original_max_position_embeddings"),
             config.get("max_position_embeddings"),
         )
         if length is None:
             raise DataError("config.json says no max_position_embeddings")
-        factor = said.get("factor")
+        factor = parameters.get("factor")
         factor = float(needed(config, "max_position_embeddings") / length if factor is None else factor)
         read = {"llama3": _llama3, "longrope": _longrope, "yarn": self._yarn}[kind]
-        return {"type": kind, "original_length": int(length), **read(said, factor, int(length))}
+        return {"type": kind, "original_length": int(length), **read(parameters, factor, int(length))}
 
-    def _dynamic(self, said: Mapping[str, Any], config: Mapping[str, Any]) -> Tree:
-        if self.alpha and said.get("alpha"):
-            return {"type": "ntk", "alpha": float(said["alpha"])}
+    def _dynamic(self, parameters: Mapping[str, Any], config: Mapping[str, Any]) -> Tree:
+        if self.alpha and parameters.get("alpha"):
+            return {"type": "ntk", "alpha": float(parameters["alpha"])}
         length = int(needed(config, "max_position_embeddings"))
-        return {"type": "dynamic", "factor": float(needed(said, "factor")), "original_length": length}
+        return {"type": "dynamic", "factor": float(needed(parameters, "factor")), "original_length": length}
 
-    def _yarn(self, said: Mapping[str, Any], factor: float, length: int) -> Tree:
-        weights = {key: said.get(key) for key in ("mscale", "mscale_all_dim")}
+    def _yarn(self, parameters: Mapping[str, Any], factor: float, length: int) -> Tree:
+        weights = {key: parameters.get(key) for key in ("mscale", "mscale_all_dim")}
         if self.scores:
             weights = {key: None if value is None else float(value) for key, value in weights.items()}
-        elif all(weights.values()) and said.get("attention_factor") is None:
-            own, shared = (float(said[key]) * 0.1 * math.log(max(factor, 1.0)) + 1 for key in weights)
+        elif all(weights.values()) and parameters.get("attention_factor") is None:
+            own, shared = (float(parameters[key]) * 0.1 * math.log(max(factor, 1.0)) + 1 for key in weights)
             weights = {"attention_factor": own / shared}
         else:
             weights = {}
-        if said.get("attention_factor") is not None:
-            weights["attention_factor"] = float(said["attention_factor"])
+        if parameters.get("attention_factor") is not None:
+            weights["attention_factor"] = float(parameters["attention_factor"])
         return {
             "factor": factor,
-            "beta_fast": float(said.get("beta_fast") or 32),
-            "beta_slow": float(said.get("beta_slow") or 1),
-            "truncate": bool(said.get("truncate", True)),
+            "beta_fast": float(parameters.get("beta_fast") or 32),
+            "beta_slow": float(parameters.get("beta_slow") or 1),
+            "truncate": bool(parameters.get("truncate", True)),
             **weights,
         }
 
@@ -98,11 +98,11 @@ class Rope:
             raise DataError(f"rotary positions of the layout {part['layout']!r} have no word there")
         if not self.partial and part["fraction"] != self.fraction:
             raise DataError(f"rotary positions that turn {part['fraction']} of each head have no word there")
-        said: Tree = {"rope_type": "default", "rope_theta": part["theta"]}
+        parameters: Tree = {"rope_type": "default", "rope_theta": part["theta"]}
         if self.partial:
-            said["partial_rotary_factor"] = part["fraction"]
+            parameters["partial_rotary_factor"] = part["fraction"]
         scaling = part["scaling"]
-        return said if scaling is None else said | self._written(scaling, config)
+        return parameters if scaling is None else parameters | self._written(scaling, config)
 
     def _written(self, scaling: Mapping[str, Any], config: Mapping[str, Any]) -> Tree:
         kind = scaling["type"]
@@ -132,21 +132,24 @@ def first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def needed(said: Mapping[str, Any], key: str) -> Any:
+def needed(parameters: Mapping[str, Any], key: str) -> Any:
     """A number that a scaling cannot do without; raises DataError where it is missing."""
-    if said.get(key) is None:
+    if parameters.get(key) is None:
         raise DataError(f"config.json: the scaling of the rotary positions says no {key}")
-    return said[key]
+    return parameters[key]
 
 
-def _llama3(said: Mapping[str, Any], factor: float, length: int) -> Tree:
-    bounds = {"low_factor": needed(said, "low_freq_factor"), "high_factor": needed(said, "high_freq_factor")}
+def _llama3(parameters: Mapping[str, Any], factor: float, length: int) -> Tree:
+    bounds = {
+        "low_factor": needed(parameters, "low_freq_factor"),
+        "high_factor": needed(parameters, "high_freq_factor"),
+    }
     return {"factor": factor, **{key: float(value) for key, value in bounds.items()}}
 
 
-def _longrope(said: Mapping[str, Any], factor: float, length: int) -> Tree:
-    amplitude = said.get("attention_factor")
+def _longrope(parameters: Mapping[str, Any], factor: float, length: int) -> Tree:
+    amplitude = parameters.get("attention_factor")
     if amplitude is None:
         amplitude = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
-    lists = {"short": needed(said, "short_factor"), "long": needed(said, "long_factor")}
+    lists = {"short": needed(parameters, "short_factor"), "long": needed(parameters, "long_factor")}
     return {**{key: [float(entry) for entry in value] for key, value in lists.items()}, "attention_factor": amplitude}

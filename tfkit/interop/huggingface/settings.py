@@ -108,7 +108,7 @@ class Power(Setting):
 
 @dataclass(frozen=True)
 class Switch(Setting):
-    """Yes or no of theirs: `on` in ours, and nothing said."""
+    """A flag of theirs: `on` in ours if it is true, else the default."""
 
     on: Any = True
 

@@ -42,8 +42,8 @@ def token_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[
     """The ids that pad, start and end a text, by role; there may be several ends."""
     found = {}
     for role, key in THEIR_IDS.items():
-        said = generation.get(key) if generation.get(key) is not None else config.get(key)
-        ids = said if isinstance(said, list) else [said]
+        stored = generation.get(key) if generation.get(key) is not None else config.get(key)
+        ids = stored if isinstance(stored, list) else [stored]
         if all(isinstance(id_, int) and 0 <= id_ <= MOST for id_ in ids) and ids:
             found[role] = list(ids)
     return found
@@ -61,10 +61,10 @@ def special_ids(config: Mapping[str, Any], generation: Mapping[str, Any], size: 
 
 def generate_section(config: Mapping[str, Any], generation: Mapping[str, Any], size: int) -> dict[str, Any]:
     """The `generate:` of a recipe; `size` is that of the tokenizer, whose ids rules may name."""
-    said = {**{key: config[key] for key in RULES if key in config}, **generation}
+    stored = {**{key: config[key] for key in RULES if key in config}, **generation}
     rules = []
     for key, (nothing, rule, option) in RULES.items():
-        value = said.get(key)
+        value = stored.get(key)
         value = [id_ for id_ in value if id_ < size] if isinstance(value, list) else value
         if value is not None and value != nothing and value != []:
             rules.append({"type": rule, option: [value] if option == "tokens" and isinstance(value, int) else value})
@@ -77,17 +77,17 @@ def generate_section(config: Mapping[str, Any], generation: Mapping[str, Any], s
 
 def role_texts(folder: Path) -> dict[str, str]:
     """The special tokens by role, as the files beside a tokenizer name them."""
-    said = read_optional(folder / TOKENS_MAP) | read_optional(folder / TOKENIZER_CONFIG)
+    stored = read_optional(folder / TOKENS_MAP) | read_optional(folder / TOKENIZER_CONFIG)
     found = {}
     for role, keys in THEIR_TOKENS.items():
-        texts = [_text(said.get(key)) for key in keys]
+        texts = [_text(stored.get(key)) for key in keys]
         first = next((text for text in texts if text), None)
         if first is not None:
             found[role] = first
     return found
 
 
-def _text(said: Any) -> str | None:
+def _text(stored: Any) -> str | None:
     """A token as they write it: its text, or a mapping that holds it."""
-    text = said.get("content") if isinstance(said, dict) else said
+    text = stored.get("content") if isinstance(stored, dict) else stored
     return text if isinstance(text, str) else None

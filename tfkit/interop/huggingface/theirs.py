@@ -52,7 +52,7 @@ def as_theirs(
     why: dict[str, Exception] = {}
     found = None
     for name in names:
-        for head_class in sorted(known[name].heads, key=lambda said: said not in first):
+        for head_class in sorted(known[name].heads, key=lambda one: one not in first):
             try:
                 found = _said_by(known[name], head_class, model, ids)
                 break
@@ -95,7 +95,7 @@ def _said_by(
 def _with_ids(family: type[Family], config: Mapping[str, Any], ids: Mapping[str, int | None]) -> dict[str, Any]:
     """A config with the special tokens of the model; raises Unlike where their code would look for others.
 
-    A token that there is not is said to be none, since a family of theirs may have one by default.
+    A special token that the run lacks is written as null, since the family may have a default for it.
     """
     fixed = {key: config[key] for key in ids if config.get(key) is not None}
     other = [key for key, id_ in fixed.items() if ids[key] not in (None, id_)]
@@ -118,8 +118,8 @@ def _warn(
     for name, error in why.items():
         failed = found is None and not isinstance(error, TfkitError) and not is_shipped(known[name])
         if failed or (name in first and (found is None or found.family.part_name != name)):
-            said = str(error) if isinstance(error, TfkitError) else f"{type(error).__name__}: {error}{_place(error)}"
-            warnings.warn(f"not written as '{name}': {' '.join(said.split())}", TfkitWarning, stacklevel=3)
+            reason = str(error) if isinstance(error, TfkitError) else f"{type(error).__name__}: {error}{_place(error)}"
+            warnings.warn(f"not written as '{name}': {' '.join(reason.split())}", TfkitWarning, stacklevel=3)
 
 
 def _place(error: Exception) -> str:

@@ -67,7 +67,7 @@ def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """BERT's: a token a line, in the order of the ids."""
     tokens = text_in(path).splitlines()
     ids = {token: number for number, token in enumerate(tokens)}
-    unknown = _said(settings, "unk_token", "[UNK]")
+    unknown = _token(settings, "unk_token", "[UNK]")
     if unknown not in ids:
         raise DataError(f"{path}: has no {unknown}, so that it is no vocabulary of a BERT")
     backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
@@ -78,9 +78,9 @@ def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
-    first, last = _said(settings, "cls_token", "[CLS]"), _said(settings, "sep_token", "[SEP]")
+    first, last = _token(settings, "cls_token", "[CLS]"), _token(settings, "sep_token", "[SEP]")
     special = [
-        token for token in (_said(settings, "pad_token", "[PAD]"), unknown, first, last, "[MASK]") if token in ids
+        token for token in (_token(settings, "pad_token", "[PAD]"), unknown, first, last, "[MASK]") if token in ids
     ]
     backend.add_special_tokens(special)
     if first in ids and last in ids:
@@ -110,9 +110,9 @@ def _bytes(ids: Path, pairs: Path, settings: Mapping[str, Any]) -> tokenizers.To
     return backend
 
 
-def _said(settings: Mapping[str, Any], key: str, default: str) -> str:
-    said = settings.get(key, default)
-    return str(said.get("content", default)) if isinstance(said, dict) else str(said)
+def _token(settings: Mapping[str, Any], key: str, default: str) -> str:
+    value = settings.get(key, default)
+    return str(value.get("content", default)) if isinstance(value, dict) else str(value)
 
 
 def without_roles(text: str) -> dict[str, Any]:

@@ -26,9 +26,9 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
         data["post_processor"] = _template(run.objective.rows.prompt([TEXT]), tokenizer)
     write_json(folder / FILE, data)
     names = _names(tokenizer, run.blueprint.decoder is not None)
-    said = read_optional(kept / TOKENIZER_CONFIG)
-    settings = said or {**names, "model_max_length": _length(run), "clean_up_tokenization_spaces": False}
-    if not said and run.blueprint.encoder is None:
+    stored = read_optional(kept / TOKENIZER_CONFIG)
+    settings = stored or {**names, "model_max_length": _length(run), "clean_up_tokenization_spaces": False}
+    if not stored and run.blueprint.encoder is None:
         settings["padding_side"] = "left"  # so that what is written stands after its prompt
     write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": CLASS, **settings})
     write_json(folder / TOKENS_MAP, read_optional(kept / TOKENS_MAP) or names)

@@ -80,8 +80,8 @@ def verify(
     folder = folder_of(against)
     theirs = _theirs(folder, trust)
     ours = run.model if _is_float32(run.model) else copy.deepcopy(run.model).float()
-    call, said, notes = _call(run, folder, text)
-    verdict = Verdict(tolerance, said, notes=notes)
+    call, description, notes = _call(run, folder, text)
+    verdict = Verdict(tolerance, description, notes=notes)
     with torch.no_grad():
         out = _reply(theirs, call, folder)
         with _layers(ours) as hidden:
@@ -170,12 +170,12 @@ def _call(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor], 
     paired = blueprint.encoder is not None and blueprint.decoder is not None
     if text is None:
         call = _random_input(next(blueprint.stacks()), _room(run), 0)
-        said = f"{ROWS} rows of {_room(run)} random {'tokens' if 'input_ids' in call else 'vectors'}"
+        description = f"{ROWS} rows of {_room(run)} random {'tokens' if 'input_ids' in call else 'vectors'}"
     else:
         ids = run.read([text])[0]
         if not ids:
             raise UsageError("the text has no tokens, so that there is nothing to compare")
-        call, said = {"input_ids": torch.tensor([ids])}, f"{len(ids)} tokens of the text"
+        call, description = {"input_ids": torch.tensor([ids])}, f"{len(ids)} tokens of the text"
         notes += _their_ids(folder, text, ids)
     count, length = next(iter(call.values())).shape[:2]
     if paired:
@@ -185,7 +185,7 @@ def _call(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor], 
         if looked_up and blueprint.head is not None and blueprint.head.part.part_name in OF_TEXTS:
             call |= _ended(call["input_ids"], call["decoder_input_ids"], dict(blueprint.special_ids).get("end"))
     marks, seen = _needed(blueprint, count, length)
-    return call | marks, said, notes + seen
+    return call | marks, description, notes + seen
 
 
 def _needed(blueprint: Blueprint, count: int, length: int) -> tuple[dict[str, Tensor], list[str]]:

@@ -75,7 +75,7 @@ class LayerResolver:
             if not isinstance(kind.value, dict):
                 self.faults.add(kind, "expected a mapping of what differs from `layer`; {} for no change")
         resolvable = True
-        for key, child in self._said():
+        for key, child in self._texts():
             if key not in LAYER and SUBLAYER_KEY.fullmatch(key) is None:
                 self.faults.unknown_key(child, list(LAYER))
             elif key != "dropout" and is_per_layer(child):
@@ -83,7 +83,7 @@ class LayerResolver:
                 resolvable = False
         return resolvable
 
-    def _said(self) -> Iterator[tuple[str, Node]]:
+    def _texts(self) -> Iterator[tuple[str, Node]]:
         """The keys of `layer` and of every kind, used by the pattern or not."""
         for node in (self.base, *self.kinds.values()):
             yield from mapping(node).items()

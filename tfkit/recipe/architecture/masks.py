@@ -26,10 +26,10 @@ def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> tuple[tuple[MaskF
         if rule is not None:
             stack.faults.problems(node, rule.check(replace(stack.plan.shape(), causal=causal)))
     masks = tuple(dict.fromkeys(rule for rule in (*by_type, *rules) if rule is not None))
-    said: dict[Config | None, Node] = {}
+    nodes_by_rule: dict[Config | None, Node] = {}
     for config, node in read:
-        said.setdefault(config, node)
-    spelled = [said[rule] for rule in spelled_masks(masks, stack.causal) if rule in said]
+        nodes_by_rule.setdefault(config, node)
+    spelled = [nodes_by_rule[rule] for rule in spelled_masks(masks, stack.causal) if rule in nodes_by_rule]
     return masks, one_or_list(keys.get("mask", stack.keys.get("mask")), spelled)
 
 
@@ -60,5 +60,5 @@ def written_masks(stack: StackText, keys: Mapping[str, Node]) -> list[Node]:
 
 
 def _type_of(node: Node) -> object:
-    said = node.get("type")
-    return node.value if said is None else said.value
+    name = node.get("type")
+    return node.value if name is None else name.value

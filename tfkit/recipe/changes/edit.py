@@ -40,7 +40,7 @@ def laid(text: str, overlay: Node, file: str = "<text>") -> str:
     merged = merge(root, overlay, faults)
     if faults:
         raise RecipeError(faults)
-    return rewritten(text, _as_said(root, overlay, merged), file)
+    return rewritten(text, _as_written(root, overlay, merged), file)
 
 
 def rewritten(text: str, wanted: Mapping[str, Any], file: str = "<text>") -> str:
@@ -72,11 +72,13 @@ def _read(text: str, file: str) -> Node:
     return root
 
 
-def _as_said(base: Node | None, over: Node, merged: Node) -> Any:
+def _as_written(base: Node | None, over: Node, merged: Node) -> Any:
     """What is merged as plain data, where a word that replaces a part stays the word that was written."""
     if isinstance(over.value, dict) and isinstance(merged.value, dict):
-        said = {key: _as_said(base and base.get(key), child, merged.value[key]) for key, child in over.value.items()}
-        return {key: said[key] if key in said else child.plain() for key, child in merged.value.items()}
+        values = {
+            key: _as_written(base and base.get(key), child, merged.value[key]) for key, child in over.value.items()
+        }
+        return {key: values[key] if key in values else child.plain() for key, child in merged.value.items()}
     plain = merged.plain()
     if isinstance(over.value, str) and plain == {"type": over.value} and not (base and _same(base.plain(), plain)):
         return over.value

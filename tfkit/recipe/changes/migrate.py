@@ -36,9 +36,9 @@ def parse_current(source: str | bytes, file: str, via: str = "") -> tuple[Node, 
             return Node(None, root.place), faults
         current = migrated_text(text, file)
     except TfkitError as error:
-        said = root.get("tfkit") or root
-        message = f"version {said.value} of the recipe language cannot be migrated here: {error}"
-        return Node(None, root.place), [Fault(said.place, said.path, message)]
+        node = root.get("tfkit") or root
+        message = f"version {node.value} of the recipe language cannot be migrated here: {error}"
+        return Node(None, root.place), [Fault(node.place, node.path, message)]
     _warn(file, root.plain()["tfkit"], text, current)
     return parse(current, file, via, came_from(text, current))
 

@@ -34,7 +34,7 @@ class Axis:
         """The choice equal to `value`, or the only one whose type is that word."""
         wanted = json.dumps(value.plain(), sort_keys=True)  # unlike ==, tells true from 1
         equal = [choice for choice in self.choices if json.dumps(choice.plain(), sort_keys=True) == wanted]
-        typed = [choice for choice in self.choices if (said := choice.get("type")) and said.value == value.value]
+        typed = [choice for choice in self.choices if (named := choice.get("type")) and named.value == value.value]
         return equal[0] if equal else typed[0] if len(typed) == 1 else None
 
 

@@ -131,5 +131,5 @@ def _pattern() -> Schema:
 
 def _in_model_or_both(*keys: str) -> Schema:
     """One of `keys` stands in `model`, or in the encoder and in the decoder."""
-    said = [{"required": [key]} for key in keys]
-    return {"anyOf": [*said, {"properties": {side: {"anyOf": said} for side in SIDES}, "required": list(SIDES)}]}
+    needed = [{"required": [key]} for key in keys]
+    return {"anyOf": [*needed, {"properties": {side: {"anyOf": needed} for side in SIDES}, "required": list(SIDES)}]}

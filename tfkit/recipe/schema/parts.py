@@ -26,7 +26,7 @@ class Parts:
         if not parts:
             return {"enum": ["none"], "errorMessage": f"no {slot} is registered; register one of your own"}
         names = sorted(parts)
-        texts = [said_of(parts[name]) for name in names]
+        texts = [summary_of(parts[name]) for name in names]
         options = {name: self._options(slot, name, form) for name in names}
         word: Schema = {"enum": names, "enumDescriptions": texts}
         kind = {"description": f"which {slot}", **either(word, *([PER_LAYER] * form.in_layer))}
@@ -60,7 +60,7 @@ class Parts:
 
     def _mapping(self, slot: str, name: str, form: Form) -> Schema:
         part = REGISTRY.get(slot, name)
-        text = said_of(part)
+        text = summary_of(part)
         kind = {"type": {"description": text, "const": name}}
         return self.options.mapping(part.Config, f"{slot}.{name}", form, kind) | {"description": text}
 
@@ -83,7 +83,7 @@ class Parts:
         return {"if": known, "then": {"required": ["type"]}, "else": known}
 
 
-def said_of(part: type[Component]) -> str:
+def summary_of(part: type[Component]) -> str:
     """What a part's docstring says first: its equation and its paper."""
     return " ".join((part.__doc__ or "").split("\n\n")[0].split())
 

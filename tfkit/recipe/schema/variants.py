@@ -78,7 +78,7 @@ class VariantKeys:
     def _mappings(self, schema: Schema, place: str) -> Iterator[tuple[Schema, str]]:
         """`schema`, which stands at `place`, and all that it refers to.
 
-        Of a part, that is what may be said without its type: the options of any.
+        Of a part, those are the options that may be given without its type: the options of any part.
         """
         yield schema, place
         reference = schema.get("$ref", "")

@@ -89,7 +89,7 @@ def _train_problems(train: Train, data: Data) -> Iterator[Problem]:
         yield from _without_valid(train, data)
         return
     validations = _times(train.steps, train.evaluate_every)
-    if _is_said(train, "evaluate_every") and train.evaluate_every > train.steps:
+    if _is_given(train, "evaluate_every") and train.evaluate_every > train.steps:
         text = f"there are {train.steps} steps, so there is one validation, after the last"
         yield Doubt("evaluate_every", text, at="train")
     if train.patience is not None and train.patience >= validations:
@@ -101,7 +101,7 @@ def _without_valid(train: Train, data: Data) -> Iterator[Problem]:
     if train.patience is not None:
         text = "counts validations without a better loss, and there is no data.valid"
         yield Problem("patience", text, at="train")
-    if _is_said(train, "evaluate_every"):
+    if _is_given(train, "evaluate_every"):
         yield Doubt("evaluate_every", "nothing is validated: there is no data.valid", at="train")
     if train.metrics and data.test is None:
         text = "are measured on data.test or data.valid when training ends, and there is neither"
@@ -110,11 +110,11 @@ def _without_valid(train: Train, data: Data) -> Iterator[Problem]:
 
 def _generate_problems(generate: Generate, blueprint: Blueprint) -> Iterator[Problem]:
     """Settings of generation that nothing follows."""
-    said = [name for name in Generate.model_fields if _is_said(generate, name)]
+    given = [name for name in Generate.model_fields if _is_given(generate, name)]
     if not writes(blueprint):
         text = "changes nothing: this model writes no texts, as it has no decoder with a head such as language_model"
-        yield from (Doubt(name, text, at="generate") for name in said)
-    elif blueprint.encoder is None and "length_ratio" in said:
+        yield from (Doubt(name, text, at="generate") for name in given)
+    elif blueprint.encoder is None and "length_ratio" in given:
         text = "changes nothing: there is no source whose length it could be a ratio to; say max_new_tokens"
         yield Doubt("length_ratio", text, at="generate")
 
@@ -125,7 +125,7 @@ def writes(blueprint: Blueprint) -> bool:
     return blueprint.decoder is not None and head is not None and serves(head.part, ("language_model", "masked_lm"))
 
 
-def _is_said(section: Train | Generate, name: str) -> bool:
+def _is_given(section: Train | Generate, name: str) -> bool:
     """Whether a section says something else than what holds anyway."""
     return bool(getattr(section, name) != getattr(type(section)(), name))
 

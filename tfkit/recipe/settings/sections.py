@@ -50,7 +50,7 @@ class Batch(Section):
     @model_validator(mode="after")
     def _one_budget(self) -> Batch:
         if self.tokens is not None and self.size is not None:
-            raise ValueError(f"tokens: {self.tokens} and size: {self.size} are both said; write `none` for one of them")
+            raise ValueError(f"tokens: {self.tokens} and size: {self.size} are both set; write `none` for one of them")
         if self.tokens is not None and self.length is not None and self.length > self.tokens:
             raise ValueError(f"an example of length: {self.length} does not fit into a batch of tokens: {self.tokens}")
         return self

@@ -94,9 +94,9 @@ class Node:
             value = {key: child.came(via) for key, child in value.items()}
         elif isinstance(value, list):
             value = [child.came(via) for child in value]
-        said = f"{via} of {self.place.via}" if self.place.via else via
-        key_place = None if self.key_place is None else replace(self.key_place, via=said)
-        return replace(self, value=value, place=replace(self.place, via=said), key_place=key_place)
+        through = f"{via} of {self.place.via}" if self.place.via else via
+        key_place = None if self.key_place is None else replace(self.key_place, via=through)
+        return replace(self, value=value, place=replace(self.place, via=through), key_place=key_place)
 
 
 def under(path: str, key: str) -> str:

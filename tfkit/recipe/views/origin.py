@@ -25,7 +25,7 @@ KIND = re.compile(r"^model\.layers\.(\w+)(?=\.|$)")
 class Value:
     """A value as it was resolved: a part, a section, a list or a plain value.
 
-    `path` is where resolved.yaml has it, `node` the text that it comes from (None: nobody said it), `sentence` what it
+    `path` is where resolved.yaml has it, `node` the text that it comes from (None: it is a default), `sentence` what it
     means.
     """
 
@@ -132,8 +132,8 @@ class Origin:
         if self.by == "command line":
             return f"the command line ({one_line(str(self.place))})" + (f", {kind}" if kind else "")
         via = re.sub(r"\bbase (?=\S)", "base recipe ", one_line(self.place.via))
-        said = ", ".join(word for word in (kind, via) if word)
-        return f"{said} ({self.place})" if said else str(self.place)
+        source = ", ".join(word for word in (kind, via) if word)
+        return f"{source} ({self.place})" if source else str(self.place)
 
 
 def origin(value: Value, notes: Notes | None = None) -> Origin:
@@ -171,11 +171,11 @@ def _origin(node: Node, value: Value, notes: Notes) -> Origin:
 
 def _source(path: str, written: str) -> str:
     """The key that a value follows from: what differs of the path that it was written at; empty where none does."""
-    asked, said = (_bare(text).split(".") for text in (path, written))
-    if asked == said:
+    asked, there = (_bare(text).split(".") for text in (path, written))
+    if asked == there:
         return ""
     tail = 0
-    while tail < min(len(asked), len(said)) - 1 and asked[-1 - tail] == said[-1 - tail]:
+    while tail < min(len(asked), len(there)) - 1 and asked[-1 - tail] == there[-1 - tail]:
         tail += 1
     keys = written.split(".")
     source = ".".join(keys[: len(keys) - tail])
@@ -188,11 +188,11 @@ def _bare(path: str) -> str:
     return re.sub(r"^model\.layers\.\w+(?=\.|$)", "model.layer", path)
 
 
-def _written(said: Any, value: Any) -> str:
+def _written(text: Any, value: Any) -> str:
     """What was written, where that is another thing than the value: `tokenizer` for 4000, a path without its folder."""
-    if said == value or isinstance(value, dict | list) or isinstance(said, dict | list):
+    if text == value or isinstance(value, dict | list) or isinstance(text, dict | list):
         return ""
-    return inline(said)
+    return inline(text)
 
 
 def one_line(text: str) -> str:

@@ -92,8 +92,8 @@ def _stack_nodes(text: StackText, plan: StackPlan, layers: Sequence[Node]) -> di
 
 def _held(positions: Node | None, length: int | None) -> Node | None:
     """Where a position says that it holds texts of that `length`."""
-    said = (given(mapping(item), "max_length") for item in items(positions))
-    return next((node for node in said if node is not None and node.value == length), None)
+    nodes = (given(mapping(item), "max_length") for item in items(positions))
+    return next((node for node in nodes if node is not None and node.value == length), None)
 
 
 def _layer(distinct: DistinctLayers, node: Node, plan: LayerPlan) -> Node:

@@ -138,8 +138,8 @@ class Fills(Answers):
         predictions: list[Prediction] = [{}] * len(rows)
         with torch.inference_mode():
             for together in by_length([len(row) for row in rows], next(model.parameters()).device.type):
-                said = self._fills(model, [rows[row] for row in together], tokenizer)
-                for row, fills in zip(together, said, strict=True):
+                found = self._fills(model, [rows[row] for row in together], tokenizer)
+                for row, fills in zip(together, found, strict=True):
                     text = examples[row]["text"]
                     best = filled(text, mask, [fill[0]["token"] for fill in fills])
                     predictions[row] = {"text": text, "fills": fills, "filled": best}

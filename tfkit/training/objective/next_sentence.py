@@ -128,8 +128,8 @@ class NextSentence(MaskedLm):
         real = batch.get("attention_mask")
         out = model(input_ids=batch["input_ids"], attention_mask=real, with_heads=False, **inputs_of(model, batch))
         total, count = token_loss(model, out.hidden, batch), len(batch["labels"])
-        said = model.heads["next_sentence"](out.hidden, real)
-        total = total + cross_entropy(said, batch["follows"]) * (count / len(said))
+        scores = model.heads["next_sentence"](out.hidden, real)
+        total = total + cross_entropy(scores, batch["follows"]) * (count / len(scores))
         return finished(total, out.auxiliary_loss, count, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:

@@ -100,9 +100,9 @@ class AnswerSpans(ReadingAnswers):
         The `probability` is that of the piece among all of its window; an empty context has the empty answer.
         """
         windows = list(self.rows._windows(examples, tokenizer, model.blueprint.last.max_length))
-        said = self._logits(model, [item for _, item, _, _ in windows])
+        per_window = self._logits(model, [item for _, item, _, _ in windows])
         best: list[tuple[float, int, int, float]] = [(-np.inf, 0, 0, 0.0)] * len(examples)
-        for (number, item, places, _), logits in zip(windows, said, strict=True):
+        for (number, item, places, _), logits in zip(windows, per_window, strict=True):
             score, begin, end, chance = best_span(logits[torch.from_numpy(item["inside"]).bool()], self._longest)
             if score > best[number][0]:
                 best[number] = score, places[begin][0], places[end][1], chance

@@ -131,9 +131,9 @@ class Tags(ReadingAnswers):
         logits = self._logits(model, [item for _, item, _ in pieces])
         tags: list[list[str]] = [[self._otherwise] * len(words) for words in texts]
         probabilities: list[list[float]] = [[0.0] * len(words) for words in texts]
-        for (example, item, words), said in zip(pieces, logits, strict=True):
-            best = said[torch.from_numpy(item["firsts"]).bool()].softmax(-1).max(dim=-1)
-            names = named(self.rows.labels, said.shape[-1])
+        for (example, item, words), scores in zip(pieces, logits, strict=True):
+            best = scores[torch.from_numpy(item["firsts"]).bool()].softmax(-1).max(dim=-1)
+            names = named(self.rows.labels, scores.shape[-1])
             for word, tag, chance in zip(words.tolist(), best.indices.tolist(), best.values.tolist(), strict=True):
                 tags[example][word], probabilities[example][word] = names[tag], chance
         return [

@@ -84,8 +84,8 @@ class LatentShell(Llama):
     @classmethod
     def position(cls, config: Mapping[str, Any], name: str) -> Any:
         position = super().position(config, name)
-        said = config.get("rope_interleave") if cls.either else None
-        return position if said is None else {**position, "layout": "interleaved" if said else "halves"}
+        interleaved = config.get("rope_interleave") if cls.either else None
+        return position if interleaved is None else {**position, "layout": "interleaved" if interleaved else "halves"}
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

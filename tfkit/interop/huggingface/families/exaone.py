@@ -33,10 +33,10 @@ class Exaone4(Olmo2):
 
     @classmethod
     def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        said = first(config.get("sliding_window_pattern"), 4)
-        if isinstance(said, str):
-            return tuple(SLIDING if letter == "L" else FULL for letter in said)
-        return (*[SLIDING] * (said - 1), FULL)
+        pattern = first(config.get("sliding_window_pattern"), 4)
+        if isinstance(pattern, str):
+            return tuple(SLIDING if letter == "L" else FULL for letter in pattern)
+        return (*[SLIDING] * (pattern - 1), FULL)
 
     @classmethod
     def types(cls, config: Mapping[str, Any], count: int) -> list[str]:

@@ -166,8 +166,8 @@ class GPTNeo(ClassicDecoder):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
-        said = config.get("attention_types") or [[["global", "local"], 12]]
-        names = [name for period, count in said for name in period * count]
+        periods = config.get("attention_types") or [[["global", "local"], 12]]
+        names = [name for period, count in periods for name in period * count]
         if config.get("attention_layers") not in (None, names):
             raise DataError("config.json: attention_types and attention_layers contradict one another")
         types = [SLIDING if name == "local" else FULL for name in names]

@@ -220,11 +220,11 @@ class ByType(Llama):
     @classmethod
     def position(cls, config: Mapping[str, Any], name: str) -> Any:
         rope = cls.rope if name == FULL else cls.local
-        said = look(config, f"rope_parameters.{name}")
-        if said is None:
+        parameters = look(config, f"rope_parameters.{name}")
+        if parameters is None:
             theta = first(config.get(cls.thetas.get(name, "rope_theta")), rope.theta)
-            said = {"rope_theta": theta, **((look(config, "rope_scaling") or {}) if name in cls.scaled else {})}
-        return rope.read(config, {"rope_theta": rope.theta, **said})
+            parameters = {"rope_theta": theta, **((look(config, "rope_scaling") or {}) if name in cls.scaled else {})}
+        return rope.read(config, {"rope_theta": rope.theta, **parameters})
 
     @classmethod
     def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:

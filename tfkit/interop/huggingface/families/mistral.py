@@ -70,11 +70,11 @@ class Ministral3(Mistral):
     @classmethod
     def position(cls, config: Mapping[str, Any], name: str) -> Any:
         turned = super().position(config, name)
-        said = config.get("rope_parameters") or cls.stretched
-        beta = said.get("llama_4_scaling_beta")
+        parameters = config.get("rope_parameters") or cls.stretched
+        beta = parameters.get("llama_4_scaling_beta")
         if not beta:
             return turned
-        length = said["original_max_position_embeddings"]
+        length = parameters["original_max_position_embeddings"]
         return [turned, {"type": "log_temperature", "beta": float(beta), "length": length}]
 
     @classmethod

@@ -149,8 +149,8 @@ class MiniMaxM2(Sparse):
     @classmethod
     def position(cls, config: Mapping[str, Any], name: str) -> Any:
         position, turned = super().position(config, name), config.get("rotary_dim")
-        said = (look(config, f"{at}partial_rotary_factor") for at in ("", "rope_parameters.", "rope_scaling."))
-        if turned is not None and not any(said):  # the published files say how many channels of a head turn
+        fractions = (look(config, f"{at}partial_rotary_factor") for at in ("", "rope_parameters.", "rope_scaling."))
+        if turned is not None and not any(fractions):  # the published files say how many channels of a head turn
             heads = config["num_attention_heads"]
             position["fraction"] = turned / (config.get("head_dim") or config["hidden_size"] // heads)
         return position

@@ -75,8 +75,8 @@ class ModernBertDecoder(ByType):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
         if model["head"] is not None:
-            said = (("dense", config.get("classifier_bias", False)), ("output", config.get("decoder_bias", True)))
-            put(model, "head.bias", [name for name, has in said if has])
+            biases = (("dense", config.get("classifier_bias", False)), ("output", config.get("decoder_bias", True)))
+            put(model, "head.bias", [name for name, has in biases if has])
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

@@ -206,6 +206,6 @@ def _say_feedforward(model: Tree, config: Mapping[str, Any], projection: str) ->
     """Whether the feed-forward is gated and by what; stored words of the first count before `projection`."""
     activation = "gelu_new" if projection == GATED_GELU else projection.rpartition("-")[2]
     gated = projection.startswith("gated-")
-    said = look(config, "dense_act_fn") or activation
+    activation_name = look(config, "dense_act_fn") or activation
     model["layer"]["feedforward"]["type"] = "glu" if look(config, "is_gated_act", gated) else "mlp"
-    put(model, ACTIVATION.keys[0], ACTIVATION.read({"dense_act_fn": said}))
+    put(model, ACTIVATION.keys[0], ACTIVATION.read({"dense_act_fn": activation_name}))

@@ -58,20 +58,20 @@ def head_classes(blueprint: Blueprint) -> tuple[str, str] | None:
 
 def _sizes(blueprint: Blueprint) -> dict[str, int]:
     plan = blueprint.last
-    said = {
+    entries = {
         "vocab_size": plan.vocab_size,
         "hidden_size": plan.d_model,
         "num_hidden_layers": plan.num_layers,
         "num_attention_heads": plan.num_heads,
         "max_position_embeddings": plan.max_length,
     }
-    return {name: size for name, size in said.items() if size is not None}
+    return {name: size for name, size in entries.items() if size is not None}
 
 
 def _outputs(run: Run, model: Mapping[str, Any]) -> dict[str, Any]:
     """What the classes of the head are called, and which problem they solve; nothing of a head without classes."""
-    said: dict[str, Any] = {}
-    say_classes(said, model)
+    entries: dict[str, Any] = {}
+    say_classes(entries, model)
     if look(model, "head.independent"):
-        said["problem_type"] = SEVERAL
-    return said | (named_classes(run.labels) if said and run.labels else {})
+        entries["problem_type"] = SEVERAL
+    return entries | (named_classes(run.labels) if entries and run.labels else {})

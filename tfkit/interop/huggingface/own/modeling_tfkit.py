@@ -106,7 +106,7 @@ class TfkitReader(TfkitPreTrainedModel):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """What `said` makes of the model's own output."""
+        """What `as_output` makes of the model's own output."""
         out = self.called(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -120,9 +120,9 @@ class TfkitReader(TfkitPreTrainedModel):
             prefix_length=prefix_length,
             with_heads=self.with_heads,
         )
-        return _given(self.said(out, labels), return_dict)
+        return _given(self.as_output(out, labels), return_dict)
 
-    def said(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: Any, labels: Tensor | None) -> Any:
         """The output in transformers' words; with `labels` its loss."""
         raise NotImplementedError
 
@@ -132,7 +132,7 @@ class TfkitModel(TfkitReader):
 
     with_heads = False
 
-    def said(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: Any, labels: Tensor | None) -> Any:
         """Hidden states [batch time d_model]."""
         return BaseModelOutput(last_hidden_state=out.hidden)
 
@@ -140,7 +140,7 @@ class TfkitModel(TfkitReader):
 class TfkitForMaskedLM(TfkitReader):
     """Logits of the tokens after masks."""
 
-    def said(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: Any, labels: Tensor | None) -> Any:
         """Logits [batch time vocab]; the mean loss of `labels` (-100: none)."""
         loss = None if labels is None else _loss(out.logits, labels)
         return MaskedLMOutput(loss=loss, logits=out.logits)
@@ -149,7 +149,7 @@ class TfkitForMaskedLM(TfkitReader):
 class TfkitForTokenClassification(TfkitReader):
     """Logits of the classes of each token."""
 
-    def said(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: Any, labels: Tensor | None) -> Any:
         """Logits [batch time classes]; the mean loss of `labels` (-100: none)."""
         loss = None if labels is None else _loss(out.logits, labels)
         return TokenClassifierOutput(loss=loss, logits=out.logits)
@@ -158,7 +158,7 @@ class TfkitForTokenClassification(TfkitReader):
 class TfkitForSequenceClassification(TfkitReader):
     """Logits of the classes of a text, or the one number that it stands for."""
 
-    def said(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: Any, labels: Tensor | None) -> Any:
         """Logits [batch classes]; the mean loss of `labels`, whose kind is the config's problem_type."""
         problem, logits = self.config.problem_type, out.logits
         logits = logits if logits.dim() == 2 else logits[:, None]
@@ -187,14 +187,14 @@ class TfkitForQuestionAnswering(TfkitReader):
         end_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """What `said` makes of the model's own output; the labels are the two positions."""
+        """What `as_output` makes of the model's own output; the labels are the two positions."""
         places = (start_positions, end_positions)
         labels = None if start_positions is None or end_positions is None else torch.stack(places, dim=-1)
         return super().forward(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels=labels, **kwargs
         )
 
-    def said(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: Any, labels: Tensor | None) -> Any:
         """Logits [batch time] of each of the two; their mean loss."""
         loss = None if labels is None else cross_entropy(out.logits, labels, ignore_index=-100)
         begins, ends = out.logits.unbind(dim=-1)

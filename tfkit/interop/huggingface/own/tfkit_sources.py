@@ -64,11 +64,11 @@ class Renamed(ast.NodeTransformer):
         """Import this copy; `import tfkit.x` binds the name tfkit, which has to be in scope."""
         made: list[ast.stmt] = []
         for alias in node.names:
-            name, said = _renamed(alias.name), alias.asname
-            if name != alias.name and said is None:
+            name, alias_name = _renamed(alias.name), alias.asname
+            if name != alias.name and alias_name is None:
                 made.append(ast.Import([ast.alias(ROOT, "tfkit")]))
-                said = "tfkit" if name == ROOT else "_tfkit_module"
-            made.append(ast.Import([ast.alias(name, said)]))
+                alias_name = "tfkit" if name == ROOT else "_tfkit_module"
+            made.append(ast.Import([ast.alias(name, alias_name)]))
         return [ast.copy_location(statement, node) for statement in made]
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
