@@ -56,7 +56,7 @@ TRANSLATION: dict[str, Any] = {
 }
 FILES = {
     *("recipe.yaml", "resolved.yaml", "tokenizer.json", "model.safetensors"),
-    *("checkpoints", "metrics.jsonl", "train.log", "environment.json", "SHA256SUMS"),
+    *("checkpoints", "metrics.jsonl", "train.log", "environment.json", "run.json", "SHA256SUMS"),
 }
 
 

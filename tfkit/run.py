@@ -43,6 +43,7 @@ from tfkit.training.objective import MaskedLm, Objective, Prediction
 from tfkit.training.objective.answers import predicts, text_fields
 from tfkit.training.objective.reading import Reading
 from tfkit.training.progress import Reporter
+from tfkit.training.run_name import run_name
 from tfkit.training.samples import SampleOutput, cut, print_samples
 from tfkit.training.scoring import chosen_metrics
 from tfkit.training.setup import longest_example
@@ -457,7 +458,9 @@ def train(
     imports: Sequence[str | Path] = (),
     accept_changes: bool = False,
 ) -> Run:
-    """Train the model of a recipe (a name, a path, a mapping or a Recipe) into a folder, by default runs/<its name>.
+    """Train the model of a recipe (a name, a path, a mapping or a Recipe) into the folder `out`.
+
+    By default that is runs/<its name>, with the variants and changed values (`names-rotary-s3`) and a free number.
 
     `resume` goes on with what is in the folder, or starts; `force` replaces the run in it. Ctrl-C raises Interrupted,
     with a checkpoint saved. `trust` and `imports` are those of load_recipe; `accept_changes` is that of load_run, for
@@ -468,7 +471,7 @@ def train(
     loaded.tell_warnings()
     with (
         one_training(),
-        claim_folder(loaded.name, out, resume, force) as claim,
+        claim_folder(run_name(loaded), out, resume, force) as claim,
         record.completed(claim.folder),
         Reporter(progress) as reporter,
     ):

@@ -140,7 +140,7 @@ def test_the_default_budget() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokens": 10, "size": 2}, "tokens: 10 and size: 2 are both said"),
+        ({"tokens": 10, "size": 2}, "tokens: 10 and size: 2 are both set"),
         ({"tokens": 0}, "greater than or equal to 1"),
         ({"size": True}, "valid integer"),
         ({"token": 10}, "token"),

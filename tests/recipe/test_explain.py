@@ -89,7 +89,7 @@ def ask(key: str, source: str = "mine.yaml", **how: object) -> Explanation:
 def words(key: str, source: str = "mine.yaml", **how: object) -> list[tuple[object, str]]:
     """Value and origin of each answer to one plain key."""
     (answer,) = ask(key, source, **how).answers
-    return [(said.value, said.origin.words()) for said in answer.said]
+    return [(entry.value, entry.origin.words()) for entry in answer.entries]
 
 
 def command(*arguments: str) -> Result:
@@ -144,14 +144,14 @@ def test_a_value_says_who_set_it(key: str, how: dict[str, object], value: object
 def test_a_recipe_that_is_a_mapping_is_pythons() -> None:
     recipe = {"tfkit": 1, "model": tfkit.load_recipe("base.yaml").root.plain()["model"]}
     (answer,) = explain(tfkit.load_recipe(recipe), "model.d_model").answers
-    assert answer.said[0].origin.words() == "Python"
-    assert explain(tfkit.load_recipe(recipe), "extends").answers[0].said[0].value is None
+    assert answer.entries[0].origin.words() == "Python"
+    assert explain(tfkit.load_recipe(recipe), "extends").answers[0].entries[0].value is None
 
 
 def test_sizes_that_follow_from_elsewhere_say_so() -> None:
     assert words("model.vocab_size", "pair.yaml") == [(300, "pair.yaml:5:15, written tokenizer")]
-    ((source, said),) = words("data.train.source", "pair.yaml")
-    assert (source, said) == (str(Path("a.txt").absolute()), "pair.yaml:17:40, written a.txt")
+    ((source, entry),) = words("data.train.source", "pair.yaml")
+    assert (source, entry) == (str(Path("a.txt").absolute()), "pair.yaml:17:40, written a.txt")
     Path("mine.yaml").write_text(MINE.replace("  num_layers: 11\n", ""), encoding="utf-8")
     Path("base.yaml").write_text(BASE.replace("  num_layers: 4\n", ""), encoding="utf-8")
     assert words("model.num_layers") == [(6, "follows from model.pattern: mine.yaml:11:12")]
@@ -164,7 +164,7 @@ def test_what_a_value_replaced_is_told_in_order() -> None:
     (answer,) = ask(
         "model.layer.attention.num_heads", variant="narrow", sets=["model.layer.attention.num_heads=1"]
     ).answers
-    assert [(value, found.words()) for value, found in answer.said[0].replaced] == [
+    assert [(value, found.words()) for value, found in answer.entries[0].replaced] == [
         (2, "variant narrow (mine.yaml:14:45)"),
         (8, "mine.yaml:5:28"),
         (4, "base recipe base (base.yaml:12:46)"),
@@ -173,9 +173,9 @@ def test_what_a_value_replaced_is_told_in_order() -> None:
 
 def test_a_kind_tells_what_the_layer_said() -> None:
     (answer,) = ask("model.layers.thin.feedforward.d_ff").answers
-    (said,) = answer.said
-    assert (said.value, said.origin.kind) == (16, "thin")
-    assert [(value, found.words()) for value, found in said.replaced] == [
+    (entry,) = answer.entries
+    assert (entry.value, entry.origin.kind) == (16, "thin")
+    assert [(value, found.words()) for value, found in entry.replaced] == [
         (48, "mine.yaml:6:36"),
         (32, "base recipe base (base.yaml:13:36)"),
     ]
@@ -187,8 +187,8 @@ def test_what_a_change_of_type_dropped_is_listed() -> None:
     assert "model.layer.feedforward: dropped with the type mlp: activation relu (base.yaml:13:52)" in " ".join(
         out.split()
     )
-    said = ask("model.layer.feedforward").whole[0].said[0]
-    assert [node.path for node in said.dropped] == [
+    entry = ask("model.layer.feedforward").whole[0].entries[0]
+    assert [node.path for node in entry.dropped] == [
         "model.layer.feedforward.type",
         "model.layer.feedforward.activation",
     ]
@@ -211,8 +211,8 @@ def test_an_option_that_was_dropped_says_so_where_it_is_asked_for() -> None:
 
 def test_layers_that_differ_are_told_apart() -> None:
     (answer,) = ask("model.layer.feedforward.d_ff").answers
-    assert {said.where: said.value for said in answer.said} == {"layers 0-4, 6-10": 48, "layer 5": 16}
-    masks = {answer.path: [said.where for said in answer.said] for answer in ask("model.layer.mask").answers}
+    assert {entry.where: entry.value for entry in answer.entries} == {"layers 0-4, 6-10": 48, "layer 5": 16}
+    masks = {answer.path: [entry.where for entry in answer.entries] for answer in ask("model.layer.mask").answers}
     assert masks["model.layer.mask.size"] == ["layers 0-4, 6-10"]
     assert masks["model.layer.mask"] == ["layer 5"]
     assert ask("model.layer.mask").note == "besides causal, which comes with type: decoder"
@@ -220,15 +220,15 @@ def test_layers_that_differ_are_told_apart() -> None:
 
 def test_sides_that_differ_are_told_apart() -> None:
     (answer,) = ask("model.layer.attention.num_heads", "pair.yaml").answers
-    assert {said.where: (said.value, said.origin.short()) for said in answer.said} == {
+    assert {entry.where: (entry.value, entry.origin.short()) for entry in answer.entries} == {
         "encoder": (2, "pair.yaml:11:46"),
         "decoder": (4, "pair.yaml:13:59"),
     }
-    assert [said.value for said in ask("model.num_layers", "pair.yaml").answers[0].said] == [2, 3]
+    assert [entry.value for entry in ask("model.num_layers", "pair.yaml").answers[0].entries] == [2, 3]
     assert words("model.decoder.d_model", "pair.yaml") == [(16, "pair.yaml:4:12, in model for both sides")]
     assert words("model.d_model", "pair.yaml") == [(16, "pair.yaml:4:12")]
     (answer,) = ask("model.decoder.num_layers", "pair.yaml").answers
-    assert [(value, found.short()) for value, found in answer.said[0].replaced] == [(2, "pair.yaml:8:15")]
+    assert [(value, found.short()) for value, found in answer.entries[0].replaced] == [(2, "pair.yaml:8:15")]
 
 
 def test_a_layer_that_only_one_side_has() -> None:
@@ -239,8 +239,8 @@ def test_a_layer_that_only_one_side_has() -> None:
 
 
 def test_cross_attention_follows_attention() -> None:
-    ((value, said),) = words("decoder.layers.2.cross_attention.num_heads", "pair.yaml")
-    assert (value, said) == (4, "follows from model.decoder.layer.attention: pair.yaml:13:59")
+    ((value, entry),) = words("decoder.layers.2.cross_attention.num_heads", "pair.yaml")
+    assert (value, entry) == (4, "follows from model.decoder.layer.attention: pair.yaml:13:59")
     with pytest.raises(UsageError):
         ask("encoder.layers.0.cross_attention.num_heads", "pair.yaml")
 
@@ -249,7 +249,7 @@ def test_cross_attention_follows_attention() -> None:
 def test_a_layer_by_its_number(key: str) -> None:
     explanation = ask(key)
     assert explanation.made_of == ["decoder layer 5: `layer` with the kinds global+thin"]
-    assert [said.origin.words() for said in explanation.answers[0].said] == [
+    assert [entry.origin.words() for entry in explanation.answers[0].entries] == [
         "kind 'thin' of the pattern (mine.yaml:10:32)"
     ]
 
@@ -260,7 +260,7 @@ def test_kinds_that_are_equal_are_each_their_own() -> None:
     assert words("model.layers.near.mask.size") == [(8, "kind 'near' of the pattern (mine.yaml:10:39)")]
     assert ask("decoder.layers.4").made_of == ["decoder layer 4: `layer` with the kind near"]
     (answer,) = ask("model.layer.mask.size").answers
-    assert [(said.where, said.origin.kind) for said in answer.said] == [
+    assert [(entry.where, entry.origin.kind) for entry in answer.entries] == [
         ("layers 0-2, 6-8", "local"),
         ("layers 3-4, 9-10", "near"),
     ]
@@ -270,8 +270,8 @@ def test_a_value_of_each_layer_says_its_own_place() -> None:
     text = MINE.replace("size: 8", "size: {per_layer: [2, 2, 2, 4, 4, 4, 4, 4, 4, 4]}")
     Path("mine.yaml").write_text(text, encoding="utf-8")
     (answer,) = ask("model.layer.mask.size").answers
-    assert {said.where: said.value for said in answer.said} == {"layers 0-2": 2, "layers 3-4, 6-10": 4}
-    assert all(said.origin.kind == "local" for said in answer.said)
+    assert {entry.where: entry.value for entry in answer.entries} == {"layers 0-2": 2, "layers 3-4, 6-10": 4}
+    assert all(entry.origin.kind == "local" for entry in answer.entries)
 
 
 @pytest.mark.parametrize(
@@ -363,9 +363,9 @@ def test_as_data() -> None:
     data = json.loads(command("mine.yaml", "model.d_model", "--set", "model.d_model=96", "--json").stdout)
     (answer,) = data["answers"]
     assert (answer["key"], answer["meaning"]) == ("model.d_model", "width of the residual stream")
-    (said,) = answer["said"]
-    assert (said["value"], said["where"], said["origin"]["by"]) == (96, None, "command line")
-    (before,) = said["replaced"]
+    (entry,) = answer["said"]
+    assert (entry["value"], entry["where"], entry["origin"]["by"]) == (96, None, "command line")
+    (before,) = entry["replaced"]
     origin = before["origin"]
     assert (before["value"], origin["by"], origin["file"], origin["line"]) == (64, "base", "base.yaml", 4)
 

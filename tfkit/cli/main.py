@@ -39,6 +39,7 @@ COMMANDS = {
     "new": "Write a new recipe from another one, or a part and its test.",
     "schema": "Print the JSON Schema of the recipe language, for editors.",
     "train": "Train the model of a recipe into a run's folder.",
+    "runs": "List the runs that there are, sorted and filtered.",
     "evaluate": "Measure a run on its data.",
     "generate": "Generate text with a run.",
     "predict": "Print predictions of a run: labels, tags, answers, fills for a mask.",

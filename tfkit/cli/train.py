@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 @click.command("train")
 @click.argument("recipe")
-@click.option("--out", metavar="RUN", help="The run's folder.  [default: runs/<recipe name>, and the next free number]")
+@click.option(
+    "--out",
+    metavar="RUN",
+    help="The run's folder.  [default: runs/<recipe, variants and changed values>, and the next free number]",
+)
 @click.option("--resume", is_flag=True, help="Continue the run, or start it: the command can be repeated.")
 @click.option("--force", is_flag=True, help="Replace the run that is there.")
 @ACCEPT

@@ -170,6 +170,33 @@ def lock_says(folder: Path) -> str | None:
     return None if found is None else found[3]
 
 
+def held_by(folder: Path) -> str | None:
+    """Who holds the lock of a folder, in words; None where nobody does, as far as this machine can tell.
+
+    Nothing is locked to find out, so that nobody is kept out for it.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        with open(os.open(folder / NAME, flags), "rb") as file:
+            found = _HOLDER.fullmatch(file.read(_LARGEST).decode("ascii", errors="replace"))
+    except OSError:
+        return None
+    return _described(found) if found is not None and _is_alive(found) else None
+
+
+def _is_alive(holder: re.Match[str]) -> bool:
+    """Whether the process that a lock names runs; of another machine's it is believed."""
+    if holder[2] != _machine():
+        return True
+    try:
+        os.kill(int(holder[1]), 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
 def let_lock_say(folder: Path, doing: str) -> None:
     """Write into a folder's lock what is done there, whoever holds it; raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)

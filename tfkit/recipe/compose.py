@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ class Composed:
 
     `root` has no `extends` and no `variants` any more; `variants` holds those of the file and of its bases as they
     were written; `text` is the file as written (None for a mapping), `name` the file's stem or "recipe"; `overlays` is
-    what was laid over the file.
+    what was laid over the file: the `chosen` variants, and `changes`, single values by their dotted keys.
     """
 
     root: Node
@@ -35,6 +35,8 @@ class Composed:
     variants: Node | None
     name: str
     overlays: Sequence[Node] = ()
+    chosen: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,26 +70,45 @@ def compose(
     root = _stripped(layers[0])
     for layer in layers[1:]:
         root = merge(root, _stripped(layer), faults)
-    overlays = _overlays(entries, _listed(variants), overrides or {}, _listed(sets), faults)
+    chosen = tuple(_listed(variants))
+    changed = _changed(overrides or {}, _listed(sets), faults)
+    overlays = [*_chosen(entries, chosen, faults), *(overlay for _, overlay in changed)]
     for overlay in overlays:
         root = merge(root, overlay, faults)
     name = written.file.stem if written.file else "recipe"
-    return Composed(root, faults, written.text, written.file, entries, name, overlays)
+    return Composed(root, faults, written.text, written.file, entries, name, overlays, chosen, _values(changed))
 
 
 def _listed(texts: Sequence[str]) -> Sequence[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-def _overlays(
-    entries: Node | None, chosen: Sequence[str], overrides: Mapping[str, Any], sets: Sequence[str], faults: list[Fault]
-) -> list[Node]:
-    """What is laid over the file, in order."""
+def _chosen(entries: Node | None, names: Sequence[str], faults: list[Fault]) -> list[Node]:
+    """The overlays of the chosen variants, in order."""
     known = read_variants(entries.value if entries and isinstance(entries.value, dict) else {}, faults)
-    overlays = [choose(text, known, faults) for text in chosen]
-    overlays += [override_overlay(key, value, faults) for key, value in overrides.items()]
-    overlays += [set_overlay(text, faults) for text in sets]
-    return [overlay for overlay in overlays if overlay is not None]
+    found = [choose(text, known, faults) for text in names]
+    return [overlay for overlay in found if overlay is not None]
+
+
+def _changed(overrides: Mapping[str, Any], sets: Sequence[str], faults: list[Fault]) -> list[tuple[str, Node]]:
+    """The overlays of single values with their dotted keys, in order."""
+    found = [(key, override_overlay(key, value, faults)) for key, value in overrides.items()]
+    found += [(text.partition("=")[0].strip(), set_overlay(text, faults)) for text in sets]
+    return [(key, overlay) for key, overlay in found if overlay is not None]
+
+
+def _values(changed: Sequence[tuple[str, Node]]) -> dict[str, Any]:
+    """The values of such overlays by key; of a key that is set twice, what the two make together."""
+    laid: dict[str, Node] = {}
+    for key, overlay in changed:
+        laid[key] = merge(laid[key], overlay, []) if key in laid else overlay
+    return {key: _value_at(overlay, key) for key, overlay in laid.items()}
+
+
+def _value_at(overlay: Node, key: str) -> Any:
+    for name in key.split("."):
+        overlay = overlay.entries[name]
+    return overlay.plain()
 
 
 def _written(source: str | Path | Mapping[str, Any], shipped: Mapping[str, Path]) -> _Written:

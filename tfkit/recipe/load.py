@@ -41,7 +41,8 @@ AnySection = TypeVar("AnySection", bound=Section)
 class Recipe:
     """A validated recipe. `root` is the merged text with the place of every value.
 
-    `warnings` are sorted by place; `tell_warnings` tells them.
+    `variants` were chosen, and `changes` are the values that were laid over the file, by dotted key. `warnings` are
+    sorted by place; `tell_warnings` tells them.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Recipe:
     train: Train
     generate: Generate
     imports: tuple[str, ...] = ()
+    variants: tuple[str, ...] = field(default=(), compare=False)
+    changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
     warnings: tuple[Fault, ...] = field(default=(), compare=False)
     _resolved: dict[int | None, tuple[Blueprint, ModelResolver]] = field(
         default_factory=dict, repr=False, compare=False
@@ -237,6 +240,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     recipe = Recipe(
         composed.name, composed.root, composed.text, composed.file, data, objective, train, generate, imports
     )
+    recipe = replace(recipe, variants=composed.chosen, changes=composed.changes)
     _resolve_model(recipe, faults, saved)
     if not saved:  # a run was held to it when it was trained
         _check_agreement(recipe, faults)

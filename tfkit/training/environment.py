@@ -19,10 +19,7 @@ PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic")
 def environment(seed: int, device: torch.device) -> dict[str, Any]:
     """Versions, seed, device and machine; "tfkit" among the keys is how a run's folder is known."""
     return {
-        "tfkit": __version__,
-        **{name: _version(name) for name in PACKAGES},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
+        **versions(),
         "device": describe(device),
         "threads": torch.get_num_threads(),
         "seed": seed,
@@ -30,10 +27,19 @@ def environment(seed: int, device: torch.device) -> dict[str, Any]:
     }
 
 
+def versions() -> dict[str, str]:
+    """What computes: the versions of tfkit, of the packages it stands on and of Python, and the platform."""
+    return {
+        "tfkit": __version__,
+        **{name: _version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+
+
 def resumption(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
     """What a resume adds to the environment that a run began with: where, when and with what else it went on."""
-    versions = ("tfkit", *PACKAGES, "python", "platform")
-    other = {name: now[name] for name in versions if now[name] != before.get(name)}
+    other = {name: now[name] for name in versions() if now[name] != before.get(name)}
     again = {"step": step, "started": now["started"], "device": now["device"], "threads": now["threads"], **other}
     resumed = before.get("resumed")
     return {"resumed": [*(resumed if isinstance(resumed, list) else []), again]}

@@ -21,9 +21,10 @@ CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
 LOG = "train.log"
 ENVIRONMENT = "environment.json"
+RUN = "run.json"
 EVALUATION = "evaluation.json"
 # what --force may remove; whatever else stands in the folder belongs to somebody else
-OURS = (RECIPE, RESOLVED, TOKENIZER, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, EVALUATION, SUMS)
+OURS = (RECIPE, RESOLVED, TOKENIZER, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, SUMS)
 
 
 @dataclass(frozen=True)

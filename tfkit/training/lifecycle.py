@@ -19,6 +19,7 @@ from tfkit.training.checkpoint import Checkpoints, step_of
 from tfkit.training.claim import Claim
 from tfkit.training.environment import environment, resumption
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.history import read_history
 from tfkit.training.interrupt import Interrupted
 from tfkit.training.labels import read_labels, save_labels
 from tfkit.training.loop import Trainer
@@ -99,12 +100,14 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     known |= {DATA: hashes | task.hashes, "recipe": recipe.name} | _baseline(task)
     beside = _beside(known, reporter)
     trainer = Trainer(task, claim.folder, reporter, beside)
+    trainer.history.start(0)
     with claim.beginning() as new:
         write_json(new / ENVIRONMENT, known)
         _describe(new, task)
         task.tokenizer.save(new / TOKENIZER)
         save_labels(new, task.objective.rows.labels)
         Checkpoints(new / CHECKPOINTS).save(task.model, trainer.optimizer, trainer.progress, task.objective.module)
+        trainer.history.write(new)
         record.begin(new)
     reporter.open(claim.folder / LOG)
     reporter.say(f"training {recipe.name} in {claim.folder}")
@@ -130,6 +133,7 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
         trainer.checkpoints.save(trainer.model, trainer.optimizer, trainer.progress, task.objective.module)
     kept = {key: value for key, value in before.items() if key not in ("finished", NEEDS)}
     again = resumption(before, environment(task.settings.seed, task.train.device), trainer.progress.step)
+    trainer.history.start(trainer.progress.step, read_history(folder))
     write_json(folder / ENVIRONMENT, kept | again | {DATA: hashes | task.hashes} | _needs(folder, task))
     _describe(folder, task)
     reporter.open(folder / LOG)

@@ -15,6 +15,7 @@ from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
 from tfkit.training.checkpoint import Checkpoints, Progress, step_of
 from tfkit.training.folder import CHECKPOINTS, METRICS, WEIGHTS, RunFolder
+from tfkit.training.history import HistoryFile
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.metrics_log import MetricsLog
 from tfkit.training.progress import ProgressMeter, Reporter
@@ -42,6 +43,8 @@ class Trainer:
         self.checkpoints = Checkpoints(folder / CHECKPOINTS, keep.mean if isinstance(keep, Mean) else 1)
         self.publisher = Publisher(task, folder, self.checkpoints, reporter, beside)
         self.progress = Progress(keeps_best=keep == "best")
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        self.history = HistoryFile(task.recipe, folder, task.train.device, count)
 
     def restore(self, path: Path) -> None:
         """Go on from a checkpoint; more steps or more patience than then make a finished run unfinished."""
@@ -79,6 +82,7 @@ class Trainer:
                     metrics.write(record)
                     if saving:
                         self.checkpoints.save(self.model, self.optimizer, progress, self.task.objective.module)
+                        self.history.reached(progress)
                 self.publisher.publish(progress)
         finally:
             metrics.close()
@@ -162,10 +166,12 @@ class Trainer:
         return rate
 
     def _not_finite(self, step: int, what: str) -> NotFinite:
+        """The error of a training that diverged, which is written down too."""
         settings, last = self.settings, self.checkpoints.last()
         tries = [f"a lower learning rate (it is {self._lr(step):g})", "a longer warmup"]
         tries += [] if settings.clip_norm is not None else ["train.clip_norm: 1"]
         tries += [] if settings.precision == "float32" else ["train.precision: float32"]
         kept = "" if last is None else f" --resume goes on from step {step_of(last):,}."
+        self.history.diverged(step)
         stopped = "training stopped, nothing of this step is saved"
         return NotFinite(f"step {step:,}: {what}; {stopped}. Try {', '.join(tries)}.{kept}")

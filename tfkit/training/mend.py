@@ -14,7 +14,8 @@ from tfkit.core.errors import RunError
 from tfkit.core.files import open_log, read_bytes, read_json, read_text, whole, write_text
 from tfkit.training import record
 from tfkit.training.checkpoint import Checkpoints, step_of
-from tfkit.training.folder import CHECKPOINTS, EVALUATION, LOG, METRICS, RECIPE, RESOLVED, RunFolder
+from tfkit.training.folder import CHECKPOINTS, EVALUATION, LOG, METRICS, RECIPE, RESOLVED, RUN, RunFolder
+from tfkit.training.history import read_history
 from tfkit.training.metrics_log import good_lines, step_in
 
 UNCHECKED = "whether the recipe is the one that the run began with cannot be checked"
@@ -25,7 +26,13 @@ def mend(folder: RunFolder) -> Iterator[str]:
     last = Checkpoints(folder / CHECKPOINTS).last()
     if last is not None and not (folder / RESOLVED).exists():
         yield f"{folder / RESOLVED}: is missing; {UNCHECKED}"
-    for name, problem in ((RESOLVED, _not_yaml), (RECIPE, _not_text), (EVALUATION, _not_scores), (LOG, _not_open)):
+    for name, problem in (
+        (RESOLVED, _not_yaml),
+        (RECIPE, _not_text),
+        (EVALUATION, _not_scores),
+        (RUN, _not_history),
+        (LOG, _not_open),
+    ):
         why = (problem(folder / name) or _changed(folder, name)) if (folder / name).exists() else ""
         if why:
             aside = _free_name(folder / name)
@@ -88,6 +95,14 @@ def _not_scores(file: Path) -> str:
     except RunError:
         return "is no JSON"
     return "" if isinstance(data, dict) else "holds no scores"
+
+
+def _not_history(file: Path) -> str:
+    try:
+        read_history(RunFolder(file.parent))
+    except RunError:
+        return "is no history of a run"
+    return ""
 
 
 def _not_open(file: Path) -> str:

@@ -127,9 +127,9 @@ class Contradictions:
             if size is None or plan.vocab_size is None or plan.vocab_size >= size:
                 continue
             node = at(self.root, "data", "tokenizer", "vocab_size") or at(self.root, "data") or self.root
-            node = at(self.root, "model", plan.side, "vocab_size") or at(self.root, "model", "vocab_size") or self.root
+            sized = at(self.root, "model", plan.side, "vocab_size") or at(self.root, "model", "vocab_size") or self.root
             text = (
-                f"the tokenizer may have {size} tokens, the model's vocab_size is {plan.vocab_size}, see {node.place}"
+                f"the tokenizer may have {size} tokens, the model's vocab_size is {plan.vocab_size}, see {sized.place}"
             )
             self.faults.add(node, text)
 

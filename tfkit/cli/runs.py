@@ -1,0 +1,64 @@
+"""`tfkit runs`: the runs that there are, as a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import click
+
+from tfkit.cli.terminal import echo, echo_json
+
+
+@click.command("runs")
+@click.argument("folders", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--where", "conditions", multiple=True, metavar="KEY=VALUE", help="Only runs with it: norm=rms_norm; repeatable."
+)
+@click.option("--sort", metavar="KEY", help="Sort by a column or a key of the recipe.  [default: by name]")
+@click.option("--reverse", is_flag=True, help="The largest first.")
+@click.option("--columns", metavar="KEY,KEY", help="Show these columns or keys of the recipe instead.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print every column as CSV, with exact figures.")
+@click.option("--json", "as_json", is_flag=True, help="Print every column as JSON, with exact figures.")
+def command(
+    folders: tuple[Path, ...],
+    conditions: tuple[str, ...],
+    sort: str | None,
+    reverse: bool,
+    columns: str | None,
+    as_csv: bool,
+    as_json: bool,
+) -> None:
+    """List the runs in FOLDERS, by default in runs, with how far they came and what they reached.
+
+    A KEY is a column (valid.loss, seconds, test.bleu), or a key of the recipe or its end (norm, layer.norm.eps).
+    """
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json are two formats; give one of them")
+    from tfkit.core.console import Console
+    from tfkit.core.errors import UsageError
+    from tfkit.studies.run_list import COLUMNS, as_data, check_key, columns_of, render, runs_in, selected
+    from tfkit.training.claim import RUNS
+
+    there = runs_in(folders or [RUNS])
+    if not there:
+        raise UsageError(f"there is no run in {', '.join(map(str, folders or [RUNS]))}")
+    found = selected(there, conditions, sort, reverse)
+    chosen = [name.strip() for name in (columns or "").split(",") if name.strip()]
+    for name in chosen:
+        check_key(there, name, f"--columns {name}")
+    if as_csv:
+        echo(_csv(as_data(found, chosen or columns_of(there))), end="")
+    elif as_json:
+        echo_json(as_data(found, chosen or columns_of(there)))
+    else:
+        render(found, chosen or COLUMNS, Console())
+
+
+def _csv(data: list[dict[str, object]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(data[0]) if data else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(data)
+    return text.getvalue()

@@ -1,0 +1,277 @@
+"""Runs as rows of a table: what each one is, how far it came, and what it reached."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tfkit.core.errors import RunError, UsageError
+from tfkit.core.files import read_json
+from tfkit.core.locks import held_by
+from tfkit.core.registry import nearest
+from tfkit.recipe.text.node import Node, inline
+from tfkit.recipe.text.scalar import resolve
+from tfkit.recipe.text.source import read
+from tfkit.reports.parts_table import rows, say
+from tfkit.training.checkpoint import Checkpoints, Progress, read_progress
+from tfkit.training.folder import CHECKPOINTS, EVALUATION, RESOLVED, RunFolder
+from tfkit.training.history import History, read_history
+from tfkit.training.progress import duration
+
+COLUMNS = ("run", "status", "step", "valid.loss", "tokens_per_second", "time")  # of the table, by default
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+CONDITION = re.compile(r"\s*([\w.\-]+)\s*(!=|<=|>=|=|<|>)\s*(.+?)\s*")
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run: `values` by column; what its resolved.yaml says is read when somebody asks."""
+
+    folder: Path
+    values: Mapping[str, Any]
+    problem: str = ""  # why it cannot be read
+
+    @cached_property
+    def settings(self) -> dict[str, list[Any]]:
+        """The values of resolved.yaml by dotted key, several where a key is in a list; a part is its type, too."""
+        try:
+            root, _ = read(self.folder / RESOLVED)
+        except RunError:
+            return {}
+        found: dict[str, list[Any]] = {}
+        for path, value in _leaves(root, ""):
+            found.setdefault(path, []).append(value)
+        return found
+
+    def asked(self, key: str) -> list[Any]:
+        """The values of a column, or of the settings whose dotted key is `key` or ends in it, the outermost alone.
+
+        So `norm` is that of the layers, not that within an attention; `none` counts where all are none.
+        """
+        if key in self.values:
+            return [] if self.values[key] is None else [self.values[key]]
+        paths = [path for path in self.settings if _ends_in(path, key)]
+        outermost = min((path.count(".") for path in paths), default=0)
+        found = [value for path in paths if path.count(".") == outermost for value in self.settings[path]]
+        return [value for value in found if value is not None] or found
+
+    def shown(self, key: str) -> str:
+        """A column in words."""
+        values = list(dict.fromkeys(map(_word, self.asked(key))))
+        return ", ".join(values)
+
+
+def runs_in(folders: Sequence[Path]) -> list[RunRow]:
+    """The runs in these folders, at any depth, and the folders that are runs, in the order of their names."""
+    found = {folder: None for place in folders for folder in sorted(_run_folders(place))}
+    return [_row(folder) for folder in found]
+
+
+def _run_folders(place: Path) -> Iterator[Path]:
+    if not place.is_dir():
+        raise UsageError(f"{place}: there is no such folder")
+    for folder, names, _ in os.walk(place):
+        if RunFolder(Path(folder)).holds_run:
+            names.clear()
+            yield Path(folder)
+        else:
+            names[:] = [name for name in names if not name.startswith(".")]
+
+
+def _row(path: Path) -> RunRow:
+    folder = RunFolder(path)
+    try:
+        history = read_history(folder)
+        checkpoint = Checkpoints(folder / CHECKPOINTS).last()
+        progress = None if checkpoint is None else read_progress(checkpoint)
+        known = folder.known
+        values = {"run": str(path), "status": _status(folder, history, progress)}
+        values |= _of_history(history, known) | _of_progress(progress) | _scores(folder)
+        return RunRow(path, values)
+    except RunError as error:
+        return RunRow(path, {"run": str(path), "status": "damaged"}, str(error))
+
+
+def _status(folder: RunFolder, history: History | None, progress: Progress | None) -> str:
+    if folder.holds_import:
+        return "imported"
+    if held_by(folder.path) is not None:
+        return "training"
+    if progress is not None and progress.finished:
+        return "finished"
+    return "diverged" if history is not None and history.diverged is not None else "stopped"
+
+
+def _of_history(history: History | None, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of run.json; of an older run, what environment.json has."""
+    if history is None:
+        return {"recipe": known.get("recipe"), "seed": known.get("seed"), "started": known.get("started")}
+    seconds = history.seconds or None
+    return {
+        "recipe": history.recipe,
+        "variants": ", ".join(history.variants) or None,
+        "set": json.dumps(history.set, ensure_ascii=False) if history.set else None,
+        "seed": history.seed,
+        "parameters": history.parameters,
+        "seconds": seconds,
+        "time": seconds and duration(seconds),
+        "tokens_per_second": seconds and round(history.tokens / seconds),
+        "started": history.starts[0].at if history.starts else None,
+        "starts": len(history.starts),
+        "device": history.starts[-1].device if history.starts else None,
+        "threads": history.starts[-1].threads if history.starts else None,
+    }
+
+
+def _of_progress(progress: Progress | None) -> dict[str, Any]:
+    if progress is None:
+        return {}
+    return {
+        "step": progress.step,
+        "tokens": progress.tokens,
+        "targets": progress.targets,
+        "valid.loss": progress.best,
+        "best_step": progress.best_step if progress.best is not None else None,
+    }
+
+
+def _scores(folder: RunFolder) -> dict[str, Any]:
+    """What evaluation.json has, as `test.bleu`; the best validation loss of the training stays what it is."""
+    file = folder / EVALUATION
+    found = read_json(file) if file.is_file() else {}
+    if not isinstance(found, dict):
+        return {}
+    scores = {
+        f"{split}.{name}": value for split, one in found.items() if isinstance(one, dict) for name, value in one.items()
+    }
+    return {name: value for name, value in scores.items() if name != "valid.loss" and not name.endswith(".examples")}
+
+
+def _leaves(node: Node, path: str) -> Iterator[tuple[str, Any]]:
+    """The plain values of a tree by dotted key; a mapping with a type gives that type for its own key, too."""
+    if isinstance(node.value, dict):
+        if path and (kind := node.value.get("type")) is not None and isinstance(kind.value, str):
+            yield path, kind.value
+        for key, child in node.value.items():
+            yield from _leaves(child, f"{path}.{key}" if path else key)
+    elif isinstance(node.value, list):
+        for child in node.value:
+            yield from _leaves(child, path)
+    else:
+        yield path, node.value
+
+
+def _ends_in(path: str, key: str) -> bool:
+    return path == key or path.endswith(f".{key}")
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}" if 0.001 <= abs(value) < 1e6 else f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return value if isinstance(value, str) else inline(value)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a run must satisfy to be listed: `norm=rms_norm`, `valid.loss<2`."""
+
+    key: str
+    sign: str
+    value: Any
+    text: str = field(compare=False)
+
+    @classmethod
+    def of(cls, text: str) -> Condition:
+        """The condition that is written so; raises UsageError."""
+        found = CONDITION.fullmatch(text)
+        if found is None:
+            raise UsageError(f"--where {text!r}: write a key, one of {' '.join(OPERATORS)}, and a value: norm=rms_norm")
+        try:
+            value = resolve(found[3])
+        except ValueError:
+            value = found[3]
+        return cls(found[1], found[2], value, text)
+
+    def holds(self, row: RunRow) -> bool:
+        """Whether a value of the run satisfies it; of `!=`, whether all do."""
+        answers = [self._compared(value) for value in row.asked(self.key)]
+        return all(answers) if self.sign == "!=" else any(answers)
+
+    def _compared(self, value: Any) -> bool:
+        try:
+            return OPERATORS[self.sign](value, self.value)
+        except TypeError:  # a word is neither above nor below a number
+            return False
+
+
+def selected(found: Sequence[RunRow], conditions: Iterable[str], by: str | None, reverse: bool) -> list[RunRow]:
+    """The runs that satisfy all conditions, sorted by a key; those without it come last. Raises UsageError."""
+    asked = [Condition.of(text) for text in conditions]
+    for key, option in [(one.key, f"--where {one.text}") for one in asked] + ([(by, f"--sort {by}")] if by else []):
+        check_key(found, key, option)
+    kept = [row for row in found if all(one.holds(row) for one in asked)]
+    if by is None:
+        return kept[::-1] if reverse else kept
+    there = [row for row in kept if row.asked(by)]
+    return sorted(there, key=lambda row: _order(row.asked(by)[0]), reverse=reverse) + [
+        row for row in kept if not row.asked(by)
+    ]
+
+
+def _order(value: Any) -> tuple[bool, Any]:
+    """Numbers before words, each in their order."""
+    is_number = isinstance(value, (int, float))
+    return (False, value) if is_number else (True, _word(value))
+
+
+def check_key(found: Sequence[RunRow], key: str, option: str) -> None:
+    """Raise UsageError for a key that no run has."""
+    if not found or any(key in row.values or row.asked(key) for row in found):
+        return
+    known = {name for row in found for name in row.values}
+    known |= {end for row in found for path in row.settings for end in (path, path.rpartition(".")[2])}
+    hint = nearest(key, sorted(known))
+    raise UsageError(f"{option}: no run has '{key}'" + (f". Did you mean '{hint}'?" if hint else ""))
+
+
+def columns_of(found: Sequence[RunRow]) -> list[str]:
+    """Every column that a run has, in the order in which they come up."""
+    return list(dict.fromkeys(name for row in found for name in row.values))
+
+
+def as_data(found: Sequence[RunRow], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The runs for --json and --csv, with exact figures."""
+    return [{name: _exact(row.asked(name)) for name in columns} for row in found]
+
+
+def _exact(values: list[Any]) -> Any:
+    once = list(dict.fromkeys(values))
+    return once[0] if len(once) == 1 else ", ".join(map(str, once)) if once else None
+
+
+def render(found: Sequence[RunRow], columns: Sequence[str], console: Console) -> None:
+    """Print the runs as a table, and what is wrong with those that cannot be read."""
+    rows(
+        console, [[row.shown(name) for name in columns] for row in found], [name.replace("_", " ") for name in columns]
+    )
+    for row in found:
+        if row.problem:
+            say(console, row.problem, "dim")

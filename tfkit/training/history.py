@@ -1,0 +1,152 @@
+"""run.json: what a run is (recipe, variants, changed values, seed) and how it came about, start by start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tfkit.core import checksums
+from tfkit.core.errors import RunError
+from tfkit.core.files import read_json
+from tfkit.core.machine import machine
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.shipped import shipped_recipes
+from tfkit.training.checkpoint import Progress
+from tfkit.training.environment import versions
+from tfkit.training.folder import RUN, RunFolder
+
+FORMAT = 1
+
+
+class Part(BaseModel):
+    """Base of what run.json is made of: unknown keys of later versions are kept out of the way."""
+
+    model_config = ConfigDict(extra="ignore", validate_assignment=False)
+
+
+class Start(Part):
+    """One process that worked on a run: from which step, for how long, where, and with what."""
+
+    at: str
+    step: int
+    seconds: float = 0.0  # until its last checkpoint, or its end
+    device: str = ""
+    threads: int = 0
+    machine: dict[str, Any] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
+    variants: list[str] = Field(default_factory=list)
+    set: dict[str, Any] = Field(default_factory=dict)
+
+
+class History(Part):
+    """What run.json holds.
+
+    `set` has the values that were laid over the recipe, by dotted key; `steps`, `tokens` (read), `targets` (predicted)
+    and `seconds` (of all starts) are those of the last checkpoint; `diverged` is the step that gave no finite loss.
+    """
+
+    format: int = FORMAT
+    recipe: str
+    file: str | None = None
+    variants: list[str] = Field(default_factory=list)
+    set: dict[str, Any] = Field(default_factory=dict)
+    seed: int
+    parameters: int = 0
+    steps: int = 0
+    tokens: int = 0
+    targets: int = 0
+    seconds: float = 0.0
+    best: float | None = None
+    best_step: int = 0
+    finished: str = ""
+    diverged: int | None = None
+    starts: list[Start] = Field(default_factory=list)
+
+
+def read_history(folder: RunFolder) -> History | None:
+    """The run.json of a run, None for a run of an older version; raises RunError for one that cannot be read."""
+    file = folder / RUN
+    if not file.is_file():
+        return None
+    try:
+        return History.model_validate(read_json(file))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RunError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+class HistoryFile:
+    """Keeps run.json up to date while a process trains."""
+
+    def __init__(self, recipe: Recipe, folder: RunFolder, device: torch.device, parameters: int) -> None:
+        self.recipe, self.folder, self.device = recipe, folder, device
+        self.history = History(
+            recipe=recipe.name,
+            file=_own_file(recipe),
+            variants=list(recipe.variants),
+            set=dict(recipe.changes),
+            seed=recipe.train.seed,
+            parameters=parameters,
+        )
+        self._began = time.perf_counter()
+
+    def start(self, step: int, before: History | None = None) -> None:
+        """Begin to count; `before` is what the run that goes on has written down so far."""
+        if before is not None:
+            self.history = before
+        self._began = time.perf_counter()
+        self.history.starts.append(
+            Start(
+                at=datetime.now().astimezone().isoformat(timespec="seconds"),
+                step=step,
+                device=str(self.device),
+                threads=torch.get_num_threads(),
+                machine=machine(),
+                versions=versions(),
+                variants=list(self.recipe.variants),
+                set=dict(self.recipe.changes),
+            )
+        )
+
+    def reached(self, progress: Progress) -> None:
+        """Take over how far the run has come, and write it down."""
+        history = self.history
+        history.steps, history.tokens, history.targets = progress.step, progress.tokens, progress.targets
+        history.best, history.best_step = progress.best, progress.best_step
+        history.finished, history.diverged = progress.finished, None
+        self.write()
+
+    def diverged(self, step: int) -> None:
+        """Write down that this step gave no finite loss, so that training stopped there."""
+        self.history.diverged = step
+        self.write()
+
+    def write(self, folder: RunFolder | None = None) -> None:
+        """Write run.json with the time that has passed; nothing of a run that nobody began."""
+        history = self.history
+        if not history.starts:
+            return
+        history.starts[-1].seconds = round(time.perf_counter() - self._began, 3)
+        history.seconds = round(sum(start.seconds for start in history.starts), 3)
+        checksums.write_json((folder or self.folder) / RUN, _plain(history.model_dump()))
+
+
+def _own_file(recipe: Recipe) -> str | None:
+    """The file of a recipe that does not ship with tfkit, as it was named."""
+    if recipe.file is None or recipe.file.resolve() in shipped_recipes().values():
+        return None
+    return str(recipe.file)
+
+
+def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without what says nothing: no variants, nothing changed, no divergence."""
+    kept = {key: value for key, value in data.items() if value not in (None, [], {}, "")}
+    return {
+        **kept,
+        "starts": [{key: value for key, value in one.items() if value not in ([], {})} for one in data["starts"]],
+    }

@@ -1,0 +1,65 @@
+"""The default name of a run's folder: its recipe, variants and changed values, as in `names-rotary-s3`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.recipe.load import Recipe
+
+LONGEST = 80  # characters; what is longer ends in a hash
+# keys that say how far and where a run is trained, and what it reads and prints: they may change when it is resumed
+LEFT_OUT = re.compile(
+    r"generate\b|imports\b|data\.(train|valid|test)\b"
+    r"|train\.(steps|device|keep|patience|metrics|samples|changed_data|evaluate_every|checkpoint_every|validate)\b"
+)
+
+
+def run_name(recipe: Recipe) -> str:
+    """The name of the recipe, followed by a word for each variant and for each changed value that makes another run."""
+    words = [_variant(text) for text in recipe.variants]
+    words += [_word(key.rpartition(".")[2], value) for key, value in recipe.changes.items() if not LEFT_OUT.match(key)]
+    name = "-".join([recipe.name, *words])
+    if len(name) <= max(LONGEST, len(recipe.name)):
+        return name
+    digest = _digest([list(recipe.variants), dict(recipe.changes)])
+    return f"{name[: LONGEST - len(digest) - 1].rstrip('-')}-{digest}"
+
+
+def _variant(text: str) -> str:
+    """`rotary` as it is; `heads=4` of an axis as heads4, `norm=rms_norm` as rms_norm."""
+    name, equals, value = text.partition("=")
+    return _word(name.strip(), _plain(value.strip())) if equals else _cleaned(name)
+
+
+def _plain(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _word(key: str, value: Any) -> str:
+    """A value in one word that begins with a letter."""
+    if value is None or isinstance(value, bool):
+        return _cleaned(key) if value else f"no_{_cleaned(key)}"
+    if isinstance(value, Mapping) and isinstance(value.get("type"), str):
+        rest = {name: option for name, option in value.items() if name != "type"}
+        return _cleaned(value["type"]) + (f"_{_digest(rest)}" if rest else "")
+    if isinstance(value, (int, float)):
+        return "s" + str(value) if key == "seed" else f"{_cleaned(key)}{_cleaned(str(value))}"
+    if isinstance(value, str):
+        word = _cleaned(value.rstrip("/").rpartition("/")[2])  # of a path its last name
+        return word if word[:1].isalpha() and len(word) <= 24 else f"{_cleaned(key)}_{_digest(value)}"
+    return f"{_cleaned(key)}_{_digest(value)}"
+
+
+def _cleaned(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.+]+", "_", text).strip("._")
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:6]
