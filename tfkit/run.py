@@ -16,6 +16,7 @@ from torch import Tensor
 from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.checksums import write_json
+from tfkit.core.component import Config
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
 from tfkit.core.files import read_json
 from tfkit.core.registry import REGISTRY
@@ -44,11 +45,11 @@ from tfkit.training.objective.answers import predicts, text_fields
 from tfkit.training.objective.reading import Reading
 from tfkit.training.progress import Reporter
 from tfkit.training.run_name import run_name
-from tfkit.training.samples import SampleOutput, cut, print_samples
+from tfkit.training.samples import SampleOutput, print_samples
 from tfkit.training.scoring import chosen_metrics
-from tfkit.training.setup import longest_example
+from tfkit.training.setup import Task, longest_example
 from tfkit.training.supply import saved_recipe
-from tfkit.training.validation import total_loss
+from tfkit.training.validation import ValidationScores, total_loss
 from tfkit.training.weights import load_weights, saved_dtype
 
 # what a model without an objective, which is imported, is taken to say of a text, by its head
@@ -301,8 +302,8 @@ class Run:
         record.check_there(RunFolder(self.folder), EVALUATION)
         examples = self._examples(split)[:limit]
         if quantize is not None:
-            return self._quantized(quantize)._scores(examples)
-        scores = self._scores(examples)
+            return self._quantized(quantize)._scores(examples, self.recipe.train.metrics)
+        scores = self._scores(examples, self.recipe.train.metrics)
         if self.as_saved:
             try:
                 self._keep(split, {"examples": len(examples), **scores})
@@ -328,17 +329,36 @@ class Run:
     def _concluding_scores(self, split: str) -> dict[str, float]:
         """The scores that training ends with, in evaluation.json; raises RunError, so that the run is not finished."""
         examples = self._examples(split)
-        scores = self._scores(examples)
+        scores = self._scores(examples, self.recipe.train.metrics)
         self._keep(split, {"examples": len(examples), **scores})
         return scores
 
-    def _scores(self, examples: Sequence[Mapping[str, str]]) -> dict[str, float]:
-        """Loss and metrics of examples."""
+    def _during(self, task: Task) -> ValidationScores:
+        """The metrics and samples of a validation, by a copy of the model in training that shares its weights.
+
+        What generation keeps with a model stays with the copy.
+        """
+        shared: dict[int, Any] = {id(weight): weight for weight in task.model.parameters()}
+        other = copy.copy(self)
+        other.recipe, other.tokenizer, other.objective, other._decoders = (
+            task.recipe,
+            task.tokenizer,
+            task.objective,
+            {},
+        )
+        other.model = copy.deepcopy(task.model, shared).eval()
+        asked = self.recipe.train.validate
+        examples = other._examples("valid")
+        scores = other._scores(examples[: asked.limit], asked.metrics) if asked.metrics else {}
+        return ValidationScores({name: scores[name] for name in asked.names}, other.samples(asked.samples))
+
+    def _scores(self, examples: Sequence[Mapping[str, str]], metrics: Sequence[Config]) -> dict[str, float]:
+        """Loss and metrics of examples; without metrics, those that the objective is judged by."""
         nats, targets = total_loss(self.model, self._feed(examples))
         loss = nats / targets
         scores = {"loss": loss}
         texts: tuple[list[str], list[str]] | None = None
-        for metric in chosen_metrics(self.recipe.train.metrics, self.objective):
+        for metric in chosen_metrics(metrics, self.objective):
             if metric.reads == "loss":
                 per = nats / self._characters(examples, metric.part_name) if metric.per_character else loss
                 scores[metric.part_name] = metric.from_loss(per)
@@ -486,7 +506,7 @@ def train(
         if resume and is_finished(folder, loaded):
             reporter.say(f"{folder}: is finished; nothing is left to do\n{_next(run)}")
         else:
-            train_in(claim, loaded, reporter)
+            train_in(claim, loaded, reporter, run._during)
             _conclude(run, reporter)
             mark_finished(folder, loaded)
     return run
@@ -511,7 +531,7 @@ def _conclude(run: Run, reporter: Reporter) -> None:
         reporter.say(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in scores.items()))
     samples = run.samples(settings.samples, split)
     for sample in samples:
-        reporter.log(f"{cut(sample.source)} -> {cut(sample.output)} (reference: {cut(sample.reference)})")
+        reporter.log(sample.line())
     if samples:
         reporter.draw(lambda stream: print_samples(samples, stream))
     reporter.say(_next(run, samples[0].source if samples else "..."))

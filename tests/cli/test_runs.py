@@ -51,7 +51,7 @@ def names(*arguments: str) -> list[str]:
 
 def test_the_table_has_every_run(folder: Path) -> None:
     lines = runs().stdout.splitlines()
-    assert lines[0].split() == ["run", "status", "step", "valid.loss", "tokens", "per", "second", "time"]
+    assert lines[0].split() == ["run", "status", "step", "valid.loss", "tokens_per_second", "time"]
     assert [line.split()[:3] for line in lines[1:]] == [
         [f"runs/{name}", "finished", "3"] for name in ("a", "b", "deep/c")
     ]
@@ -80,7 +80,7 @@ def test_csv_and_json_have_exact_figures(folder: Path) -> None:
     table = list(csv.DictReader(io.StringIO(runs("--csv").stdout)))
     data = json.loads(runs("--json").stdout)
     progress = json.loads((folder / "runs" / "a" / "run.json").read_text())
-    assert float(table[0]["valid.loss"]) == data[0]["valid.loss"] == progress["best"]
+    assert float(table[0]["valid.loss"]) == data[0]["valid.loss"] == progress["best"]["loss"]
     assert data[0]["set"] == '{"train.seed": 3, "model.layer.norm": "layer_norm", "train.metrics": []}'
     assert data[0]["valid.perplexity"] > 1
     assert table[1]["valid.perplexity"] == ""

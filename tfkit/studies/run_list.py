@@ -142,12 +142,13 @@ def _of_history(history: History | None, known: Mapping[str, Any]) -> dict[str, 
 def _of_progress(progress: Progress | None) -> dict[str, Any]:
     if progress is None:
         return {}
+    best = progress.scores or ({} if progress.best is None else {"loss": progress.best})
     return {
         "step": progress.step,
         "tokens": progress.tokens,
         "targets": progress.targets,
-        "valid.loss": progress.best,
-        "best_step": progress.best_step if progress.best is not None else None,
+        **{f"valid.{name}": score for name, score in best.items()},
+        "best_step": progress.best_step if best else None,
     }
 
 
@@ -269,9 +270,7 @@ def _exact(values: list[Any]) -> Any:
 
 def render(found: Sequence[RunRow], columns: Sequence[str], console: Console) -> None:
     """Print the runs as a table, and what is wrong with those that cannot be read."""
-    rows(
-        console, [[row.shown(name) for name in columns] for row in found], [name.replace("_", " ") for name in columns]
-    )
+    rows(console, [[row.shown(name) for name in columns] for row in found], list(columns))
     for row in found:
         if row.problem:
             say(console, row.problem, "dim")

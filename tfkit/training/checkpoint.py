@@ -51,8 +51,10 @@ class Progress(BaseModel):
     targets: Count = 0  # that losses were taken on
     epoch: Count = 0  # of the batch that comes next
     batch: Count = 0
-    best: float | None = None  # validation loss
+    best: float | None = None  # the loss of the best validation, or the metric that `best_by` names
+    best_by: str = "loss"
     best_step: Count = 0
+    scores: dict[str, float] = Field(default_factory=dict)  # all that the best validation measured
     stale: Count = 0  # validations since the best
     keeps_best: bool = True  # the run's model.safetensors holds the best weights
     finished: Literal["", "steps", "patience"] = ""  # why nothing is left to do

@@ -46,7 +46,8 @@ class Start(Part):
 class History(Part):
     """What run.json holds.
 
-    `set` has the values that were laid over the recipe, by dotted key; `steps`, `tokens` (read), `targets` (predicted)
+    `set` has the values that were laid over the recipe, by dotted key; `best` is all that the best validation measured;
+    `steps`, `tokens` (read), `targets` (predicted)
     and `seconds` (of all starts) are those of the last checkpoint; `diverged` is the step that gave no finite loss.
     """
 
@@ -61,7 +62,7 @@ class History(Part):
     tokens: int = 0
     targets: int = 0
     seconds: float = 0.0
-    best: float | None = None
+    best: dict[str, float] = Field(default_factory=dict)
     best_step: int = 0
     finished: str = ""
     diverged: int | None = None
@@ -117,7 +118,7 @@ class HistoryFile:
         """Take over how far the run has come, and write it down."""
         history = self.history
         history.steps, history.tokens, history.targets = progress.step, progress.tokens, progress.targets
-        history.best, history.best_step = progress.best, progress.best_step
+        history.best, history.best_step = progress.scores, progress.best_step
         history.finished, history.diverged = progress.finished, None
         self.write()
 

@@ -22,7 +22,7 @@ from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVE
 from tfkit.training.history import read_history
 from tfkit.training.interrupt import Interrupted
 from tfkit.training.labels import read_labels, save_labels
-from tfkit.training.loop import Trainer
+from tfkit.training.loop import Measure, Trainer
 from tfkit.training.needs import NEEDS, recorded
 from tfkit.training.progress import Reporter
 from tfkit.training.random_state import seeded
@@ -31,9 +31,10 @@ from tfkit.training.start import check_nothing_is_lost, check_same
 from tfkit.training.supply import changes, needs_of
 
 
-def train_in(claim: Claim, recipe: Recipe, reporter: Reporter) -> None:
+def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure | None = None) -> None:
     """Train until the work is done; raises Interrupted when a signal stopped it before, with a checkpoint saved.
 
+    `measure` computes what validations measure besides the loss.
     Where a run that is resumed has no checkpoint it begins again; raises RunError where something would be lost.
     """
     folder = claim.folder
@@ -45,6 +46,7 @@ def train_in(claim: Claim, recipe: Recipe, reporter: Reporter) -> None:
             trainer = _begun(claim, recipe, reporter)
         else:
             trainer = _resumed(folder, recipe, reporter, checkpoint)
+        trainer.measure = measure
         if trainer.run():
             return
     progress = trainer.progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,15 +16,19 @@ from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
 from tfkit.training.checkpoint import Checkpoints, Progress, step_of
 from tfkit.training.folder import CHECKPOINTS, METRICS, WEIGHTS, RunFolder
+from tfkit.training.groups import regroup, set_rate
 from tfkit.training.history import HistoryFile
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.metrics_log import MetricsLog
 from tfkit.training.progress import ProgressMeter, Reporter
 from tfkit.training.publish import Publisher
+from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task
 from tfkit.training.step import Places, accumulate, scale_gradients
-from tfkit.training.validation import mean_loss, total_loss
+from tfkit.training.validation import ValidationScores, mean_loss, total_loss
 from tfkit.training.weights import Weights, not_finite
+
+Measure = Callable[[Task], ValidationScores]
 
 
 class NotFinite(TfkitError):
@@ -31,29 +36,36 @@ class NotFinite(TfkitError):
 
 
 class Trainer:
-    """Trains `task.model` within a run's folder. `beside` is printed after each validation loss (a baseline)."""
+    """Trains `task.model` within a run's folder. `beside` is printed after each validation loss (a baseline).
+
+    `measure` computes the metrics and samples of `train.validate`.
+    """
+
+    measure: Measure | None = None
 
     def __init__(self, task: Task, folder: RunFolder, reporter: Reporter, beside: str = "") -> None:
         self.task, self.folder, self.reporter, self.beside = task, folder, reporter, beside
         self.model, self.settings = task.model, task.settings
         self.schedule = self.settings.schedule.build()
         self.optimizer: torch.optim.Optimizer = self.settings.optimizer.build().make(task.trained, self._lr(1))
+        for line in regroup(self.optimizer, self.model, self.settings):
+            reporter.say(line)
         self.trained = [parameter for parameter in task.trained.parameters() if parameter.requires_grad]
         keep = self.settings.keep
         self.checkpoints = Checkpoints(folder / CHECKPOINTS, keep.mean if isinstance(keep, Mean) else 1)
         self.publisher = Publisher(task, folder, self.checkpoints, reporter, beside)
-        self.progress = Progress(keeps_best=keep == "best")
+        self.progress = Progress(keeps_best=keep == "best", best_by=self.settings.validate.best)
         count = sum(parameter.numel() for parameter in self.model.parameters())
         self.history = HistoryFile(task.recipe, folder, task.train.device, count)
 
     def restore(self, path: Path) -> None:
         """Go on from a checkpoint; more steps or more patience than then make a finished run unfinished."""
-        keeps_best = self.progress.keeps_best
+        keeps_best, by = self.progress.keeps_best, self.progress.best_by
         self.progress = checkpoint.restore(path, self.model, self.optimizer, self.task.objective.module)
         self.checkpoints.go_on_from(path, self.reporter.say)
-        if keeps_best and not self.progress.keeps_best:  # the best weights so far were not kept
-            self.progress.best = None
-        self.progress.keeps_best = keeps_best
+        if by != self.progress.best_by or (keeps_best and not self.progress.keeps_best):
+            self.progress.best = None  # the best weights so far were not kept, or chosen by something else
+        self.progress.keeps_best, self.progress.best_by = keeps_best, by
         self.progress.finished = self._finished()
 
     def run(self) -> bool:
@@ -93,8 +105,7 @@ class Trainer:
         began, settings, progress = time.perf_counter(), self.settings, self.progress
         step = progress.step + 1
         lr = self._lr(step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        set_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
         sums = accumulate(self.model, self.task.train, places, settings.accumulate, settings.precision)
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
@@ -126,16 +137,34 @@ class Trainer:
         if not math.isfinite(loss):
             raise self._not_finite(progress.step, f"the validation loss is {loss}")
         self._check_weights()
-        better = progress.best is None or loss < progress.best
+        measured = self._measured()
+        scores = {"loss": loss, **measured.scores}
+        value = scores[progress.best_by]
+        better = progress.best is None or self._is_better(value, progress.best)
         if better:
-            progress.best, progress.best_step, progress.stale = loss, progress.step, 0
+            progress.best, progress.best_step, progress.stale = value, progress.step, 0
+            progress.scores = scores
             if progress.keeps_best:
                 Weights.of(self.model).save(self.folder / WEIGHTS)
         else:
             progress.stale += 1
         how = "best so far" if better else f"best: {progress.best:.4f} at step {progress.best_step:,}"
-        self.reporter.say(f"step {progress.step:,}: valid loss {loss:.4f}{self.beside}, {how}")
-        return {"valid.loss": loss}
+        also = "".join(f", {name} {score:.4g}" for name, score in measured.scores.items())
+        self.reporter.say(f"step {progress.step:,}: valid loss {loss:.4f}{self.beside}{also}, {how}")
+        for sample in measured.samples:
+            self.reporter.say(f"  {sample.line()}")
+        return {f"valid.{name}": score for name, score in scores.items()}
+
+    def _measured(self) -> ValidationScores:
+        """The metrics and samples of a validation; what they draw leaves the training's random numbers alone."""
+        asked = self.settings.validate
+        if self.measure is None or not (asked.metrics or asked.samples):
+            return ValidationScores()
+        with seeded(self.settings.seed):
+            return self.measure(self.task)
+
+    def _is_better(self, value: float, best: float) -> bool:
+        return value > best if self.settings.validate.higher_is_better else value < best
 
     def _check_weights(self) -> None:
         """Raise NotFinite for weights that nobody could go on from."""

@@ -76,7 +76,7 @@ class Publisher:
     def _compared(self, loss: float, count: int, progress: Progress) -> dict[str, Any]:
         """Say the loss of a mean of `count` checkpoints beside the best of a single step."""
         message = f"the mean of {count} checkpoints has a validation loss of {loss:.4f}{self.beside}"
-        if progress.best is not None:
+        if progress.best is not None and progress.best_by == "loss":
             message += f"; step {progress.best_step:,} had {progress.best:.4f}"
             message += "" if loss <= progress.best else ": train.keep: best would have kept that"
         self.reporter.say(message)

@@ -39,6 +39,9 @@ def rehearse(
     if recipe.train.metrics and measured is not None:
         for metric in chosen_metrics(recipe.train.metrics, measured.objective):
             _check_metric(metric, measured, splits["train"])
+    if recipe.train.validate.metrics and "valid" in splits:
+        for metric in chosen_metrics(recipe.train.validate.metrics, splits["valid"].objective):
+            _check_metric(metric, splits["valid"], splits["train"])
     if writes(blueprint):
         _check_writing(recipe, blueprint, tokenizer, learned_from(data.tokenizer, splits["train"]))
 

@@ -15,6 +15,10 @@ class SampleOutput(NamedTuple):
     output: str
     reference: str
 
+    def line(self) -> str:
+        """It on one line."""
+        return f"{cut(self.source)} -> {cut(self.output)} (reference: {cut(self.reference)})"
+
 
 def cut(text: str) -> str:
     """The beginning of a text that is too long to be shown: a model that has learnt little does not stop."""

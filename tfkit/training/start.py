@@ -15,7 +15,8 @@ from tfkit.training.contents import in_checkpoints
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, WEIGHTS, RunFolder
 
 # what a run is about: with other values it would be another run; steps and intervals may change
-FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", "train.freeze")
+GROUPED = ("train.groups", "train.layer_decay")  # which parameters make a group of the optimizer
+FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", "train.freeze", *GROUPED)
 ABSENT = object()
 
 
@@ -64,7 +65,10 @@ def check_same(folder: RunFolder, resolved: str) -> None:
     except yaml.YAMLError as error:
         raise RunError(f"{folder / RESOLVED}: cannot be read, so this run cannot be resumed: {error}") from None
     here = yaml.safe_load(resolved)
-    found = [line for key in FIXED for line in _differences(_at(there, key), _at(here, key), key)]
+    # a run of an older version says nothing of groups, and has none
+    older = [key for key in GROUPED if _at(there, key) is ABSENT and _at(here, key) in ([], "none")]
+    fixed = [key for key in FIXED if key not in older]
+    found = [line for key in fixed for line in _differences(_at(there, key), _at(here, key), key)]
     if found:
         more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
         raise RunError(

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import torch
 
 from tfkit.models import Model
 from tfkit.training.device import autocast
 from tfkit.training.feed import Feed
+from tfkit.training.samples import SampleOutput
+
+
+@dataclass(frozen=True)
+class ValidationScores:
+    """What a validation measures besides the loss."""
+
+    scores: dict[str, float] = field(default_factory=dict)
+    samples: Sequence[SampleOutput] = ()
 
 
 def mean_loss(model: Model, feed: Feed, precision: str = "float32") -> float:

@@ -10,6 +10,7 @@ from tfkit.core.facts import Longest, RecipeFacts
 from tfkit.core.slots import ObjectiveFacts
 from tfkit.recipe.settings.contradictions import serves
 from tfkit.recipe.settings.frozen import freeze_problems
+from tfkit.recipe.settings.groups import group_problems
 from tfkit.recipe.settings.sections import Data, Generate, Mean, Train
 
 
@@ -69,6 +70,7 @@ def section_problems(
     if blueprint is not None:
         yield from _generate_problems(generate, blueprint)
         yield from freeze_problems(train.freeze, blueprint, objective)
+        yield from group_problems(train, blueprint)
 
 
 def _data_problems(data: Data) -> Iterator[Problem]:
@@ -101,6 +103,8 @@ def _without_valid(train: Train, data: Data) -> Iterator[Problem]:
     if train.patience is not None:
         text = "counts validations without a better loss, and there is no data.valid"
         yield Problem("patience", text, at="train")
+    if _is_given(train, "validate"):
+        yield Problem("validate", "there is no data.valid to measure on", at="train")
     if _is_given(train, "evaluate_every"):
         yield Doubt("evaluate_every", "nothing is validated: there is no data.valid", at="train")
     if train.metrics and data.test is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -10,14 +11,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from tfkit.core.component import Config, Slot
 from tfkit.core.devices import DeviceName
 from tfkit.core.options import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, RunPath, as_tuple
-from tfkit.core.slots import ObjectiveFacts, TokenizerFacts
+from tfkit.core.slots import MetricFacts, ObjectiveFacts, TokenizerFacts
 
 Tokenizer = Annotated[TokenizerFacts.Config, Slot("tokenizer")]
 Corpus = Annotated[Config, Slot("corpus")]
 Objective = Annotated[ObjectiveFacts.Config, Slot("objective")]
 Optimizer = Annotated[Config, Slot("optimizer")]
 Schedule = Annotated[Config, Slot("schedule")]
-Metric = Annotated[Config, Slot("metric")]
+Metric = Annotated[MetricFacts.Config, Slot("metric")]
 LogitsRule = Annotated[Config, Slot("logits")]
 StopRule = Annotated[Config, Slot("stop")]
 Strategy = Annotated[Config, Slot("strategy")]
@@ -85,7 +86,72 @@ class InitFrom(Section):
     unused: Names = Field((), description="tensors of the run that may be left: names, where * stands for anything")
 
 
-class Train(Section):
+ParameterKind = Literal[
+    "embedding", "position", "attention", "mixer", "feedforward", "norm", "residual", "mask", "activation", "head",
+    "bias", "matrix", "vector",
+]  # fmt: skip
+
+
+class ParameterGroup(Section):
+    """Parameters that are trained at a rate, or with a decay, of their own: those that `names` and `kind` select."""
+
+    names: Names = Field((), description="names of parameters, where * stands for anything; by default all")
+    kind: ParameterKind | None = Field(
+        None, description="the slot of the part that they are in; or bias, vector, or matrix: those of hidden layers"
+    )
+    rate: PositiveFloat = Field(1.0, description="factor on the learning rate; several groups multiply theirs")
+    weight_decay: NonNegativeFloat | None = Field(
+        None, description="in place of the optimizer's; the last group's counts"
+    )
+
+    @model_validator(mode="after")
+    def _selects(self) -> ParameterGroup:
+        if not self.names and self.kind is None:
+            raise ValueError("select parameters by names, by kind, or by both")
+        return self
+
+
+class Validate(Section):
+    """What each validation measures and shows besides the loss."""
+
+    metrics: Annotated[tuple[Metric, ...], BeforeValidator(as_tuple)] = Field(
+        (), description="computed at each validation"
+    )
+    samples: NonNegativeInt = Field(0, description="sample outputs shown at each validation")
+    limit: PositiveInt | None = Field(None, description="how many examples metrics are computed on; none: all")
+    best: str = Field("loss", description="what keep: best and patience go by: loss, or one of these metrics")
+
+    @model_validator(mode="after")
+    def _measured(self) -> Validate:
+        names = list(self.names)
+        if self.best not in ("loss", *names):
+            known = ", ".join(["loss", *names])
+            raise ValueError(f"best: '{self.best}' is not measured at validations; there are: {known}")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the metrics are called."""
+        return tuple(config.part.part_name for config in self.metrics)
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether of two values of `best` the larger one is better."""
+        return any(config.part.higher_is_better for config in self.metrics if config.part.part_name == self.best)
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", UserWarning)  # `validate` shadows a method that Pydantic has given up
+
+    class Validated(Section):
+        """A section with `validate:`."""
+
+        validate: Validate = Field(  # type: ignore[assignment]
+            Validate(), description="what each validation measures and shows besides the loss"
+        )
+
+
+class Train(Validated):
     """How a model is trained."""
 
     seed: NonNegativeInt = Field(0, description="seed of all random numbers: weights, order of examples, dropout")
@@ -115,6 +181,12 @@ class Train(Section):
         None, description="a run whose weights training starts from, all of them; or the same with what may differ"
     )
     freeze: Names = Field((), description="parameters that stay as they are: names or beginnings of names")
+    groups: Annotated[tuple[ParameterGroup, ...], BeforeValidator(as_tuple)] = Field(
+        (), description="parameters with a rate or a weight decay of their own"
+    )
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="factor on the rate of each layer below the last; embeddings are one layer more"
+    )
 
     @property
     def initial(self) -> InitFrom | None:

@@ -1,0 +1,111 @@
+"""`train.groups` and `train.layer_decay`: which parameters are trained at a rate, or with a decay, of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import nn
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Component, Problem
+from tfkit.recipe.settings.frozen import MOST_LAYERS
+from tfkit.recipe.settings.sections import ParameterGroup, Train
+
+LAYER = re.compile(r"(encoder|decoder)\.(?:layers\.(\d+)\.|(embedding|position)\.)")
+OUTER = ("embedding", "position", "head")  # what a hidden matrix belongs to none of
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a model: all its names, and the slot of the innermost part that it belongs to."""
+
+    names: tuple[str, ...]
+    slot: str
+    value: nn.Parameter
+
+    def is_in(self, group: ParameterGroup) -> bool:
+        """Whether the group selects it."""
+        named = not group.names or any(fnmatchcase(name, pattern) for name in self.names for pattern in group.names)
+        return named and (group.kind is None or self._is(group.kind))
+
+    def _is(self, kind: str) -> bool:
+        if kind == "bias":
+            return self.names[0].rpartition(".")[2] == "bias"
+        if kind == "matrix":
+            return self.value.dim() >= 2 and self.slot not in OUTER
+        if kind == "vector":
+            return self.value.dim() < 2
+        return self.slot == kind
+
+
+def parameters_of(model: nn.Module) -> list[Parameter]:
+    """The parameters of a model, a tied one once, by the first part that has it."""
+    slots: dict[int, str] = {}
+    values: dict[int, nn.Parameter] = {}
+    names: dict[int, list[str]] = {}
+
+    def visit(module: nn.Module, prefix: str, slot: str) -> None:
+        if isinstance(module, Component):
+            slot = module.part_slot
+        for name, value in module._parameters.items():
+            if value is not None:
+                names.setdefault(id(value), []).append(prefix + name)
+                slots.setdefault(id(value), slot)
+                values[id(value)] = value
+        for name, child in module.named_children():
+            visit(child, f"{prefix}{name}.", slot)
+
+    visit(model, "", "")
+    return [Parameter(tuple(found), slots[key], values[key]) for key, found in names.items()]
+
+
+def rate_of(
+    parameter: Parameter, groups: Sequence[ParameterGroup], layer_decay: float | None, depths: Mapping[str, int]
+) -> float:
+    """The factor on the learning rate: that of each group that selects it, times the decay of its layer.
+
+    A layer's is layer_decay ** (layers above it + 1), with embeddings as one layer below the first; norms and heads
+    after the last layer keep 1 (Howard and Ruder 2018, arXiv 1801.06146; Clark et al. 2020, arXiv 2003.10555).
+    """
+    rate = 1.0
+    for group in groups:
+        rate *= group.rate if parameter.is_in(group) else 1.0
+    found = LAYER.match(parameter.names[0])
+    if layer_decay is not None and found is not None:
+        layer = -1 if found[2] is None else int(found[2])
+        rate *= layer_decay ** (depths[found[1]] - layer)
+    return rate
+
+
+def decay_of(parameter: Parameter, groups: Sequence[ParameterGroup]) -> float | None:
+    """The weight decay that the last group says which selects it, None where none does."""
+    found = [group.weight_decay for group in groups if group.weight_decay is not None and parameter.is_in(group)]
+    return found[-1] if found else None
+
+
+def depths_of(blueprint: Blueprint) -> dict[str, int]:
+    """The layers of each stack."""
+    return {plan.side: plan.num_layers for plan in blueprint.stacks()}
+
+
+def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
+    """Groups that select nothing."""
+    if not train.groups or sum(depths_of(blueprint).values()) > MOST_LAYERS:
+        return
+    with torch.device("meta"):  # names and shapes, and no memory
+        parameters = parameters_of(blueprint.type.build(blueprint))
+    for place, group in enumerate(train.groups):
+        if not any(parameter.is_in(group) for parameter in parameters):
+            yield Problem("", _nothing(group, parameters), at=f"train.groups[{place}]")
+
+
+def _nothing(group: ParameterGroup, parameters: Sequence[Parameter]) -> str:
+    what = " and ".join(
+        [f"a name like {', '.join(group.names)}"] * bool(group.names) + [f"the kind {group.kind}"] * bool(group.kind)
+    )
+    kinds = ", ".join(dict.fromkeys(parameter.slot for parameter in parameters))
+    return f"no parameter has {what}; the first is called {parameters[0].names[0]}, the kinds of parts are {kinds}"
