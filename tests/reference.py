@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from tfkit.core.registry import REGISTRY
 from tfkit.recipe.keys import GROUPS
 from tfkit.recipe.settings.sections import Data, Generate, Train
+from tfkit.recipe.settings.study import Study
 from tfkit.recipe.text.node import inline
 from tfkit.reports.parts import options_of
 
@@ -21,7 +22,7 @@ GRAMMAR = {
     "stack": "The keys of a stack: in `model:`, or in its `encoder:` and `decoder:`",
     "layer": "`layer:`, and each kind in `layers:`",
 }
-SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate": Generate}
+SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate": Generate, "study": Study}
 
 
 def text() -> str:

@@ -39,6 +39,8 @@ COMMANDS = {
     "new": "Write a new recipe from another one, or a part and its test.",
     "schema": "Print the JSON Schema of the recipe language, for editors.",
     "train": "Train the model of a recipe into a run's folder.",
+    "study": "Train the variants of a recipe over several seeds, and say which is better.",
+    "compare": "Compare runs, or the runs of a study: intervals, verdicts, a page.",
     "runs": "List the runs that there are, sorted and filtered.",
     "evaluate": "Measure a run on its data.",
     "generate": "Generate text with a run.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,20 @@ def free_memory(device: torch.device | None = None) -> int | None:
         return torch.cuda.mem_get_info(device)[0]
     figures = [figure for figure in (_machine_memory(), _group_memory()) if figure is not None]
     return min(figures, default=None)
+
+
+def peak_memory(device: torch.device | None = None) -> int | None:
+    """The most bytes that this process has taken at once, of a device or of main memory; None where nobody can say."""
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def _machine_memory() -> int | None:

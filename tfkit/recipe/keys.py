@@ -11,7 +11,7 @@ MODEL = declared_keys(Blueprint)  # of `model`, beside those of its stacks
 STACK = declared_keys(StackPlan)  # of a stack: in `model`, or in its encoder or decoder
 LAYER = declared_keys(LayerPlan)  # of `layer`, and of each kind in `layers`
 TOP = {
-    name: Key(name, SectionValue() if name in ("model", "data", "train", "generate") else OwnValue(), sentence)
+    name: Key(name, SectionValue() if name in ("model", "data", "train", "generate", "study") else OwnValue(), sentence)
     for name, sentence in {
         "tfkit": "version of the recipe language",
         "extends": "the recipe that this one is laid over: a shipped name, or a path relative to this file",
@@ -20,6 +20,7 @@ TOP = {
         "objective": "what the model is trained for",
         "train": "how the model is trained",
         "generate": "defaults of generation",
+        "study": "which variants tfkit study compares, over which seeds, and by what",
         "imports": "Python files or modules with parts that the recipe needs, imported only with --trust or --import",
         "variants": "named overlays, and axes of several values for one option, for --variant",
     }.items()

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, by_place
+from tfkit.core.facts import RecipeFacts
 from tfkit.core.slots import ObjectiveFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
@@ -21,11 +22,13 @@ from tfkit.recipe.architecture.sizes import Vocabulary
 from tfkit.recipe.changes.migrate import LANGUAGE, newer_faults
 from tfkit.recipe.compose import Composed, compose
 from tfkit.recipe.imports import Importer
+from tfkit.recipe.overlays.overlay import Variant, read_variants
 from tfkit.recipe.settings.agreement import Agreement, section_parts, spot
 from tfkit.recipe.settings.contradictions import Contradictions, data_parts
 from tfkit.recipe.settings.files import missing_files
 from tfkit.recipe.settings.section_rules import facts_of, section_problems
 from tfkit.recipe.settings.sections import Data, Generate, Section, Train
+from tfkit.recipe.settings.study import Study, measures_of, study_problems
 from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given, mapping
@@ -33,7 +36,7 @@ from tfkit.recipe.views.origin import Value
 from tfkit.recipe.views.resolved import model_values, resolved_text
 from tfkit.recipe.views.trace import Trace, trace
 
-TOP_KEYS = ("tfkit", "model", "data", "objective", "train", "generate", "imports")
+TOP_KEYS = ("tfkit", "model", "data", "objective", "train", "generate", "study", "imports")
 AnySection = TypeVar("AnySection", bound=Section)
 
 
@@ -41,8 +44,8 @@ AnySection = TypeVar("AnySection", bound=Section)
 class Recipe:
     """A validated recipe. `root` is the merged text with the place of every value.
 
-    `variants` were chosen, and `changes` are the values that were laid over the file, by dotted key. `warnings` are
-    sorted by place; `tell_warnings` tells them.
+    `variants` of `variant_entries` were chosen, and `changes` are the values that were laid over the file, by dotted
+    key. `warnings` are sorted by place; `tell_warnings` tells them.
     """
 
     name: str
@@ -54,6 +57,8 @@ class Recipe:
     train: Train
     generate: Generate
     imports: tuple[str, ...] = ()
+    study: Study | None = None
+    variant_entries: Mapping[str, Variant] = field(default_factory=dict, compare=False, repr=False)
     variants: tuple[str, ...] = field(default=(), compare=False)
     changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
     warnings: tuple[Fault, ...] = field(default=(), compare=False)
@@ -240,11 +245,22 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     recipe = Recipe(
         composed.name, composed.root, composed.text, composed.file, data, objective, train, generate, imports
     )
-    recipe = replace(recipe, variants=composed.chosen, changes=composed.changes)
+    study = _section(given(root, "study"), Study, faults)
+    entries = read_variants(composed.variants.entries if composed.variants is not None else {}, [])
+    recipe = replace(recipe, study=study, variant_entries=entries, variants=composed.chosen, changes=composed.changes)
     _resolve_model(recipe, faults, saved)
     if not saved:  # a run was held to it when it was trained
         _check_agreement(recipe, faults)
+        _check_study(recipe, faults)
     return recipe
+
+
+def _check_study(recipe: Recipe, faults: Faults) -> None:
+    """What contradicts in `study:`, and what its runs do not have."""
+    if recipe.study is None:
+        return
+    found = study_problems(recipe.study, recipe.variant_entries, measures_of(recipe.data, recipe.train))
+    Agreement(recipe.root, (), RecipeFacts(), faults).tell("", found)
 
 
 def _check_agreement(recipe: Recipe, faults: Faults) -> None:

@@ -102,7 +102,7 @@ def _row(path: Path) -> RunRow:
         progress = None if checkpoint is None else read_progress(checkpoint)
         known = folder.known
         values = {"run": str(path), "status": _status(folder, history, progress)}
-        values |= _of_history(history, known) | _of_progress(progress) | _scores(folder)
+        values |= _of_history(history, known) | _of_progress(progress) | scores_of(folder)
         return RunRow(path, values)
     except RunError as error:
         return RunRow(path, {"run": str(path), "status": "damaged"}, str(error))
@@ -152,7 +152,7 @@ def _of_progress(progress: Progress | None) -> dict[str, Any]:
     }
 
 
-def _scores(folder: RunFolder) -> dict[str, Any]:
+def scores_of(folder: RunFolder) -> dict[str, Any]:
     """What evaluation.json has, as `test.bleu`; the best validation loss of the training stays what it is."""
     file = folder / EVALUATION
     found = read_json(file) if file.is_file() else {}

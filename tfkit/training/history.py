@@ -14,6 +14,7 @@ from tfkit.core import checksums
 from tfkit.core.errors import RunError
 from tfkit.core.files import read_json
 from tfkit.core.machine import machine
+from tfkit.core.memory import peak_memory
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.training.checkpoint import Progress
@@ -58,6 +59,7 @@ class History(Part):
     set: dict[str, Any] = Field(default_factory=dict)
     seed: int
     parameters: int = 0
+    peak_memory: int | None = None  # bytes, the most that a process took at once, on the device that it trained on
     steps: int = 0
     tokens: int = 0
     targets: int = 0
@@ -132,6 +134,7 @@ class HistoryFile:
         history = self.history
         if not history.starts:
             return
+        history.peak_memory = max(filter(None, (history.peak_memory, peak_memory(self.device))), default=None)
         history.starts[-1].seconds = round(time.perf_counter() - self._began, 3)
         history.seconds = round(sum(start.seconds for start in history.starts), 3)
         checksums.write_json((folder or self.folder) / RUN, _plain(history.model_dump()))

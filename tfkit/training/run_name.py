@@ -21,7 +21,7 @@ LEFT_OUT = re.compile(
 def run_name(recipe: Recipe) -> str:
     """The name of the recipe, followed by a word for each variant and for each changed value that makes another run."""
     words = [_variant(text) for text in recipe.variants]
-    words += [_word(key.rpartition(".")[2], value) for key, value in recipe.changes.items() if not LEFT_OUT.match(key)]
+    words += [value_word(key, value) for key, value in recipe.changes.items() if not LEFT_OUT.match(key)]
     name = "-".join([recipe.name, *words])
     if len(name) <= max(LONGEST, len(recipe.name)):
         return name
@@ -32,7 +32,7 @@ def run_name(recipe: Recipe) -> str:
 def _variant(text: str) -> str:
     """`rotary` as it is; `heads=4` of an axis as heads4, `norm=rms_norm` as rms_norm."""
     name, equals, value = text.partition("=")
-    return _word(name.strip(), _plain(value.strip())) if equals else _cleaned(name)
+    return value_word(name.strip(), _plain(value.strip())) if equals else _cleaned(name)
 
 
 def _plain(text: str) -> Any:
@@ -42,8 +42,9 @@ def _plain(text: str) -> Any:
         return text
 
 
-def _word(key: str, value: Any) -> str:
-    """A value in one word that begins with a letter."""
+def value_word(key: str, value: Any) -> str:
+    """The value of a dotted key in one word that begins with a letter."""
+    key = key.rpartition(".")[2]
     if value is None or isinstance(value, bool):
         return _cleaned(key) if value else f"no_{_cleaned(key)}"
     if isinstance(value, Mapping) and isinstance(value.get("type"), str):

@@ -90,6 +90,16 @@ def prepare(
     return Task(recipe, model, tokenizer, objective, settings, train, valid, hashes)
 
 
+def learned_sizes(recipe: Recipe) -> tuple[int, int]:
+    """What only the training corpus tells: the size of the tokenizer's vocabulary, and the number of labels."""
+    data, objective = _needed(recipe)
+    _check_files(recipe, False, None)
+    split = Split(data.train, objective)
+    tokenizer = _fitted(recipe, data, objective, split)
+    _labelled(recipe, objective, split, ())
+    return tokenizer.vocab_size, len(objective.rows.labels)
+
+
 def _needed(recipe: Recipe) -> tuple[Data, Objective]:
     if recipe.data is None or recipe.objective is None:
         missing = " and ".join(name for name in ("data", "objective") if getattr(recipe, name) is None)

@@ -11,7 +11,7 @@ from tfkit.recipe.text.node import Node, kind, under
 from tfkit.recipe.text.source import from_value
 
 # besides the keys that are declared so: mappings that are no parts, and merge whatever their `type` says
-_SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "generate"}
+_SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "train.validate", "generate", "study", "study.match"}
 
 
 def merge(base: Node, over: Node, faults: list[Fault]) -> Node:

@@ -23,9 +23,10 @@ from tfkit.recipe.schema.values import (
 )
 from tfkit.recipe.schema.variants import VariantKeys
 from tfkit.recipe.settings.sections import Data, Generate, Train
+from tfkit.recipe.settings.study import Study
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
-SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate": Generate}
+SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate": Generate, "study": Study}
 
 
 def language_schema() -> Schema:

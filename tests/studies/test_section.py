@@ -1,0 +1,116 @@
+"""`study:` says what is compared; what is wrong in it is told with its place, before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.studies.small import study
+from tfkit.core.errors import RecipeError, UsageError
+from tfkit.recipe.load import load_recipe
+from tfkit.recipe.schema import language_schema
+from tfkit.studies.arms import StudySource, arms_of, study_of
+
+
+def names(folder: Path, **keys: Any) -> list[str]:
+    source = StudySource(str(study(folder, **keys)))
+    recipe = source.recipe()
+    return [arm.name for arm in arms_of(source, study_of(recipe), recipe.variant_entries, {})]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"compare": ["norm"]}, ["norm=layer_norm", "norm=rms_norm"]),
+        ({"compare": ["wide", "norm=rms_norm"]}, ["wide", "norm=rms_norm"]),
+        ({"compare": ["norm=rms_norm+wide"]}, ["norm=rms_norm+wide"]),
+        ({"compare": ["norm+wide"]}, ["norm=layer_norm+wide", "norm=rms_norm+wide"]),
+        (
+            {"compare": [], "cross": ["norm", "wide"]},
+            ["norm=layer_norm", "norm=layer_norm+wide", "norm=rms_norm", "norm=rms_norm+wide"],
+        ),
+        ({"compare": ["wide"], "cross": ["wide"]}, ["wide"]),
+    ],
+)
+def test_what_is_compared(keys: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+    assert names(tmp_path, **keys) == ["baseline", *expected]
+
+
+def test_an_arm_that_is_another_one_says_so(tmp_path: Path) -> None:
+    source = StudySource(str(study(tmp_path, compare=["norm", "wide"], baseline="norm=rms_norm")))
+    recipe = source.recipe()
+    same = {arm.name: arm.same_as for arm in arms_of(source, study_of(recipe), recipe.variant_entries, {})}
+    assert same == {"baseline": "", "norm=layer_norm": "", "norm=rms_norm": "baseline", "wide": ""}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"compare": ["nrm"]},
+            r"study\.compare\[0\]: unknown variant 'nrm'; there are: norm, wide, glu\. Did you mean 'norm'",
+        ),
+        (
+            {"compare": ["norm=layer"]},
+            r"'norm=layer' is no choice of 'norm'; there are: norm=layer_norm, norm=rms_norm",
+        ),
+        ({"compare": ["wide=3"]}, r"'wide' has no values to choose from"),
+        ({"compare": []}, r"study\.compare: names nothing to compare"),
+        ({"baseline": "norm"}, r"study\.baseline: 'norm' is no choice of 'norm'"),
+        ({"baseline": {"train.seed": 3}}, r"study\.seeds: the study gives each run its seed"),
+        ({"seeds": [1, 1]}, r"study\.seeds: names a seed twice"),
+        ({"seeds": 0}, r"study\.seeds"),
+        ({"measure": ["valid.bleu"]}, r"study\.measure\[0\]: 'valid\.bleu' is not measured by these runs"),
+        ({"measure": ["valid.los"]}, r"Did you mean 'valid\.loss'"),
+        (
+            {"match": {"parameters": "model.d_model", "tokens": 3}},
+            r"study\.match: match one of .* not parameters and tokens",
+        ),
+        ({"match": {}}, r"study\.match: match one of parameters, flops, tokens, seconds"),
+        (
+            {"match": {"parameters": "model.d_model"}, "tune": {"model.d_model": [8]}},
+            r"model\.d_model: is solved for by study\.match",
+        ),
+        ({"claims": [{"says": "wide < baseline"}]}, r"study\.claims\[0\]\.says: 'wide' is not compared"),
+        ({"claims": [{"says": "norm=rms_norm"}]}, r"write two variants with < or > between them"),
+        ({"claims": [{"says": "norm=rms_norm < baseline", "on": "seconds"}]}, r"'seconds' is not among study\.measure"),
+        ({"compre": ["norm"]}, r"Did you mean 'compare'"),
+    ],
+)
+def test_what_contradicts_is_told_with_its_place(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    file = study(tmp_path, **keys)
+    with pytest.raises(RecipeError, match=message) as found:
+        load_recipe(file)
+    assert all(fault.line > 0 for fault in found.value.faults)
+
+
+def test_all_faults_of_all_arms_at_once(tmp_path: Path) -> None:
+    more = {"variants": {"one": {"model.layer.nrm": "rms_norm"}, "two": {"model.d_model": 0}}}
+    source = StudySource(str(study(tmp_path, more=more, compare=["one", "two", "norm"])))
+    recipe = source.recipe()
+    with pytest.raises(RecipeError) as found:
+        arms_of(source, study_of(recipe), recipe.variant_entries, {})
+    texts = [str(fault) for fault in found.value.faults]
+    assert len(texts) == 2
+    assert any("model.layer.nrm" in text and "Did you mean 'norm'" in text for text in texts)
+    assert any("model.d_model" in text for text in texts)
+
+
+def test_a_recipe_without_a_study_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no `study:`"):
+        study_of(load_recipe("gpt2"))
+
+
+def test_a_study_trains_and_checks_as_its_recipe(tmp_path: Path) -> None:
+    """`study:` is no part of what a run is: resolved.yaml leaves it out."""
+    recipe = load_recipe(study(tmp_path))
+    assert recipe.study is not None
+    assert "\nstudy:" not in recipe.resolved()
+
+
+def test_the_schema_knows_it() -> None:
+    definitions = language_schema()["definitions"]
+    properties = definitions["section.study"]["properties"]
+    assert {"compare", "cross", "baseline", "seeds", "match", "tune", "measure", "claims", "about"} <= properties.keys()

@@ -1,0 +1,329 @@
+"""`tfkit study` trains what a recipe compares, goes on where it stopped, and reports; `tfkit compare` reports too."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.studies.small import study
+from tfkit.cli.main import main
+from tfkit.core.errors import RunError
+from tfkit.studies.arms import StudySource
+from tfkit.studies.board import Board
+from tfkit.studies.claims import RunClaim
+from tfkit.studies.compare import study_report
+from tfkit.studies.plan import PlannedRun, keep_plan, make_plan, read_plan, runs_of
+from tfkit.studies.runner import Runner
+
+KEYS: dict[str, Any] = {
+    "about": "Which norm is better?",
+    "compare": ["norm"],
+    "measure": ["valid.loss", "tokens_per_second", "peak_memory", "parameters"],
+    "claims": [{"paper": "Nobody 2026", "says": "norm=rms_norm < norm=layer_norm", "on": "valid.loss"}],
+}
+
+
+def tfkit(*arguments: object, folder: Path) -> Result:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return CliRunner(env={"COLUMNS": "120"}).invoke(main, [str(argument) for argument in arguments])
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The folder in which a small study was run, and what it printed."""
+    folder = tmp_path_factory.mktemp("study")
+    study(folder, **KEYS)
+    return folder, tfkit("study", "small.yaml", "--jobs", 2, folder=folder)
+
+
+@pytest.fixture
+def folder(done: tuple[Path, Result]) -> Path:
+    return done[0] / "studies" / "small"
+
+
+def test_it_says_what_it_does_and_what_came_of_it(done: tuple[Path, Result]) -> None:
+    printed = done[1]
+    assert printed.exit_code == 0, printed.output
+    text = " ".join(printed.stdout.split())
+    assert "4 runs of 2 variants; seeds 0, 1; about" in text
+    assert "norm=layer_norm = baseline" in text
+    assert "norm=rms_norm-s0: done, valid.loss" in text
+    assert "(4 of 4 done, 0 running" in text
+    assert "claim: norm=rms_norm < norm=layer_norm on valid.loss (Nobody 2026): " in text
+    assert "the page: studies/small/report.html" in text
+
+
+def test_runs_are_ordinary_ones(folder: Path) -> None:
+    runs = sorted(path.name for path in (folder / "runs").iterdir() if path.is_dir())
+    assert len(runs) == 4
+    for name in runs:
+        history = json.loads((folder / "runs" / name / "run.json").read_text())
+        assert name.endswith(f"-s{history['seed']}")
+        assert history["peak_memory"] > 2**20
+        assert not (folder / "runs" / f"{name}.claim").exists()
+    found = tfkit("runs", folder, "--where", "norm=rms_norm", "--json", folder=folder)
+    assert len(json.loads(found.stdout)) == 2
+
+
+def test_the_tuned_value_is_the_best_on_the_first_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of other seeds come when all values have been tried; an arm that always diverged keeps the first value."""
+    rates = [0.05, 0.01, 0.1]
+    plan = make_plan(
+        StudySource(str(study(tmp_path, **KEYS, tune={"train.schedule.lr": rates}))), tmp_path / "out", timed=False
+    )
+    losses = {("baseline", 0.05): 2.0, ("baseline", 0.01): 1.0, ("baseline", 0.1): None}
+    losses |= {("norm=rms_norm", rate): None for rate in rates}
+    board = Board(plan, tmp_path / "out")
+
+    def loss(run: PlannedRun) -> float | None:
+        return losses[run.arm, run.tuned["train.schedule.lr"]]
+
+    monkeypatch.setattr(Board, "state", lambda self, run: "done" if loss(run) is not None else "diverged")
+    monkeypatch.setattr(Board, "scores", lambda self, run: {} if loss(run) is None else {"valid.loss": loss(run)})
+    assert board.best() == {"baseline": {"train.schedule.lr": 0.01}, "norm=rms_norm": {"train.schedule.lr": 0.05}}
+    names = [run.name for run in runs_of(plan, board.best())]
+    assert len(names) == plan.most_runs == 2 * (3 + 1)
+    assert names[-2:] == ["baseline-lr0.01-s1", "norm=rms_norm-lr0.05-s1"]
+    monkeypatch.setattr(Board, "state", lambda self, run: "waiting" if run.arm == "baseline" else "diverged")
+    assert list(board.best()) == ["norm=rms_norm"]
+
+
+def test_the_same_line_repeats_nothing(done: tuple[Path, Result], folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*") if path.is_file()}
+    again = tfkit("study", "small.yaml", folder=done[0])
+    assert again.exit_code == 0, again.output
+    assert before == {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*") if path.is_file()}
+
+
+def test_the_data_has_every_figure_with_its_n(folder: Path) -> None:
+    data = json.loads((folder / "results.json").read_text())
+    assert data["format"] == 1
+    assert data["about"] == "Which norm is better?"
+    assert [arm["name"] for arm in data["arms"]] == ["baseline", "norm=layer_norm", "norm=rms_norm"]
+    assert data["arms"][1]["same_as"] == "baseline"
+    assert all(one["n"] == 2 for one in data["comparisons"])
+    assert {one["measure"] for one in data["comparisons"]} == {"valid.loss", "tokens_per_second", "peak_memory"}
+    assert data["tested"] == 3  # the claim is one of them
+    (claim,) = data["claims"]
+    assert claim["verdict"] in ("held", "not held", "open")
+    by_hand = [
+        ours["scores"]["valid.loss"] - theirs["scores"]["valid.loss"]
+        for ours, theirs in zip(data["arms"][2]["runs"], data["arms"][0]["runs"], strict=True)
+    ]
+    assert data["comparisons"][0]["mean"] == pytest.approx(sum(by_hand) / 2)
+    rows = list(csv.DictReader(io.StringIO((folder / "results.csv").read_text())))
+    assert [(row["variant"], row["seed"]) for row in rows] == [
+        (name, seed) for name in ("baseline", "norm=rms_norm") for seed in ("0", "1")
+    ]
+    assert float(rows[0]["valid.loss"]) == data["arms"][0]["runs"][0]["scores"]["valid.loss"]
+
+
+class Page(HTMLParser):
+    """Counts what a page holds, and what it would load from elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: dict[str, int] = {}
+        self.outside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        loads = ("src", "href", "xlink:href", "data")
+        self.outside += [value for name, value in attrs if name in loads and value and not value.startswith("#")]
+
+
+def test_the_page_is_one_file_with_pictures(folder: Path) -> None:
+    text = (folder / "report.html").read_text()
+    page = Page(text)
+    assert page.tags["svg"] == 2
+    assert not page.outside
+    assert "script" not in page.tags
+    for words in ("Noise floor", "Which norm is better?", "Nobody 2026", "Holm", "layer.norm: layer_norm", "compare:"):
+        assert words in text
+    markdown = (folder / "report.md").read_text()
+    for words in ("## Noise floor", "## Claims", "## valid.loss", "| norm=rms_norm | 2 |"):
+        assert words in markdown
+
+
+def test_compare_gives_the_same_of_the_study_s_folder(folder: Path, tmp_path: Path) -> None:
+    found = tfkit("compare", folder, "--json", "--out", tmp_path / "page", folder=folder)
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout) == json.loads((folder / "results.json").read_text())
+    assert (tmp_path / "page" / "report.html").read_text() == (folder / "report.html").read_text()
+
+
+def test_compare_groups_any_runs_by_what_they_say(folder: Path) -> None:
+    runs = [folder / "runs" / f"{arm}-s{seed}" for arm in ("baseline", "norm=rms_norm") for seed in (0, 1)]
+    found = tfkit("compare", *runs, "--json", "--measure", "valid.loss", folder=folder)
+    assert found.exit_code == 0, found.output
+    data = json.loads(found.stdout)
+    assert [len(arm["runs"]) for arm in data["arms"]] == [2, 2]
+    known = json.loads((folder / "results.json").read_text())["comparisons"][0]
+    assert data["comparisons"][0]["mean"] == known["mean"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "there"], "nowhere: holds no run"),
+        (["runs/baseline-s0"], "is one run, or none; give several"),
+        ([".", "runs/baseline-s0"], ".: is a study; compare it alone"),
+        ([".", "--measure", "valid.loss"], "a study says itself what it measures"),
+        (
+            ["runs/baseline-s0", "runs/norm=rms_norm-s0", "--measure", "bleu"],
+            "--measure bleu: no run has it",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_told(arguments: list[str], message: str, folder: Path) -> None:
+    found = tfkit("compare", *arguments, folder=folder)
+    assert found.exit_code == 2
+    assert message in " ".join(found.stderr.split())
+
+
+def test_a_folder_holds_one_study(done: tuple[Path, Result], tmp_path: Path) -> None:
+    study(tmp_path, more={"model": {"d_model": 4}}, **KEYS)
+    found = tfkit("study", "small.yaml", "--out", done[0] / "studies" / "small", folder=tmp_path)
+    assert found.exit_code == 2
+    assert "holds the runs of another study: its baseline differs" in " ".join(found.stderr.split())
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("mine")
+    plan = make_plan(StudySource(str(tmp_path / "small.yaml")), tmp_path / "taken", timed=False)
+    with pytest.raises(RunError, match="is not empty and holds no study"):
+        keep_plan(tmp_path / "taken", plan)
+
+
+def test_more_seeds_go_on_in_the_same_folder(done: tuple[Path, Result], tmp_path: Path) -> None:
+    study(done[0], "small", **{**KEYS, "seeds": 3})
+    try:
+        found = tfkit("study", "small.yaml", "--commands", folder=done[0])
+    finally:
+        study(done[0], "small", **KEYS)
+    assert found.exit_code == 0, found.output
+    lines = found.stdout.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("tfkit train small.yaml ") and "--set train.seed=2" in line for line in lines)
+
+
+def test_a_variant_that_became_another_is_refused(done: tuple[Path, Result]) -> None:
+    study(
+        done[0],
+        "small",
+        more={"variants": {"norm": {"model.layer.norm": ["layer_norm", {"type": "rms_norm", "eps": 0.1}]}}},
+        **{**KEYS, "claims": []},
+    )
+    try:
+        plan = make_plan(StudySource(str(done[0] / "small.yaml")), done[0] / "studies" / "small", timed=False)
+    finally:
+        study(done[0], "small", **KEYS)
+    assert plan.identity == read_plan(done[0] / "studies" / "small").identity
+
+
+def test_a_failed_run_is_told_and_stops_no_other(tmp_path: Path) -> None:
+    """A variant whose corpus is not there when it is trained."""
+    file = study(tmp_path, compare=["norm"], seeds=1)
+    source = StudySource(str(file))
+    out = tmp_path / "out"
+    plan = make_plan(source, out, timed=False)
+    keep_plan(out, plan)
+    runner = Runner(source, plan, out, jobs=2)
+    (out / "runs" / "norm=rms_norm-s0").mkdir(parents=True)
+    (out / "runs" / "norm=rms_norm-s0" / "mine.txt").write_text("not a run")
+    assert runner.run(lambda progress: None)
+    assert [run.name for run in runner.progress.failed] == ["norm=rms_norm-s0"]
+    assert "is not empty and holds no run" in next(iter(runner.progress.failed.values()))
+    assert runner.board.state(PlannedRun("baseline", 0)) == "done"
+    report = study_report(plan, out, {run.name: why for run, why in runner.progress.failed.items()})
+    report.write(out)
+    assert "is not empty and holds no run" in (out / "report.html").read_text()
+    assert report.results.comparisons[0].words() == "open: 0 pairs of runs"
+
+
+def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
+    more = {"variants": {"hot": {"train.schedule.lr": 1e17}}, "train": {"steps": 30, "metrics": []}}
+    file = study(tmp_path, more=more, compare=["hot"], seeds=1, claims=[{"says": "baseline < hot"}])
+    source, out = StudySource(str(file)), tmp_path / "out"
+    plan = make_plan(source, out, timed=False)
+    keep_plan(out, plan)
+    runner = Runner(source, plan, out)
+    assert runner.run(lambda progress: None)
+    assert not runner.progress.failed
+    assert any("hot-s0: diverged at step" in event for event in runner.progress.events)
+    results = study_report(plan, out).results
+    assert results.comparisons[0].words() == "diverged in 1 of 1"
+    assert results.claims[0].verdict == "held"
+
+
+def test_ctrl_c_stops_cleanly_and_the_same_line_goes_on(tmp_path: Path) -> None:
+    more = {"train": {"steps": 600, "metrics": [], "evaluate_every": 600, "checkpoint_every": 600}}
+    study(tmp_path, more=more, compare=["wide"], seeds=1)
+    words = [sys.executable, "-m", "tfkit", "study", "small.yaml"]
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    metrics = tmp_path / "studies" / "small" / "runs" / "baseline-s0" / "metrics.jsonl"
+    for _ in range(600):
+        if metrics.exists() and metrics.stat().st_size > 1000:
+            break
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, printed
+    assert "stopped; to go on, type the same line again" in printed
+    run = tmp_path / "studies" / "small" / "runs" / "baseline-s0"
+    reached = json.loads((run / "run.json").read_text())["steps"]
+    assert reached > 0
+    assert not list((tmp_path / "studies" / "small" / "runs").glob("*.claim"))
+    again = tfkit("study", "small.yaml", folder=tmp_path)
+    assert again.exit_code == 0, again.output
+    starts = json.loads((run / "run.json").read_text())["starts"]
+    assert [start["step"] for start in starts] == [0, reached]
+
+
+@pytest.mark.slow
+def test_two_processes_take_different_runs(tmp_path: Path) -> None:
+    study(tmp_path, compare=["norm", "wide"], seeds=2)
+    words = [sys.executable, "-m", "tfkit", "study", "small.yaml"]
+    processes = [
+        subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for _ in range(2)
+    ]
+    printed = [process.communicate(timeout=200)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], printed
+    lines = [line.split(": done")[0] for text in printed for line in text.splitlines() if ": done" in line]
+    assert sorted(lines) == sorted(f"{arm}-s{seed}" for arm in ("baseline", "norm=rms_norm", "wide") for seed in (0, 1))
+    for folder in (tmp_path / "studies" / "small" / "runs").iterdir():
+        assert len(json.loads((folder / "run.json").read_text())["starts"]) == 1
+
+
+def test_a_claim_is_held_by_one_and_taken_over_from_the_dead(tmp_path: Path) -> None:
+    file = tmp_path / "run.claim"
+    claim = RunClaim.take(file)
+    assert claim is not None
+    assert RunClaim.take(file) is None
+    claim.release()
+    host = json.dumps({"host": __import__("platform").node(), "process": 2**22 + 1})
+    file.write_text(host)  # of a process that is gone
+    assert RunClaim.take(file) is not None
+    file.write_text(json.dumps({"host": "elsewhere", "process": 1}))
+    assert RunClaim.take(file) is None
+    os.utime(file, (time.time() - 1000, time.time() - 1000))
+    assert RunClaim.take(file) is not None
+    file.write_text("{")
+    assert RunClaim.take(file) is None  # its writer may be at it

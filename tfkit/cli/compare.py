@@ -1,0 +1,54 @@
+"""`tfkit compare`: tables, verdicts and a page from runs that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tfkit.cli.options import EXACT_JSON, IMPORTS, TRUST
+from tfkit.cli.terminal import echo, echo_json
+
+
+@click.command("compare")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option("--measure", "measures", multiple=True, metavar="NAME", help="What to compare; repeatable.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Write the page and tables there.")
+@EXACT_JSON
+@IMPORTS
+@TRUST
+def command(
+    runs: tuple[Path, ...],
+    measures: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    imports: tuple[str, ...],
+    trust: bool,
+) -> None:
+    """Compare each RUN with the first one, or the runs of one study's folder.
+
+    Runs whose recipes differ in nothing but the seed are one variant.
+    """
+    from tfkit.core.console import Console
+    from tfkit.core.errors import UsageError
+    from tfkit.studies.compare import print_results, runs_report, study_report
+    from tfkit.studies.plan import PLAN, read_plan
+    from tfkit.studies.report import HTML
+
+    if len(runs) == 1:
+        if not (runs[0] / PLAN).is_file():
+            raise UsageError(f"{runs[0]}: is one run, or none; give several, or the folder of a study")
+        if measures:
+            raise UsageError("--measure: a study says itself what it measures")
+        report = study_report(read_plan(runs[0]), runs[0])
+    else:
+        report = runs_report(runs, measures, trust, imports)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        report.write(out)
+    if as_json:
+        echo_json(report.results.as_data())
+        return
+    print_results(report, Console())
+    if out is not None:
+        echo(f"the page: {out / HTML}")

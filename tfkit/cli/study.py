@@ -1,0 +1,81 @@
+"""`tfkit study`: train the variants that a recipe compares, and say which is better."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from tfkit.cli.options import IMPORTS, SETS, TRUST, Whole
+from tfkit.cli.terminal import echo
+
+
+@click.command("study")
+@click.argument("study", metavar="STUDY")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Its folder.  [default: studies/<name>]")
+@click.option("--jobs", type=Whole(), default=1, show_default=True, help="Trainings at a time.")
+@click.option("--dry-run", is_flag=True, help="Say what it would do, and train nothing but a trial of some steps.")
+@click.option("--commands", "as_commands", is_flag=True, help="Print a command line for each run that is left.")
+@SETS
+@IMPORTS
+@TRUST
+@click.pass_context
+def command(
+    ctx: click.Context,
+    study: str,
+    out: Path | None,
+    jobs: int,
+    dry_run: bool,
+    as_commands: bool,
+    sets: tuple[str, ...],
+    imports: tuple[str, ...],
+    trust: bool,
+) -> None:
+    """Train every variant that STUDY (a recipe with `study:`) compares, over several seeds, and report on them.
+
+    The same line goes on where it stopped: what is done is not repeated. Several processes, on several machines, may
+    work on one folder.
+    """
+    if dry_run and as_commands:
+        raise click.UsageError("--dry-run trains nothing, and so does --commands; give one of them")
+    from tfkit.cli.main import INTERRUPTED, LOST
+    from tfkit.core.console import Console
+    from tfkit.studies.arms import StudySource
+    from tfkit.studies.compare import print_results, study_report
+    from tfkit.studies.plan import keep_plan, make_plan
+    from tfkit.studies.report import HTML
+    from tfkit.studies.runner import Runner, commands
+    from tfkit.studies.watching import Watcher, predicted, print_plan
+
+    source = StudySource(study, sets, imports, trust)
+    recipe = source.recipe()
+    recipe.tell_warnings()
+    folder = out or Path("studies") / recipe.name
+    plan = make_plan(source, folder, timed=not as_commands)
+    if as_commands:
+        keep_plan(folder, plan)
+        for words in commands(source, plan, folder):
+            echo(shlex.join(["tfkit", *words]))
+        return
+    console = Console()
+    print_plan(plan, console)
+    echo(predicted(plan, jobs))
+    if dry_run:
+        return
+    keep_plan(folder, plan)
+    runner = Runner(source, plan, folder, jobs)
+    with Watcher(Console()) as watcher:
+        finished = runner.run(watcher.show)
+    if not finished:
+        echo("stopped; to go on, type the same line again")
+        ctx.exit(INTERRUPTED)
+    failed = {run.name: why for run, why in runner.progress.failed.items()}
+    report = study_report(plan, folder, failed)
+    report.write(folder)
+    print_results(report, console)
+    for name, why in failed.items():
+        echo(f"{name}: failed: {why}")
+    echo(f"the page: {folder / HTML}")
+    if failed:
+        ctx.exit(LOST)

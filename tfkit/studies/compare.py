@@ -1,0 +1,131 @@
+"""Reports of runs that exist: of a study's folder, or of any runs, which are grouped by what their recipes say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from tfkit.core.errors import RunError, UsageError
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings.study import measures_of, rises
+from tfkit.reports.counts import count, default_length
+from tfkit.reports.parts_table import rows, say
+from tfkit.studies.arms import changes_of, plain
+from tfkit.studies.plan import PLAN, Plan
+from tfkit.studies.report import StudyReport, environment_of
+from tfkit.studies.results import EXACT, ArmResult, Cell, curve_of, results_of, study_results
+from tfkit.studies.run_list import scores_of
+from tfkit.training.folder import TOKENIZER, RunFolder
+from tfkit.training.history import History, read_history
+from tfkit.training.labels import read_labels
+from tfkit.training.supply import saved_recipe
+
+
+def study_report(plan: Plan, folder: Path, failed: Mapping[str, str] | None = None) -> StudyReport:
+    """The report of a study's folder."""
+    results = study_results(plan, folder, failed)
+    folders = [RunFolder(folder / "runs" / cell.folder) for arm in results.own for cell in arm.cells]
+    return StudyReport(results, plan.changes, environment_of(folders), plan.text)
+
+
+def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, imports: Sequence[str]) -> StudyReport:
+    """The report of any runs, compared with the first; those whose recipes differ in nothing but the seed are one arm.
+
+    Raises UsageError for folders that hold no run that was trained.
+    """
+    grouped: list[tuple[object, list[tuple[RunFolder, Recipe, History]]]] = []
+    for path in dict.fromkeys(folders):
+        folder = RunFolder(path)
+        recipe, history = _trained(folder, trust, imports)
+        data = plain(recipe)
+        data["train"].pop("seed")
+        group = next((runs for known, runs in grouped if known == data), None)
+        if group is None:
+            grouped.append((data, group := []))
+        group.append((folder, recipe, history))
+    groups = [runs for _, runs in grouped]
+    arms = [_arm(runs, _name(runs, groups)) for runs in groups]
+    first = groups[0][0][1]
+    chosen = tuple(measure) or tuple(measures_of(first.data, first.train)[:1])
+    known = {name for arm in arms for cell in arm.cells for name in cell.scores}
+    for name in chosen:
+        if name not in known:
+            raise UsageError(f"--measure {name}: no run has it; they have {', '.join(sorted(known))}")
+    rising = tuple(name for name in chosen if rises(name, first.train))
+    changes = {arm.name: changes_of(first, runs[0][1]) for arm, runs in zip(arms[1:], groups[1:], strict=True)}
+    results = results_of("comparison", arms, chosen, rising)
+    return StudyReport(results, changes, environment_of([folder for runs in groups for folder, *_ in runs]))
+
+
+def _trained(folder: RunFolder, trust: bool, imports: Sequence[str]) -> tuple[Recipe, History]:
+    if (folder.path / PLAN).is_file():
+        raise UsageError(f"{folder}: is a study; compare it alone")
+    if not folder.holds_run:
+        raise UsageError(f"{folder}: holds no run")
+    history = read_history(folder)
+    if history is None:
+        raise UsageError(f"{folder}: has no run.json, as runs of older versions; tfkit train --resume writes one")
+    return saved_recipe(folder, trust, imports), history
+
+
+def _arm(runs: Sequence[tuple[RunFolder, Recipe, History]], name: str) -> ArmResult:
+    cells = []
+    for folder, recipe, history in runs:
+        state = "diverged" if history.diverged is not None else "done" if history.finished else "stopped"
+        scores = {f"valid.{key}": value for key, value in history.best.items()}
+        scores |= {key: value for key, value in scores_of(folder).items() if isinstance(value, (int, float))}
+        rate = history.tokens / history.seconds if history.seconds else 0.0
+        peak = {} if history.peak_memory is None else {"peak_memory": float(history.peak_memory)}
+        costs = {"tokens_per_second": rate, "seconds": history.seconds, "parameters": float(history.parameters), **peak}
+        known = {**scores, **costs} if state == "done" else {}
+        cells.append(Cell(recipe.train.seed, state, str(folder), known, curve_of(folder)))
+    seeds = [cell.seed for cell in cells]
+    if len(set(seeds)) < len(seeds):
+        raise UsageError(f"{cells[0].folder}: two of the runs like it have the same seed; give one of them")
+    folder, recipe, history = runs[0]
+    made_of = " ".join([*history.variants, *(f"{key}={value}" for key, value in history.set.items())])
+    return ArmResult(name, tuple(cells), made_of, parameters=history.parameters, flops=_flops(folder, recipe))
+
+
+def _name(runs: Sequence[tuple[RunFolder, Recipe, History]], groups: Sequence[object]) -> str:
+    """What a group of runs is called: by its variants and changed values; where others are called so, by its folder."""
+    folder, _, history = runs[0]
+    words = [*history.variants, *(f"{key}={_word(value)}" for key, value in history.set.items() if key != "train.seed")]
+    return f"{history.recipe} {' '.join(words)}".strip() if len(runs) > 1 and words else folder.path.name
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _flops(folder: RunFolder, recipe: Recipe) -> int:
+    """The FLOPs of a token; 0 where the parts of a run cannot be counted."""
+    from tfkit.data.tokenizer import Tokenizer
+
+    try:
+        labelled = recipe.labelled(len(read_labels(folder)))
+        size = Tokenizer.load(folder / TOKENIZER).vocab_size if labelled.unknown_vocab else None
+        blueprint = labelled.blueprint(size)
+        return count(blueprint, min(512, default_length(blueprint))).total.flops_per_token
+    except (RunError, UsageError):
+        return 0
+
+
+def print_results(report: StudyReport, console: Console) -> None:
+    """Print the verdicts, a table for each measure, and the claims."""
+    results = report.results
+    for measure in results.measure:
+        if measure in EXACT:
+            continue
+        console.print()
+        say(console, f"{measure} ({'more' if measure in results.rising else 'less'} is better)", "bold")
+        heads = ["variant", "n", "mean", "sd", "difference [95 % interval]", "p (Holm)", "verdict"]
+        keys = ["arm", "n", "mean", "sd", "difference", "p", "verdict"]
+        rows(console, [[row[key] for key in keys] for row in report.rows(measure)], heads)
+    for row in report.claim_rows():
+        console.print()
+        paper = f" ({row['paper']})" if row["paper"] else ""
+        say(console, f"claim: {row['says']} on {row['on']}{paper}: {row['verdict']}, n {row['n']}, {row['difference']}")

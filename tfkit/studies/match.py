@@ -1,0 +1,104 @@
+"""Equal budgets: the value of a key with which an arm has as many parameters, or FLOPs, as the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tfkit.core.errors import RecipeError, TfkitError, UsageError
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings.contradictions import at
+from tfkit.recipe.settings.study import STEPS, Match
+from tfkit.recipe.text.values import is_whole
+from tfkit.reports.counts import count_parameters
+from tfkit.studies.arms import Arm, StudySource
+
+LARGEST = 2**22  # of a width that is tried
+NEIGHBOURS = 64  # values that are tried after one that is refused: widths divide by heads
+CLOSE = 0.02  # what the counts may differ by
+
+
+@dataclass
+class Counter:
+    """How much an arm has of what is matched, by the value of the key; None where the recipe is refused with it."""
+
+    source: StudySource
+    arm: Arm
+    match: Match
+
+    def __post_init__(self) -> None:
+        self.known: dict[int, int | None] = {}
+        self.refusal: TfkitError | None = None
+
+    def __call__(self, value: int) -> int | None:
+        """The count with that value."""
+        if value not in self.known:
+            try:
+                self.known[value] = self._count(self.source.recipe(self.arm.variants, self.values(value)))
+            except (RecipeError, UsageError) as error:
+                self.refusal, self.known[value] = error, None
+        return self.known[value]
+
+    def values(self, value: int) -> dict[str, Any]:
+        """What is laid over the recipe."""
+        return {**self.arm.values, self.match.key: value}
+
+    def _count(self, recipe: Recipe) -> int:
+        if self.match.what == "parameters":
+            return count_parameters(self.source.blueprint(recipe))
+        return self.source.count(recipe).flops_per_token
+
+
+def start_value(recipe: Recipe, match: Match) -> int:
+    """The baseline's own value of the key; raises UsageError where that is no whole number."""
+    node = at(recipe.root, *match.key.split("."))
+    value: Any = None if node is None else node.plain()
+    if match.key == STEPS and value is None:
+        return recipe.train.steps
+    if not is_whole(value) or value < 1:
+        shown = "nothing" if node is None else repr(value)
+        where = f"study.match.{match.what}: {match.key}"
+        raise UsageError(f"{where}: the baseline says {shown} there; it needs a whole number to solve for")
+    return int(value)
+
+
+def matched(source: StudySource, arm: Arm, match: Match, baseline: Arm, start: int) -> Arm:
+    """The arm with the value of the key that makes it equal to the baseline; raises UsageError where none does."""
+    if match.key == STEPS:  # FLOPs of the whole training
+        value = max(1, round(start * baseline.flops / arm.flops))
+        return replace(arm, solved={STEPS: value})
+    target = baseline.parameters if match.what == "parameters" else baseline.flops
+    counter = Counter(source, arm, match)
+    nearest = nearest_value(counter, target, start)
+    found = None if nearest is None else counter(nearest)
+    if nearest is None or found is None:
+        raise UsageError(f"study.match: '{arm.name}' cannot be counted: {match.key}: {counter.refusal}")
+    if abs(found - target) > CLOSE * target:
+        raise UsageError(
+            f"study.match: '{arm.name}' cannot have the {target:,} {match.what} of the baseline: the nearest is "
+            f"{match.key}: {nearest} with {found:,}"
+        )
+    return replace(arm, solved={match.key: nearest}).counted(source)
+
+
+def nearest_value(count_of: Callable[[int], int | None], target: int, start: int) -> int | None:
+    """The whole number whose count is nearest to `target`, of a count that grows with it; None where none is right."""
+
+    def is_above(value: int) -> bool:
+        right = _right(count_of, value)
+        return right is None or (count_of(right) or 0) > target
+
+    low, high = 1, start
+    while not is_above(high) and high < LARGEST:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_above(middle) else (middle, high)
+    found = [value for value in (_right(count_of, low), _right(count_of, high)) if value is not None]
+    return min(found, key=lambda value: abs((count_of(value) or 0) - target), default=None)
+
+
+def _right(count_of: Callable[[int], int | None], first: int) -> int | None:
+    """The first value from `first` on that is not refused, None where there is none near it."""
+    return next((value for value in range(first, first + NEIGHBOURS + 1) if count_of(value) is not None), None)

@@ -1,0 +1,251 @@
+"""What the runs of a study, or any runs side by side, have measured, with what follows from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import RunError
+from tfkit.core.files import read_bytes
+from tfkit.recipe.settings.study import BASELINE, PaperClaim
+from tfkit.studies.board import Board
+from tfkit.studies.plan import Plan, PlannedRun
+from tfkit.studies.statistics import Comparison, Spread, claim_verdict, compared, judged, spread
+from tfkit.training.folder import METRICS, RunFolder
+from tfkit.training.metrics_log import good_lines
+
+FORMAT = 1
+EXACT = ("parameters", "flops")  # the same for every seed: nothing to be tested
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of an arm: done, diverged, or not there; `curve` has what its validations measured, by step."""
+
+    seed: int
+    state: str
+    folder: str
+    scores: Mapping[str, float] = field(default_factory=dict)
+    curve: Sequence[Mapping[str, float]] = ()
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """One of the things that were compared."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    made_of: str = ""  # variants and values
+    same_as: str = ""
+    solved: Mapping[str, Any] = field(default_factory=dict)
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+    parameters: int = 0
+    flops: int = 0
+
+    def values(self, measure: str) -> dict[int, float | None]:
+        """What each run measured, by seed; None of one that diverged, nothing of one that is not there."""
+        there = (cell for cell in self.cells if cell.state == "diverged" or measure in cell.scores)
+        return {cell.seed: None if cell.state == "diverged" else cell.scores[measure] for cell in there}
+
+    def spread(self, measure: str) -> Spread | None:
+        """The spread of a measure over the runs."""
+        return spread([value for value in self.values(measure).values() if value is not None])
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """A claim, and what the runs say of it."""
+
+    claim: PaperClaim
+    comparison: Comparison
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """All arms with their comparisons; the first is what the others are compared with."""
+
+    name: str
+    about: str
+    arms: tuple[ArmResult, ...]
+    measure: tuple[str, ...]
+    rising: tuple[str, ...]
+    comparisons: tuple[Comparison, ...]
+    claims: tuple[ClaimResult, ...] = ()
+    seeds: tuple[int, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def own(self) -> list[ArmResult]:
+        """The arms that are no other's."""
+        return [arm for arm in self.arms if not arm.same_as]
+
+    @property
+    def noise(self) -> dict[str, Spread | None]:
+        """The noise floor: what the baseline's own runs spread over, by measure."""
+        return {measure: self.arms[0].spread(measure) for measure in self.measure if measure not in EXACT}
+
+    @property
+    def tested(self) -> int:
+        """The comparisons that Holm's correction is over."""
+        return sum(one.p is not None for one in self.comparisons) + sum(
+            one.comparison.p is not None and not self._is_listed(one.comparison) for one in self.claims
+        )
+
+    def _is_listed(self, comparison: Comparison) -> bool:
+        return any(
+            (one.arm, one.against, one.measure) == (comparison.arm, comparison.against, comparison.measure)
+            for one in self.comparisons
+        )
+
+    def as_data(self) -> dict[str, Any]:
+        """What results.json holds."""
+        return {
+            "format": FORMAT,
+            "study": self.name,
+            "about": self.about,
+            "baseline": self.arms[0].name,
+            "seeds": list(self.seeds),
+            "measures": [{"name": name, "more_is_better": name in self.rising} for name in self.measure],
+            "arms": [self._arm_data(arm) for arm in self.arms],
+            "noise": {name: None if found is None else asdict(found) for name, found in self.noise.items()},
+            "tested": self.tested,
+            "comparisons": [asdict(one) | {"words": one.words()} for one in self.comparisons],
+            "claims": [
+                {**one.claim.model_dump(), "verdict": one.verdict, "comparison": asdict(one.comparison)}
+                for one in self.claims
+            ],
+            "failed": dict(self.failed),
+        }
+
+    def _arm_data(self, arm: ArmResult) -> dict[str, Any]:
+        spreads = {measure: arm.spread(measure) for measure in self.measure}
+        return {
+            "name": arm.name,
+            "made_of": arm.made_of,
+            "same_as": arm.same_as or None,
+            "solved": dict(arm.solved),
+            "tuned": dict(arm.tuned),
+            "parameters": arm.parameters,
+            "flops_per_token": arm.flops,
+            "runs": [
+                {"seed": cell.seed, "state": cell.state, "folder": cell.folder, "scores": dict(cell.scores)}
+                for cell in arm.cells
+            ],
+            "spread": {name: None if found is None else asdict(found) for name, found in spreads.items()},
+        }
+
+
+def results_of(
+    name: str,
+    arms: Sequence[ArmResult],
+    measure: Sequence[str],
+    rising: Sequence[str],
+    claims: Sequence[PaperClaim] = (),
+    about: str = "",
+    failed: Mapping[str, str] | None = None,
+) -> Results:
+    """The comparisons of all arms with the first one, on every measure that has noise, and the claims."""
+    by_name = {arm.name: by for arm in arms for by in arms if by.name == (arm.same_as or arm.name)}
+    pairs = [
+        (arm.name, arms[0].name, one) for arm in arms[1:] if not arm.same_as for one in measure if one not in EXACT
+    ]
+    asked = [(*(by_name[side].name for side in claim.sides), claim.on) for claim in claims]
+    family = list(dict.fromkeys([*pairs, *((a, b, on) for a, b, on in asked if (a, b, on) not in _mirrored(pairs))]))
+    found = judged([_compared(by_name, *one) for one in family], rising)
+    known = {(one.arm, one.against, one.measure): one for one in found}
+    judged_claims = []
+    for claim, (smaller, larger, on) in zip(claims, asked, strict=True):
+        one = known[smaller, larger, on] if (smaller, larger, on) in known else _turned(known[larger, smaller, on])
+        judged_claims.append(ClaimResult(claim, one, claim_verdict(one, on in rising)))
+    seeds = tuple(dict.fromkeys(cell.seed for arm in arms for cell in arm.cells))
+    return Results(
+        name,
+        about,
+        tuple(arms),
+        tuple(measure),
+        tuple(rising),
+        tuple(found[: len(pairs)]),
+        tuple(judged_claims),
+        seeds,
+        failed or {},
+    )
+
+
+def _compared(arms: Mapping[str, ArmResult], arm: str, against: str, measure: str) -> Comparison:
+    return compared(arm, against, measure, arms[arm].values(measure), arms[against].values(measure))
+
+
+def _mirrored(pairs: Iterable[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
+    return {(against, arm, measure) for arm, against, measure in pairs}
+
+
+def _turned(one: Comparison) -> Comparison:
+    """The same comparison from the other side."""
+    signs = {name: None if (value := getattr(one, name)) is None else -value for name in SIGNED}
+    return Comparison(
+        one.against,
+        one.arm,
+        one.measure,
+        one.n,
+        one.runs,
+        mean=signs["mean"],
+        low=signs["high"],
+        high=signs["low"],
+        boot_low=signs["boot_high"],
+        boot_high=signs["boot_low"],
+        p=one.p,
+        p_holm=one.p_holm,
+        diverged=one.diverged_against,
+        diverged_against=one.diverged,
+    )
+
+
+SIGNED = ("mean", "low", "high", "boot_low", "boot_high")
+
+
+def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = None) -> Results:
+    """What the runs in a study's folder have measured so far."""
+    board = Board(plan, folder)
+    best = board.best()
+    arms = []
+    for arm in plan.arms:
+        tuned = best.get(plan.arm(arm.name).name, plan.grid[0])
+        runs = [PlannedRun(plan.arm(arm.name).name, seed, tuned) for seed in plan.seeds]
+        made_of = " ".join([*arm.variants, *(f"{key}={value}" for key, value in arm.values.items())])
+        cells = tuple(_cell(board, run) for run in runs)
+        arms.append(
+            ArmResult(
+                arm.name,
+                cells,
+                made_of if arm.name != BASELINE else made_of or "the recipe as it is",
+                arm.same_as,
+                arm.solved,
+                tuned,
+                arm.parameters,
+                arm.flops,
+            )
+        )
+    return results_of(plan.name, arms, plan.measure, plan.rising, plan.claims, plan.about, failed)
+
+
+def _cell(board: Board, run: PlannedRun) -> Cell:
+    folder = board.run_folder(run)
+    return Cell(run.seed, board.state(run), folder.path.name, board.scores(run), curve_of(folder))
+
+
+def curve_of(folder: RunFolder) -> list[dict[str, float]]:
+    """What the validations of a run measured, with the step of each."""
+    try:
+        lines, _ = good_lines(read_bytes(folder / METRICS))
+    except RunError:
+        return []
+    records = map(json.loads, lines)
+    return [
+        {name: value for name, value in record.items() if name in ("step", "tokens") or name.startswith("valid.")}
+        for record in records
+        if any(name.startswith("valid.") for name in record)
+    ]

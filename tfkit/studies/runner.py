@@ -1,0 +1,186 @@
+"""Runs the trainings of a study, each in a process of its own, until all are done or somebody stops it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfkit.core.errors import RunError
+from tfkit.core.machine import machine
+from tfkit.studies.arms import StudySource
+from tfkit.studies.board import Board
+from tfkit.studies.claims import RunClaim
+from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of
+from tfkit.studies.process import command_of, failure, started
+
+LOGS = "logs"
+POLL = 0.2  # seconds
+INTERRUPTED = 130
+
+
+@dataclass
+class Worker:
+    """A run in the making: its process, and the claim that keeps others from it."""
+
+    run: PlannedRun
+    process: subprocess.Popen[bytes]
+    claim: RunClaim
+    began: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class StudyProgress:
+    """How far a study has come, for whoever shows it."""
+
+    board: Board
+    workers: list[Worker] = field(default_factory=list)
+    failed: dict[PlannedRun, str] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # what each run took that ended here, over what was predicted
+    jobs: int = 1
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the study."""
+        return self.board.plan
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """The runs that are known by now; those after a tuning come when it has ended."""
+        return list(dict.fromkeys(runs_of(self.plan, self.board.best())))
+
+    def left(self) -> float | None:
+        """Seconds until all is done, as far as they can be predicted."""
+        ratio = sum(self.seconds) / len(self.seconds) if self.seconds else 1.0
+        open_runs = [run for run in self.runs if self.board.state(run) == "waiting" and run not in self.failed]
+        unknown = self.plan.most_runs - len(self.runs)
+        each = [self.plan.seconds(self.plan.arm(run.arm)) for run in open_runs]
+        if any(seconds is None for seconds in each):
+            return None
+        known = sum(seconds or 0.0 for seconds in each)
+        mean = sum(self.plan.seconds(arm) or 0.0 for arm in self.plan.trained) / len(self.plan.trained)
+        spent = sum(time.monotonic() - worker.began for worker in self.workers)
+        return max(0.0, (known + unknown * mean) * ratio - spent) / self.jobs
+
+
+class Runner:
+    """Takes one run after another, `jobs` at a time; what others have taken is left to them."""
+
+    def __init__(self, source: StudySource, plan: Plan, folder: Path, jobs: int = 1) -> None:
+        self.source, self.folder = source, folder
+        self.board = Board(plan, folder)
+        self.progress = StudyProgress(self.board, jobs=jobs)
+        self.threads = max(1, int(machine()["cores"]) // jobs) if jobs > 1 else None
+        self._stopping = False
+
+    def run(self, show: Callable[[StudyProgress], None]) -> bool:
+        """Work until nothing is left; returns False when a signal stopped it before."""
+        (self.folder / LOGS).mkdir(exist_ok=True)
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while self._step():
+                show(self.progress)
+                time.sleep(POLL)
+        finally:
+            self._interrupt()
+            for worker in list(self.progress.workers):
+                worker.process.wait()
+                self._ended(worker)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            show(self.progress)
+        return not self._stopping
+
+    def _step(self) -> bool:
+        """Take in what has ended, and start what can be; returns whether there is something to wait for."""
+        for worker in list(self.progress.workers):
+            worker.claim.beat()
+            if worker.process.poll() is not None:
+                self._ended(worker)
+        if self._stopping:
+            return bool(self.progress.workers)
+        elsewhere = self._start()
+        return bool(self.progress.workers) or elsewhere
+
+    def _start(self) -> bool:
+        """Start runs while there is room; returns whether another process works on one that is left."""
+        elsewhere = False
+        busy = {worker.run for worker in self.progress.workers}
+        for run in self.progress.runs:
+            if len(self.progress.workers) >= self.progress.jobs:
+                break
+            if run in busy or run in self.progress.failed or self.board.state(run) != "waiting":
+                continue
+            claim = RunClaim.take(self.folder / RUNS / f"{run.name}.claim")
+            if claim is None:
+                elsewhere = True
+            elif self.board.state(run) != "waiting":  # somebody ended it just now
+                claim.release()
+            else:
+                self._begin(run, claim)
+        return elsewhere
+
+    def _begin(self, run: PlannedRun, claim: RunClaim) -> None:
+        arm = self.board.plan.arm(run.arm)
+        values = arm.all_values({**run.tuned, "train.seed": run.seed})
+        words = command_of(self.source, arm.variants, values, self.board.run_folder(run).path)
+        log = self.folder / LOGS / f"{run.name}.txt"
+        log.write_bytes(b"")
+        self.progress.workers.append(Worker(run, started(words, log, self.threads), claim))
+
+    def _ended(self, worker: Worker) -> None:
+        """Take in a process that has ended: a run that is done, diverged or failed."""
+        self.progress.workers.remove(worker)
+        worker.claim.release()
+        run, state = worker.run, self.board.state(worker.run)
+        if state == "done":
+            measure = self.board.plan.measure[0]
+            value = self.board.scores(run).get(measure)
+            shown = "" if value is None else f", {measure} {value:.4g}"
+            predicted = self.board.plan.seconds(self.board.plan.arm(run.arm))
+            took = time.monotonic() - worker.began
+            if predicted:
+                self.progress.seconds.append(took / predicted)
+            self.progress.events.append(f"{run.name}: done{shown}")
+        elif state == "diverged":
+            history = self.board.history(run)
+            step = "" if history is None or history.diverged is None else f" at step {history.diverged:,}"
+            self.progress.events.append(f"{run.name}: diverged{step}")
+        elif not self._stopping or worker.process.returncode not in (INTERRUPTED, -signal.SIGINT):
+            self.progress.failed[run] = self._why(run, worker.process.returncode)
+            self.progress.events.append(f"{run.name}: failed: {self.progress.failed[run]}")
+
+    def _why(self, run: PlannedRun, status: int) -> str:
+        if status < 0:
+            return f"its process was ended by signal {-status} ({signal.Signals(-status).name})"
+        try:
+            return failure(self.folder / LOGS / f"{run.name}.txt")
+        except RunError as error:
+            return str(error)
+
+    def _stop(self, number: int, _: object) -> None:
+        self._stopping = True
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Ask the runs that are being trained to save and stop."""
+        for worker in self.progress.workers:
+            if worker.process.poll() is None:
+                os.killpg(worker.process.pid, signal.SIGINT)
+
+
+def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:
+    """The command line of each run that is known by now, for whoever starts them otherwise."""
+    board = Board(plan, folder)
+    found = []
+    for run in dict.fromkeys(runs_of(plan, board.best())):
+        arm = plan.arm(run.arm)
+        values = arm.all_values({**run.tuned, "train.seed": run.seed})
+        if board.state(run) == "waiting":
+            found.append(command_of(source, arm.variants, values, board.run_folder(run).path))
+    return found

@@ -1,0 +1,70 @@
+"""A training of some steps, which tells how long a step takes and how many tokens it reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from tfkit.core.errors import RunError
+from tfkit.core.files import read_text
+from tfkit.studies.arms import Arm, StudySource
+from tfkit.studies.process import command_of, failure, started
+from tfkit.training.folder import METRICS
+
+STEPS = 12  # the first ones are slower, and left out
+WARM = 2
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a step takes: seconds, and tokens read; `overhead` is what a run takes besides its steps."""
+
+    seconds_per_step: float = 0.0
+    tokens_per_step: float = 0.0
+    overhead: float = 0.0
+
+
+def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
+    """Train an arm for some steps in a process and a folder of their own; raises RunError with why it failed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as place:
+        values = arm.all_values(
+            {"train.steps": STEPS, "train.seed": 0, "train.metrics": [], "train.samples": 0, "study": None}
+        )
+        values |= {"train.evaluate_every": STEPS, "train.checkpoint_every": STEPS, "train.keep": "last"}
+        out, log = Path(place) / "run", Path(place) / "log.txt"
+        began = time.perf_counter()
+        process = started(command_of(source, arm.variants, values, out), log)
+        try:
+            status = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        whole = time.perf_counter() - began
+        if status:
+            raise RunError(f"'{arm.name}' cannot be trained: {failure(log)}")
+        lines = [json.loads(line) for line in read_text(out / METRICS).splitlines()]
+        return _timing(lines, whole)
+
+
+def _timing(lines: list[dict[str, float]], whole: float) -> Timing:
+    read = [
+        lines[0]["tokens"],
+        *(after["tokens"] - before["tokens"] for before, after in pairwise(lines)),
+    ]
+    seconds = [tokens / line["tokens_per_second"] for tokens, line in zip(read, lines, strict=True)]
+    each = median(seconds[WARM:])
+    return Timing(each, sum(read) / len(read), max(0.0, whole - sum(seconds)))
+
+
+def clean(folder: Path) -> None:
+    """Remove what a killed trial left."""
+    for path in folder.glob(".trial-*"):
+        shutil.rmtree(path, ignore_errors=True)

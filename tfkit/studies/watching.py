@@ -1,0 +1,113 @@
+"""What a study says while it runs: a live table on a terminal, a line for each event elsewhere."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tfkit.core.console import Console
+from tfkit.core.output import printable
+from tfkit.reports.parts_table import rows
+from tfkit.studies.plan import Plan, PlannedRun
+from tfkit.studies.runner import StudyProgress
+from tfkit.training.progress import duration
+
+FRESH = 0.5  # seconds between two looks at the folders
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Print the arms with what was matched, and what their runs will take."""
+    solved = list(dict.fromkeys(key for arm in plan.arms for key in arm.solved))
+    heads = ["variant", "runs", "parameters", "FLOPs/token", *(key.rpartition(".")[2] for key in solved), "time each"]
+    cells = []
+    runs = len(plan.grid) + len(plan.seeds) - 1
+    for arm in plan.arms:
+        seconds = plan.seconds(arm)
+        values = [f"{arm.solved[key]:,}" if key in arm.solved else "" for key in solved]
+        count = f"= {arm.same_as}" if arm.same_as else str(runs)
+        time = "" if arm.same_as or seconds is None else duration(seconds)
+        cells.append([arm.name, count, f"{arm.parameters:,}", f"{arm.flops:,}", *values, time])
+    rows(console, cells, heads)
+
+
+def predicted(plan: Plan, jobs: int) -> str:
+    """How many runs there are, and how long they will take together."""
+    each = [plan.seconds(arm) for arm in plan.trained]
+    known = [seconds for seconds in each if seconds is not None]
+    runs = f"{plan.most_runs:,} runs of {len(plan.trained)} variants; seeds {', '.join(map(str, plan.seeds))}"
+    if plan.grid != ({},):
+        runs += f"; {len(plan.grid)} tuned values, tried on seed {plan.seeds[0]}"
+    if len(known) < len(each):
+        return runs
+    total = sum(known) * (len(plan.grid) + len(plan.seeds) - 1) / jobs
+    return f"{runs}; about {duration(total)}{f' with {jobs} at a time' if jobs > 1 else ''}"
+
+
+class Watcher:
+    """Shows the progress of a study."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._told = 0
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Watcher:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, progress: StudyProgress) -> None:
+        """Print what is new, and the table."""
+        for event in progress.events[self._told :]:
+            self._told += 1
+            left = progress.left()
+            ending = "" if left is None else f", {duration(left)} left"
+            self.console.print(Text(f"{printable(event)} ({summary(progress)}{ending})"), soft_wrap=True)
+        if self._live is not None:
+            self._live.update(self._table(progress))
+
+    def _table(self, progress: StudyProgress) -> Group:
+        plan = progress.plan
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("variant", overflow="fold")
+        for seed in plan.seeds:
+            table.add_column(f"seed {seed}", justify="right")
+        best = progress.board.best()
+        for arm in plan.trained:
+            cells = []
+            for seed in plan.seeds:
+                tuned = best.get(arm.name)
+                runs = plan.tuning(arm) if tuned is None else [PlannedRun(arm.name, seed, tuned)]
+                known = tuned is not None or seed == plan.seeds[0]
+                cells.append(" ".join(_cell(progress, run) for run in runs) if known else ".")
+            table.add_row(arm.name, *cells)
+        left = progress.left()
+        ending = "" if left is None else f", {duration(left)} left"
+        return Group(table, Text(f"{summary(progress)}{ending}", style="dim"))
+
+
+def _cell(progress: StudyProgress, run: PlannedRun) -> str:
+    """A run in a few letters: its first measure, how far it is, or what became of it."""
+    if run in progress.failed:
+        return "failed"
+    if any(worker.run == run for worker in progress.workers):
+        return f"{100 * progress.board.step(run) // progress.plan.steps_of(progress.plan.arm(run.arm))} %"
+    state = progress.board.state(run)
+    if state == "done":
+        value = progress.board.scores(run).get(progress.plan.measure[0])
+        return "done" if value is None else f"{value:.4g}"
+    return "." if state == "waiting" else state
+
+
+def summary(progress: StudyProgress) -> str:
+    """How many runs are done, running and failed."""
+    states = [progress.board.state(run) for run in progress.runs]
+    ended = sum(state != "waiting" for state in states)
+    text = f"{ended} of {progress.plan.most_runs} done, {len(progress.workers)} running"
+    return text + (f", {len(progress.failed)} failed" if progress.failed else "")
