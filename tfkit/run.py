@@ -38,7 +38,7 @@ from tfkit.training.feed import VALID, Feed
 from tfkit.training.fills import fillings
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import read_labels
-from tfkit.training.lifecycle import is_finished, mark_finished, train_in
+from tfkit.training.lifecycle import is_finished, mark_finished, restore_history, train_in
 from tfkit.training.mend import mend
 from tfkit.training.objective import MaskedLm, Objective, Prediction
 from tfkit.training.objective.answers import predicts, text_fields
@@ -504,6 +504,7 @@ def train(
         for message in (*claim.news(), *(mend(folder) if resume else ())):
             reporter.say(message)
         if resume and is_finished(folder, loaded):
+            restore_history(folder, loaded)
             reporter.say(f"{folder}: is finished; nothing is left to do\n{_next(run)}")
         else:
             train_in(claim, loaded, reporter, run._during)

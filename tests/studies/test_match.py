@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.studies.small import study
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.reports.counts import count_parameters
 from tfkit.studies.arms import StudySource
+from tfkit.studies.board import Board
 from tfkit.studies.match import nearest_value
-from tfkit.studies.plan import Plan, make_plan
+from tfkit.studies.plan import Plan, PlannedRun, keep_plan, make_plan, read_plan, runs_of
+from tfkit.studies.process import command_of
+from tfkit.training.history import History
+from tfkit.training.run_name import value_word
 
 D_FF = "model.layer.feedforward.d_ff"
 
@@ -86,10 +90,109 @@ def test_every_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert len(set(names)) == len(names)
 
 
-def test_names_that_are_cut_alike_stay_apart(tmp_path: Path) -> None:
-    first, second = (replace(run) for run in plan(tmp_path, compare=["norm"]).tuning(plan(tmp_path).arms[0]) * 2)
-    assert first == second
-    assert first.name == "baseline-s0"
+def test_a_probe_is_trained_beside_each_run_by_the_same_architecture(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"compare": ["wide"], "measure": ["valid.loss", {"probe": "induction", "steps": 7}]}
+    found = plan(tmp_path, **keys)
+    assert found.measure == ("valid.loss", "probe.induction")
+    assert found.higher_is_better("probe.induction")
+    runs = list(dict.fromkeys(runs_of(found, {"baseline": {}, "wide": {}})))
+    assert [run.name for run in runs if run.seed == 1] == [
+        "baseline-s1",
+        "baseline-s1-probe-induction",
+        "wide-s1",
+        "wide-s1-probe-induction",
+    ]
+    assert len(runs) == found.most_runs == 8
+    source = StudySource(str(tmp_path / "small.yaml"))
+    probed = source.recipe(("wide",), found.values(runs[-1]))
+    assert probed.objective is not None
+    assert probed.objective.part.part_name == "completion"
+    assert probed.train.steps == found.run_steps(runs[-1]) == 7
+    assert probed.blueprint().last.d_model == 16
+
+
+@pytest.mark.parametrize(
+    ("probe", "message"),
+    [("inductin", r"'inductin' is no probe; there are: .*induction"), ("docstrings", r"'docstrings' is no probe")],
+)
+def test_what_is_no_probe_is_refused(probe: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        plan(tmp_path, measure=["valid.loss", {"probe": probe}])
+
+
+def test_the_score_of_a_probe_belongs_to_the_run_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = Board(plan(tmp_path, measure=["valid.loss", {"probe": "induction"}]), tmp_path / "out")
+    monkeypatch.setattr(Board, "state", lambda self, run: "done")
+    monkeypatch.setattr(Board, "history", lambda self, run: History(recipe="small", seed=run.seed))
+    monkeypatch.setattr("tfkit.studies.board.measured", lambda history, folder: {"test.exact_match": 75.0})
+    assert board._probed(PlannedRun("baseline", 0)) == {"probe.induction": 75.0}
+    assert board._probed(PlannedRun("baseline", 0, probe="induction")) == {}
+
+
+@pytest.mark.parametrize("text", ["train.seed=7", "train.schedule.lr=0.3", f"{D_FF}=9"])
+def test_a_set_of_what_the_study_sets_is_refused(text: str, tmp_path: Path) -> None:
+    file = study(tmp_path, compare=["norm"], match={"parameters": D_FF}, tune={"train.schedule.lr": [0.1, 0.2]})
+    with pytest.raises(UsageError, match=r"the study sets .* itself; change it in the study"):
+        make_plan(StudySource(str(file), (text,)), tmp_path / "out", timed=False)
+
+
+def test_what_the_study_sets_comes_last_in_a_command(tmp_path: Path) -> None:
+    source = StudySource(str(study(tmp_path, compare=["wide"])), ("train.steps=100000",))
+    words = command_of(source, ("wide",), {"train.steps": 12, "study": None}, tmp_path / "run")
+    assert words.index("train.steps=100000") < words.index("train.steps=12")
+    assert source.recipe(("wide",), {"train.steps": 12, "study": None}).train.steps == 12
+
+
+def test_the_steps_are_those_of_the_variant_and_of_what_is_tuned(tmp_path: Path) -> None:
+    more = {"variants": {"short": {"train.steps": 1}}}
+    found = plan(tmp_path, more=more, compare=["short"])
+    assert [found.steps_of(arm) for arm in found.arms] == [2, 1]
+    tuned = plan(tmp_path, compare=["wide"], tune={"train.steps": [3, 4]})
+    assert [tuned.run_steps(run) for run in tuned.tuning(tuned.arms[1])] == [3, 4]
+
+
+def test_a_tuned_value_that_cannot_be_is_told_at_its_place(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"small\.yaml:\d+:\d+: study\.tune: 'baseline': train\.schedule\.lr: "):
+        plan(tmp_path, compare=["wide"], tune={"train.schedule.lr": ["a"]})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(-1, 1), (False, None), ("x/train.txt", "train.txt"), (0.1, 1), ([1], [2]), ({"type": "a"}, "a")],
+)
+def test_other_values_have_other_words(first: Any, second: Any) -> None:
+    if first == {"type": "a"}:
+        assert value_word("k", first) == value_word("k", second)  # the same part
+    else:
+        assert value_word("k", first) != value_word("k", second)
+
+
+def test_a_study_that_was_moved_is_the_same_one(tmp_path: Path) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    assert plan(tmp_path / "here").identity == plan(tmp_path / "there").identity
+    assert plan(tmp_path / "here").digests == plan(tmp_path / "there").digests
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"arms": []}, "arms: must not be empty"),
+        ({"measure": []}, "measure: must not be empty"),
+        ({"format": 99}, "format: 99 is not known here"),
+        ({"seeds": "x"}, "seeds"),
+        ({"claims": [{"says": "a < b"}]}, "claims: 'a' is not compared"),
+    ],
+)
+def test_a_plan_that_somebody_changed_is_told(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    keep_plan(tmp_path / "out", plan(tmp_path))
+    file = tmp_path / "out" / "study.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(RunError, match=message):
+        read_plan(tmp_path / "out")
+    file.write_text("[]")
+    with pytest.raises(RunError, match="holds no plan"):
+        read_plan(tmp_path / "out")
 
 
 def _layer() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.studies.small import study
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.schema import language_schema
-from tfkit.studies.arms import StudySource, arms_of, study_of
+from tfkit.studies.arms import StudySource, arms_of, slug, study_of
 
 
 def names(folder: Path, **keys: Any) -> list[str]:
@@ -77,6 +78,19 @@ def test_an_arm_that_is_another_one_says_so(tmp_path: Path) -> None:
         ({"claims": [{"says": "norm=rms_norm"}]}, r"write two variants with < or > between them"),
         ({"claims": [{"says": "norm=rms_norm < baseline", "on": "seconds"}]}, r"'seconds' is not among study\.measure"),
         ({"compre": ["norm"]}, r"Did you mean 'compare'"),
+        ({"measure": []}, r"study\.measure"),
+        ({"measure": ["valid.loss", "valid.loss"]}, r"study\.measure: names a measure twice"),
+        ({"seeds": 1_000_000}, r"study\.seeds"),
+        ({"compare": ["norm+norm"]}, r"'norm\+norm' names a variant twice"),
+        ({"cross": ["norm", "norm"]}, r"study\.cross: names a variant twice"),
+        ({"cross": ["norm+wide"]}, r"an entry of cross is one variant or axis"),
+        ({"tune": {"study.seeds": [1, 2]}}, r"'study\.seeds' is no key that makes another run"),
+        ({"tune": {"train.schedule.lr": [0.1, 0.1]}}, r"train\.schedule\.lr: names a value twice"),
+        ({"baseline": {"": 3}}, r"study\.baseline: '' is no key"),
+        ({"match": {"parameters": "train.steps"}}, r"'train\.steps' changes no parameters; name a key of model"),
+        ({"match": {"parameters": ""}}, r"study\.match\.parameters"),
+        ({"claims": [{"says": "baseline < baseline"}]}, r"compares 'baseline' with itself"),
+        ({"claims": [{"says": "baseline <= norm=rms_norm"}]}, r"write two variants with < or > between them"),
     ],
 )
 def test_what_contradicts_is_told_with_its_place(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -114,3 +128,44 @@ def test_the_schema_knows_it() -> None:
     definitions = language_schema()["definitions"]
     properties = definitions["section.study"]["properties"]
     assert {"compare", "cross", "baseline", "seeds", "match", "tune", "measure", "claims", "about"} <= properties.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("baseline", "is what the others are compared with"), ("a+b", "has a + or = in it")]
+)
+def test_a_variant_that_cannot_be_called_so(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=f"{re.escape(message)}; call the variant otherwise"):
+        load_recipe(study(tmp_path, more={"variants": {name: {"model.d_model": 16}}}, compare=[name]))
+
+
+def test_too_many_variants_are_refused_at_once(tmp_path: Path) -> None:
+    variants = {f"v{number}": {"model.d_model": 16} for number in range(24)}
+    with pytest.raises(RecipeError, match=r"study\.cross: makes 16,777,217 variants to compare; at most 1,000"):
+        load_recipe(study(tmp_path, more={"variants": variants}, compare=["wide"], cross=list(variants)))
+
+
+def test_a_variant_that_changes_nothing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match="'wide' trains as 'baseline' does: it changes nothing, or what it changes is set again"
+    ):
+        names(tmp_path, compare=["wide"], baseline={"model.d_model": 32})
+    with pytest.raises(UsageError, match="or is the seed"):
+        names(tmp_path, more={"variants": {"other": {"train.seed": 7}}}, compare=["other"])
+
+
+def test_blanks_around_plus_and_paths_with_plus(tmp_path: Path) -> None:
+    assert names(tmp_path, compare=["norm=rms_norm + wide"]) == ["baseline", "norm=rms_norm+wide"]
+    (tmp_path / "a+b.txt").write_text("one two three")
+    files = [{"type": "text", "files": [name]} for name in ("train.txt", "a+b.txt")]
+    found = names(tmp_path, more={"variants": {"corpus": {"data.train": files}}}, compare=["corpus"])
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("first", ["a b", "a/b", ".", "x" * 300, "日本" * 60])
+def test_every_arm_has_a_folder_of_its_own(first: str) -> None:
+    found = slug(first)
+    assert found != slug("a_b")
+    assert "/" not in found
+    assert not found.startswith(".")
+    assert len(found.encode()) < 100
+    assert slug("norm=rms_norm+wide") == "norm=rms_norm+wide"

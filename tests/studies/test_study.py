@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from click.testing import CliRunner, Result
 from tests.studies.small import study
 from tfkit.cli.main import main
 from tfkit.core.errors import RunError
+from tfkit.core.locks import FolderLock
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim
@@ -97,7 +99,7 @@ def test_the_tuned_value_is_the_best_on_the_first_seed(tmp_path: Path, monkeypat
     monkeypatch.setattr(Board, "state", lambda self, run: "done" if loss(run) is not None else "diverged")
     monkeypatch.setattr(Board, "scores", lambda self, run: {} if loss(run) is None else {"valid.loss": loss(run)})
     assert board.best() == {"baseline": {"train.schedule.lr": 0.01}, "norm=rms_norm": {"train.schedule.lr": 0.05}}
-    names = [run.name for run in runs_of(plan, board.best())]
+    names = list(dict.fromkeys(run.name for run in runs_of(plan, board.best())))
     assert len(names) == plan.most_runs == 2 * (3 + 1)
     assert names[-2:] == ["baseline-lr0.01-s1", "norm=rms_norm-lr0.05-s1"]
     monkeypatch.setattr(Board, "state", lambda self, run: "waiting" if run.arm == "baseline" else "diverged")
@@ -294,6 +296,74 @@ def test_ctrl_c_stops_cleanly_and_the_same_line_goes_on(tmp_path: Path) -> None:
     assert again.exit_code == 0, again.output
     starts = json.loads((run / "run.json").read_text())["starts"]
     assert [start["step"] for start in starts] == [0, reached]
+
+
+def test_what_is_in_the_place_of_a_run_is_not_counted(done: tuple[Path, Result], tmp_path: Path) -> None:
+    shutil.copytree(done[0], tmp_path / "copy")
+    folder = tmp_path / "copy" / "studies" / "small"
+    shutil.rmtree(folder / "runs" / "baseline-s0")
+    shutil.copytree(folder / "runs" / "norm=rms_norm-s0", folder / "runs" / "baseline-s0")
+    found = tfkit("study", "small.yaml", folder=tmp_path / "copy")
+    assert found.exit_code == 1
+    assert "baseline-s0: holds another run than the study's; move it away" in " ".join(found.stdout.split())
+    assert json.loads((folder / "results.json").read_text())["comparisons"][0]["n"] == 1
+
+
+def test_a_run_json_that_is_gone_or_damaged_is_written_again(done: tuple[Path, Result], tmp_path: Path) -> None:
+    folder = done[0] / "studies" / "small"
+    shutil.copytree(folder, tmp_path / "copy")
+    (folder / "runs" / "baseline-s0" / "run.json").write_text("[")
+    (folder / "runs" / "baseline-s1" / "evaluation.json").write_text('{"valid": {"x": {"a": NaN}}}')
+    (folder / "runs" / "baseline-s1" / "metrics.jsonl").write_text('{"step": 1, "valid.loss": "x"}\n[1]\n')
+    try:
+        compared = tfkit("compare", folder, "--out", tmp_path / "page", folder=tmp_path)
+        assert compared.exit_code == 0, compared.output
+        again = tfkit("study", "small.yaml", folder=done[0])
+        assert again.exit_code == 0, again.output
+        assert json.loads((folder / "runs" / "baseline-s0" / "run.json").read_text())["finished"] == "steps"
+    finally:
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "copy", folder)
+
+
+def test_a_training_that_outlived_its_study_is_waited_for(tmp_path: Path) -> None:
+    source, out = StudySource(str(study(tmp_path, compare=["wide"], seeds=1))), tmp_path / "out"
+    plan = make_plan(source, out, timed=False)
+    keep_plan(out, plan)
+    (out / "runs" / "baseline-s0").mkdir()
+    (out / "logs").mkdir()
+    lock = FolderLock.take(out / "runs" / "baseline-s0", "trained")
+    runner = Runner(source, plan, out, jobs=2)
+    try:
+        assert runner._start()
+        assert [worker.run.name for worker in runner.progress.workers] == ["wide-s0"]
+        assert any(event.startswith("baseline-s0: is trained by process") for event in runner.progress.events)
+    finally:
+        lock.release()
+        runner._interrupt()
+        for worker in runner.progress.workers:
+            worker.process.wait()
+            worker.claim.release()
+
+
+def test_a_recipe_that_changes_meanwhile_is_told(tmp_path: Path) -> None:
+    source, out = StudySource(str(study(tmp_path, compare=["wide"], seeds=1))), tmp_path / "out"
+    plan = make_plan(source, out, timed=False)
+    keep_plan(out, plan)
+    study(tmp_path, more={"model": {"max_length": 12}}, compare=["wide"], seeds=1)
+    runner = Runner(source, plan, out)
+    assert runner.run(lambda progress: None)
+    assert all("has changed since the study was planned" in why for why in runner.progress.failed.values())
+    assert len(runner.progress.failed) == 2
+
+
+@pytest.mark.parametrize("out", ["small.yaml", "small.yaml/x", "/proc/x/y", "n" * 300])
+def test_a_folder_that_cannot_be_made_is_told(out: str, done: tuple[Path, Result]) -> None:
+    for words in (("study", "small.yaml", "--commands"), ("compare", "studies/small")):
+        found = tfkit(*words, "--out", out, folder=done[0])
+        assert found.exit_code == 2, found.output
+        assert "Traceback" not in found.output
+        assert out[:100].split("/")[0] in found.stderr
 
 
 @pytest.mark.slow

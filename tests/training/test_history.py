@@ -98,7 +98,7 @@ def test_a_run_that_diverges_says_so(tmp_path: Path) -> None:
         (("norm=rms_norm", "width=16"), (), "recipe-rms_norm-width16"),
         ((), ("model.d_model=16", "model.layer.dropout=0.3"), "recipe-d_model16-dropout0.3"),
         ((), ("model.layer.norm={type: rms_norm}", "model.layer.shared=true"), "recipe-rms_norm-shared"),
-        ((), ("model.layer.shared=false", "model.layer.position=none"), "recipe-no_shared-no_position"),
+        ((), ("model.layer.shared=false", "model.layer.position=none"), "recipe-no_shared-position_none"),
         ((), ("train.steps=9", "train.samples=0", "generate.max_new_tokens=4"), "recipe"),
     ],
 )

@@ -31,9 +31,10 @@ def command(
     """
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
+    from tfkit.core.files import written_to
     from tfkit.studies.compare import print_results, runs_report, study_report
     from tfkit.studies.plan import PLAN, read_plan
-    from tfkit.studies.report import HTML
+    from tfkit.studies.report import HTML, check_packages
 
     if len(runs) == 1:
         if not (runs[0] / PLAN).is_file():
@@ -44,8 +45,10 @@ def command(
     else:
         report = runs_report(runs, measures, trust, imports)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        report.write(out)
+        check_packages()
+        with written_to(out):
+            out.mkdir(parents=True, exist_ok=True)
+            report.write(out)
     if as_json:
         echo_json(report.results.as_data())
         return

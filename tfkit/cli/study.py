@@ -41,10 +41,11 @@ def command(
         raise click.UsageError("--dry-run trains nothing, and so does --commands; give one of them")
     from tfkit.cli.main import INTERRUPTED, LOST
     from tfkit.core.console import Console
+    from tfkit.core.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.compare import print_results, study_report
     from tfkit.studies.plan import keep_plan, make_plan
-    from tfkit.studies.report import HTML
+    from tfkit.studies.report import HTML, check_packages
     from tfkit.studies.runner import Runner, commands
     from tfkit.studies.watching import Watcher, predicted, print_plan
 
@@ -52,30 +53,33 @@ def command(
     recipe = source.recipe()
     recipe.tell_warnings()
     folder = out or Path("studies") / recipe.name
-    plan = make_plan(source, folder, timed=not as_commands)
-    if as_commands:
+    if not as_commands:
+        check_packages()
+    with written_to(folder):
+        plan = make_plan(source, folder, timed=not as_commands)
+        if as_commands:
+            keep_plan(folder, plan)
+            for words in commands(source, plan, folder):
+                echo(shlex.join(["tfkit", *words]))
+            return
+        console = Console()
+        print_plan(plan, console)
+        echo(predicted(plan, jobs))
+        if dry_run:
+            return
         keep_plan(folder, plan)
-        for words in commands(source, plan, folder):
-            echo(shlex.join(["tfkit", *words]))
-        return
-    console = Console()
-    print_plan(plan, console)
-    echo(predicted(plan, jobs))
-    if dry_run:
-        return
-    keep_plan(folder, plan)
-    runner = Runner(source, plan, folder, jobs)
-    with Watcher(Console()) as watcher:
-        finished = runner.run(watcher.show)
-    if not finished:
-        echo("stopped; to go on, type the same line again")
-        ctx.exit(INTERRUPTED)
-    failed = {run.name: why for run, why in runner.progress.failed.items()}
-    report = study_report(plan, folder, failed)
-    report.write(folder)
-    print_results(report, console)
-    for name, why in failed.items():
-        echo(f"{name}: failed: {why}")
-    echo(f"the page: {folder / HTML}")
-    if failed:
-        ctx.exit(LOST)
+        runner = Runner(source, plan, folder, jobs)
+        with Watcher(Console()) as watcher:
+            finished = runner.run(watcher.show)
+        if not finished:
+            echo("stopped; to go on, type the same line again")
+            ctx.exit(INTERRUPTED)
+        failed = {run.name: why for run, why in runner.progress.failed.items()}
+        report = study_report(plan, folder, failed)
+        report.write(folder)
+        print_results(report, console)
+        for name, why in failed.items():
+            echo(f"{name}: failed: {why}")
+        echo(f"the page: {folder / HTML}")
+        if failed:
+            ctx.exit(LOST)

@@ -122,6 +122,15 @@ def read_text(path: str | Path, largest: int | None = LARGEST_TEXT) -> str:
         raise RunError(f"{path}: cannot be read: not UTF-8 at byte {error.start:,}") from None
 
 
+@contextlib.contextmanager
+def written_to(folder: Path) -> Iterator[None]:
+    """Raise RunError naming the file for what the system refuses within the block; `folder` is where it writes."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{error.filename or folder}: cannot be used: {error.strerror or error}") from None
+
+
 def read_json(path: str | Path) -> Any:
     """The data in a JSON file; raises RunError naming the file, for text nested too deeply too."""
     text = read_text(path)

@@ -15,7 +15,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.logits import LogitsRule
 from tfkit.generation.logits.base import NEVER, misplaced
 from tfkit.generation.stop import StopRule, WrittenRow
-from tfkit.generation.tokens import without_token
+from tfkit.generation.tokens import before_text, breaks_of, without_token
 
 UNFINISHED = "\ufffd"  # what a decoder writes for bytes that are no character
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # a token of one byte, for what the vocabulary has no piece of
@@ -102,6 +102,7 @@ class Rules:
         """The text of `ids` as it stands after the prompt: a space between the two belongs to it."""
         if self.tokenizer is None:
             raise UsageError("a rule reads the text, and this search has no tokenizer")
+        prompt = before_text(prompt, breaks_of(self.tokenizer))
         before, whole = self.tokenizer.decode(prompt), self.tokenizer.decode([*prompt, *ids])
         return whole[len(before) :] if whole.startswith(before) else self.tokenizer.decode(ids)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, TypeVar
 
 import torch
@@ -65,6 +65,17 @@ def without_token(tokenizer: Tokenizer, size: int) -> Tensor | None:
     found = torch.arange(size) >= tokenizer.vocab_size
     found[gaps] = True
     return found
+
+
+def breaks_of(tokenizer: Tokenizer) -> frozenset[int]:
+    """The ids of the tokens after which another text begins: the tokenizer's start and end."""
+    return frozenset(id_ for role in ("start", "end") if (id_ := tokenizer.special_ids.get(role)) is not None)
+
+
+def before_text(prompt: Sequence[int], breaks: Collection[int]) -> Sequence[int]:
+    """What of a prompt the new text goes on with: all after the last token at which another text begins."""
+    place = next((place for place in range(len(prompt), 0, -1) if prompt[place - 1] in breaks), 0)
+    return prompt[place:]
 
 
 def end_ids(tokens: Iterable[int | str] | None, tokenizer: Tokenizer) -> list[int]:

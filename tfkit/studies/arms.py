@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -12,10 +13,13 @@ import yaml
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault, RecipeError, UsageError, by_place
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.recipe.settings.study import BASELINE, Study, arm_names
+from tfkit.recipe.settings.study import Study, arms_in
+from tfkit.recipe.text.node import inline
 from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.diff import diff_architectures, diff_settings
 from tfkit.training.setup import learned_sizes
+
+LONGEST = 60  # letters of an arm in the name of a folder
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,9 @@ class StudySource:
         return count(blueprint, min(longest or 512, default_length(blueprint))).total
 
     def recipe(self, variants: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
-        """The recipe with these variants, and these values by key; raises RecipeError."""
-        return load_recipe(
-            self.file, dict(values or {}), tuple(variants), trust=self.trust, sets=self.sets, imports=self.imports
-        )
+        """The recipe with these variants, what the command line says, and these values by key; raises RecipeError."""
+        laid = (*self.sets, *texts_of(values or {}))
+        return load_recipe(self.file, None, tuple(variants), trust=self.trust, sets=laid, imports=self.imports)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Arm:
     solved: Mapping[str, Any] = field(default_factory=dict)
     parameters: int = 0
     flops: int = 0  # of a token in a forward
+    steps: int = 0  # of the optimizer
     same_as: str = ""
 
     def all_values(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -71,9 +75,10 @@ class Arm:
         return {**self.values, **self.solved, **(more or {})}
 
     def counted(self, source: StudySource) -> Arm:
-        """The same with its parameters and FLOPs."""
-        cost = source.count(source.recipe(self.variants, self.all_values()))
-        return replace(self, parameters=cost.parameters, flops=cost.flops_per_token)
+        """The same with its parameters, FLOPs and steps."""
+        recipe = source.recipe(self.variants, self.all_values())
+        cost = source.count(recipe)
+        return replace(self, parameters=cost.parameters, flops=cost.flops_per_token, steps=recipe.train.steps)
 
 
 def study_of(recipe: Recipe) -> Study:
@@ -88,7 +93,9 @@ def arms_of(source: StudySource, study: Study, variants: Mapping[str, Any], star
 
     `start` has a value for each key that will be solved for. An arm whose recipe is another one's says so.
     """
-    arms = [_arm(name, study) for name in arm_names(study, variants)]
+    arms = [
+        Arm(name, (*study.base_variants, *own), study.base_values) for name, own in arms_in(study, variants).items()
+    ]
     recipes: dict[str, Recipe] = {}
     faults: list[Fault] = []
     for arm in arms:
@@ -101,18 +108,30 @@ def arms_of(source: StudySource, study: Study, variants: Mapping[str, Any], star
     return list(_told_apart(arms, recipes))
 
 
-def _arm(name: str, study: Study) -> Arm:
-    own = () if name == BASELINE else tuple(name.split("+"))
-    return Arm(name, (*study.base_variants, *own), study.base_values)
-
-
 def _told_apart(arms: Iterable[Arm], recipes: Mapping[str, Recipe]) -> Iterable[Arm]:
+    """The arms, those that equal another saying so; raises UsageError for a variant that changes nothing."""
     known: list[tuple[Any, str]] = []
     for arm in arms:
-        data = plain(recipes[arm.name])
+        data = without_seed(plain(recipes[arm.name]))
         same = next((name for other, name in known if other == data), "")
+        if same and not any("=" in variant for variant in arm.variants):
+            raise UsageError(
+                f"study: '{arm.name}' trains as '{same}' does: it changes nothing, or what it changes is set again by "
+                "study.baseline, or is the seed"
+            )
         known.append((data, arm.name))
         yield replace(arm, same_as=same)
+
+
+def without_seed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's data without what runs of one study may differ in."""
+    train = {key: value for key, value in data["train"].items() if key not in ("seed", "device", "samples")}
+    return {**data, "train": train}
+
+
+def texts_of(values: Mapping[str, Any]) -> list[str]:
+    """Values by key as `--set` takes them."""
+    return [f"{key}={inline(value)}" for key, value in values.items()]
 
 
 def plain(recipe: Recipe) -> Any:
@@ -131,5 +150,8 @@ def changes_of(before: Recipe, after: Recipe) -> tuple[str, ...]:
 
 
 def slug(arm: str) -> str:
-    """The name of an arm as a part of a file's name."""
-    return "".join(character if character.isalnum() or character in "+=._-" else "_" for character in Path(arm).name)
+    """The name of an arm as a part of a file's name, its own: where letters are replaced or cut, a hash follows."""
+    cleaned = re.sub(r"[^A-Za-z0-9+=_.-]+", "_", arm).strip(".")[:LONGEST]
+    if cleaned == arm:
+        return arm
+    return f"{cleaned.strip('_') or 'variant'}-{hashlib.sha256(arm.encode()).hexdigest()[:6]}"

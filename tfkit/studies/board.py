@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from tfkit.core.errors import RunError
 from tfkit.core.files import read_bytes
 from tfkit.studies.plan import RUNS, Plan, PlannedRun
-from tfkit.studies.run_list import scores_of
+from tfkit.studies.run_list import is_score, scores_of
 from tfkit.training.folder import METRICS, WEIGHTS, RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.metrics_log import good_lines, step_in
 
 State = Literal["waiting", "done", "diverged"]
+
+
+def measured(history: History, folder: RunFolder) -> dict[str, float]:
+    """All that a run has measured, by name; what cannot be read, or is no finite number, is not among it."""
+    try:
+        evaluated = scores_of(folder)
+    except RunError:
+        evaluated = {}
+    found = {**{f"valid.{name}": value for name, value in history.best.items()}, **evaluated}
+    found |= {
+        "seconds": history.seconds,
+        "tokens_per_second": history.tokens / history.seconds if history.seconds else 0.0,
+    }
+    found |= {} if history.peak_memory is None else {"peak_memory": history.peak_memory}
+    return {name: float(value) for name, value in found.items() if is_score(value)}
 
 
 @dataclass(frozen=True)
@@ -36,10 +51,21 @@ class Board:
         except RunError:
             return None
 
+    def stranger(self, run: PlannedRun) -> str:
+        """Why what is in a run's folder is not that run; empty where it is, or nothing is there."""
+        history = self.history(run)
+        if history is None:
+            return ""
+        arm, values = self.plan.arm(run.arm), self.plan.values(run)
+        other = [key for key, value in values.items() if key != "study" and history.set.get(key) != value]
+        if history.seed != run.seed or tuple(history.variants) != arm.variants or other:
+            return f"{self.run_folder(run)}: holds another run than the study's; move it away"
+        return ""
+
     def state(self, run: PlannedRun) -> State:
         """Whether a run is finished; one that diverged is, too."""
         folder, history = self.run_folder(run), self.history(run)
-        if history is None:
+        if history is None or self.stranger(run):
             return "waiting"
         if history.diverged is not None:
             return "diverged"
@@ -51,7 +77,7 @@ class Board:
 
     def _steps(self, run: PlannedRun, history: History) -> int:
         """The steps that it was to make; one that stopped early, by its patience, has made them all."""
-        return 0 if history.finished == "patience" else self.plan.steps_of(self.plan.arm(run.arm))
+        return 0 if history.finished == "patience" else self.plan.run_steps(run)
 
     def scores(self, run: PlannedRun) -> dict[str, float]:
         """All that a finished run measured, by name; empty of another."""
@@ -59,19 +85,19 @@ class Board:
         if history is None or self.state(run) != "done":
             return {}
         arm = self.plan.arm(run.arm)
-        found = {f"valid.{name}": value for name, value in history.best.items()}
-        found |= {
-            name: value for name, value in scores_of(self.run_folder(run)).items() if isinstance(value, (int, float))
-        }
-        rate = history.tokens / history.seconds if history.seconds else 0.0
-        costs = {
-            "tokens_per_second": rate,
-            "seconds": history.seconds,
-            "parameters": arm.parameters,
-            "flops": arm.flops,
-        }
-        peak = {} if history.peak_memory is None else {"peak_memory": float(history.peak_memory)}
-        return {**found, **costs, **peak}
+        found = measured(history, self.run_folder(run))
+        return {**found, "parameters": arm.parameters, "flops": arm.flops, **self._probed(run)}
+
+    def _probed(self, run: PlannedRun) -> dict[str, float]:
+        """The share of each probe's test split that is right, of the probes that have been trained beside a run."""
+        found = {}
+        for probe in self.plan.probes if not run.probe else ():
+            beside = replace(run, probe=probe)
+            history = self.history(beside)
+            score = None if history is None else measured(history, self.run_folder(beside)).get("test.exact_match")
+            if self.state(beside) == "done" and score is not None:
+                found[f"probe.{probe}"] = score
+        return found
 
     def step(self, run: PlannedRun) -> int:
         """The last step that it has written down."""
@@ -87,6 +113,8 @@ class Board:
 
         An arm that diverged with each of them keeps the first ones.
         """
+        if len(self.plan.grid) == 1:
+            return {arm.name: self.plan.grid[0] for arm in self.plan.trained}
         found: dict[str, Mapping[str, Any]] = {}
         for arm in self.plan.trained:
             runs = self.plan.tuning(arm)

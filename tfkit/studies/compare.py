@@ -14,10 +14,10 @@ from tfkit.recipe.settings.study import measures_of, rises
 from tfkit.reports.counts import count, default_length
 from tfkit.reports.parts_table import rows, say
 from tfkit.studies.arms import changes_of, plain
+from tfkit.studies.board import measured
 from tfkit.studies.plan import PLAN, Plan
 from tfkit.studies.report import StudyReport, environment_of
 from tfkit.studies.results import EXACT, ArmResult, Cell, curve_of, results_of, study_results
-from tfkit.studies.run_list import scores_of
 from tfkit.training.folder import TOKENIZER, RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.labels import read_labels
@@ -47,6 +47,8 @@ def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, im
             grouped.append((data, group := []))
         group.append((folder, recipe, history))
     groups = [runs for _, runs in grouped]
+    if len(groups) < 2:
+        raise UsageError("all of these runs are the same but for their seeds; give another one to compare them with")
     arms = [_arm(runs, _name(runs, groups)) for runs in groups]
     first = groups[0][0][1]
     chosen = tuple(measure) or tuple(measures_of(first.data, first.train)[:1])
@@ -75,12 +77,7 @@ def _arm(runs: Sequence[tuple[RunFolder, Recipe, History]], name: str) -> ArmRes
     cells = []
     for folder, recipe, history in runs:
         state = "diverged" if history.diverged is not None else "done" if history.finished else "stopped"
-        scores = {f"valid.{key}": value for key, value in history.best.items()}
-        scores |= {key: value for key, value in scores_of(folder).items() if isinstance(value, (int, float))}
-        rate = history.tokens / history.seconds if history.seconds else 0.0
-        peak = {} if history.peak_memory is None else {"peak_memory": float(history.peak_memory)}
-        costs = {"tokens_per_second": rate, "seconds": history.seconds, "parameters": float(history.parameters), **peak}
-        known = {**scores, **costs} if state == "done" else {}
+        known = {**measured(history, folder), "parameters": float(history.parameters)} if state == "done" else {}
         cells.append(Cell(recipe.train.seed, state, str(folder), known, curve_of(folder)))
     seeds = [cell.seed for cell in cells]
     if len(set(seeds)) < len(seeds):

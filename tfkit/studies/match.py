@@ -67,7 +67,7 @@ def matched(source: StudySource, arm: Arm, match: Match, baseline: Arm, start: i
     """The arm with the value of the key that makes it equal to the baseline; raises UsageError where none does."""
     if match.key == STEPS:  # FLOPs of the whole training
         value = max(1, round(start * baseline.flops / arm.flops))
-        return replace(arm, solved={STEPS: value})
+        return replace(arm, solved={STEPS: value}, steps=value)
     target = baseline.parameters if match.what == "parameters" else baseline.flops
     counter = Counter(source, arm, match)
     nearest = nearest_value(counter, target, start)

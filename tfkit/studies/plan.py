@@ -12,12 +12,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.core.files import read_json, write_json
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.study import STEPS, Match, PaperClaim, rises
-from tfkit.studies.arms import Arm, StudySource, arms_of, changes_of, plain, slug, study_of
+from tfkit.recipe.settings.study import STEPS, Match, PaperClaim, Study, rises
+from tfkit.studies.arms import Arm, StudySource, arms_of, changes_of, plain, slug, study_of, without_seed
 from tfkit.studies.match import matched, start_value
+from tfkit.studies.probing import probe_values
 from tfkit.studies.trial import Timing, trial
 from tfkit.training.run_name import value_word
 
@@ -33,12 +34,18 @@ class PlannedRun:
     arm: str
     seed: int
     tuned: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    probe: str = ""  # the corpus that it is probed with; empty: it is trained on the study's own data
 
     @property
     def name(self) -> str:
         """The name of its folder."""
         return "-".join(
-            [slug(self.arm), *(value_word(key, value) for key, value in self.tuned.items()), f"s{self.seed}"]
+            [
+                slug(self.arm),
+                *(value_word(key, value) for key, value in self.tuned.items()),
+                f"s{self.seed}",
+                *([f"probe-{self.probe}"] if self.probe else []),
+            ]
         )
 
 
@@ -56,6 +63,7 @@ class Plan:
     grid: tuple[Mapping[str, Any], ...]  # the values that are tried of what is tuned; one empty mapping: nothing is
     measure: tuple[str, ...]
     steps: int
+    probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the values by key that make each of them
     matched: str = ""
     rising: tuple[str, ...] = ()  # the measures of which more is better
     timing: Timing = field(default_factory=Timing)
@@ -81,9 +89,14 @@ class Plan:
         return [PlannedRun(arm.name, self.seeds[0], values) for values in self.grid]
 
     @property
+    def runs_each(self) -> int:
+        """How many trainings an arm has."""
+        return len(self.grid) + len(self.seeds) - 1 + len(self.probes) * len(self.seeds)
+
+    @property
     def most_runs(self) -> int:
         """How many trainings there are in all."""
-        return len(self.trained) * (len(self.grid) + len(self.seeds) - 1)
+        return len(self.trained) * self.runs_each
 
     def seconds(self, arm: Arm) -> float | None:
         """What one run of an arm will take, by its FLOPs and steps; None where nothing was timed."""
@@ -98,8 +111,17 @@ class Plan:
         return measure in self.rising
 
     def steps_of(self, arm: Arm) -> int:
+        """The optimizer steps of a run on the study's own data."""
+        return arm.steps or self.steps
+
+    def values(self, run: PlannedRun) -> dict[str, Any]:
+        """What is laid over the recipe for a run, by key."""
+        probe = self.probes[run.probe] if run.probe else {}
+        return self.arm(run.arm).all_values({**run.tuned, **probe, "train.seed": run.seed})
+
+    def run_steps(self, run: PlannedRun) -> int:
         """The optimizer steps of a run."""
-        return int(arm.all_values().get(STEPS, self.steps))
+        return int(self.values(run).get(STEPS, self.steps_of(self.arm(run.arm))))
 
 
 def make_plan(source: StudySource, out: Path, timed: bool = True) -> Plan:
@@ -111,6 +133,7 @@ def make_plan(source: StudySource, out: Path, timed: bool = True) -> Plan:
     study = study_of(recipe)
     if recipe.data is None or recipe.objective is None:
         raise UsageError(f"{recipe.name}: a study trains its variants, and this recipe has no data or no objective")
+    _check_sets(source, study)
     baseline = source.recipe(study.base_variants, study.base_values)
     start = _start(baseline, study.match)
     arms = arms_of(source, study, recipe.variant_entries, start if study.match is not None else {})
@@ -119,12 +142,13 @@ def make_plan(source: StudySource, out: Path, timed: bool = True) -> Plan:
     arms = _counted(source, arms, study.match, start)
     plan = Plan(
         name=recipe.name,
-        identity=_digest(_without_seed(plain(baseline))),
+        identity=_identity(baseline),
         arms=tuple(arms),
         seeds=study.seed_list,
         grid=grid,
-        measure=study.measure,
-        rising=tuple(name for name in study.measure if rises(name, baseline.train)),
+        measure=study.names,
+        probes={probe.probe: probe_values(baseline, probe) for probe in study.probes},
+        rising=tuple(name for name in study.names if rises(name, baseline.train)),
         steps=baseline.train.steps,
         matched=study.match.what if study.match is not None else "",
         about=study.about,
@@ -132,6 +156,7 @@ def make_plan(source: StudySource, out: Path, timed: bool = True) -> Plan:
         text=recipe.text or "",
     )
     needed = study.match is not None and study.match.what in ("tokens", "seconds")
+    _check_probes(source, plan)
     before = _begun(out, plan)
     if before is not None and (before.timing.seconds_per_step or not (timed or needed)):
         plan = replace(plan, timing=before.timing)
@@ -140,9 +165,13 @@ def make_plan(source: StudySource, out: Path, timed: bool = True) -> Plan:
     if study.match is not None and needed:
         plan = _with_budget(plan, source, study.match, out, before)
     recipes = {arm.name: _recipe(source, arm) for arm in plan.arms}
-    digests = {name: _digest(_without_seed(plain(one))) for name, one in recipes.items()}
+    digests = {name: _identity(one) for name, one in recipes.items()}
     changes = {arm.name: changes_of(baseline, recipes[arm.name]) for arm in plan.arms[1:] if not arm.same_as}
-    return replace(plan, digests=digests, changes=changes)
+    plan = replace(plan, digests=digests, changes=changes)
+    names = [run.name for arm in plan.trained for run in plan.tuning(arm)]
+    if len(set(names)) < len(names):
+        raise UsageError("study.tune: two of its values would have folders of one name; write them in another way")
+    return plan
 
 
 def _start(baseline: Recipe, match: Match | None) -> dict[str, Any]:
@@ -156,13 +185,38 @@ def _recipe(source: StudySource, arm: Arm, more: Mapping[str, Any] | None = None
     return source.recipe(arm.variants, arm.all_values(more))
 
 
+def _check_sets(source: StudySource, study: Study) -> None:
+    """Raise UsageError for a --set of what the study itself sets."""
+    solved = [study.match.key] if study.match is not None else []
+    for text in source.sets:
+        key = text.partition("=")[0].strip()
+        if key in ("train.seed", *study.tune, *solved, *study.base_values):
+            raise UsageError(f"--set {text}: the study sets {key} itself; change it in the study")
+
+
 def _check_tuned(
     source: StudySource, arms: Sequence[Arm], start: Mapping[str, Any], grid: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raise RecipeError for a tuned value that an arm cannot have."""
+    """Raise RecipeError for a tuned value that an arm cannot have, at its place in the study."""
+    recipe = source.recipe()
     for arm in arms:
         for values in grid if grid != ({},) else ():
-            _recipe(source, arm, {**start, **values})
+            try:
+                _recipe(source, arm, {**start, **values})
+            except RecipeError as error:
+                raise RecipeError(
+                    [
+                        recipe.fault("study.tune", f"'{arm.name}': {fault.path}: {fault.message}")
+                        for fault in error.faults
+                    ]
+                ) from None
+
+
+def _check_probes(source: StudySource, plan: Plan) -> None:
+    """Raise RecipeError for a probe that an arm cannot be trained on."""
+    for arm in plan.trained:
+        for values in plan.probes.values():
+            _recipe(source, arm, values)
 
 
 def _counted(source: StudySource, arms: Sequence[Arm], match: Match | None, start: Mapping[str, Any]) -> list[Arm]:
@@ -198,22 +252,21 @@ def _with_budget(plan: Plan, source: StudySource, match: Match, out: Path, befor
     arms = []
     for arm in plan.arms:
         if arm.name in known:
-            arms.append(replace(arm, solved=known[arm.name]))
+            solved = known[arm.name]
+            arms.append(replace(arm, solved=solved, steps=int(solved.get(STEPS, arm.steps))))
             continue
         timing = plan.timing if arm.same_as or arm is plan.arms[0] else trial(source, arm, out)
         each = timing.tokens_per_step if match.what == "tokens" else timing.seconds_per_step
-        arms.append(replace(arm, solved={STEPS: max(1, round((match.tokens or match.seconds or 0) / each))}))
+        steps = max(1, round((match.tokens or match.seconds or 0) / each))
+        arms.append(replace(arm, solved={STEPS: steps}, steps=steps))
     return replace(plan, arms=tuple(arms))
 
 
-def _without_seed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's data without what runs of one study may differ in."""
-    train = {key: value for key, value in data["train"].items() if key not in ("seed", "device", "samples")}
-    return {**data, "train": train}
-
-
-def _digest(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()
+def _identity(recipe: Recipe) -> str:
+    """A hash of what a recipe says, wherever its folder is."""
+    home = str(Path.cwd() if recipe.file is None else recipe.file.resolve().parent)
+    text = json.dumps(without_seed(plain(recipe)), sort_keys=True, default=str)
+    return hashlib.sha256(text.replace(json.dumps(home)[1:-1], ".").encode()).hexdigest()
 
 
 def read_plan(folder: Path) -> Plan:
@@ -221,11 +274,35 @@ def read_plan(folder: Path) -> Plan:
     file = folder / PLAN
     if not file.is_file():
         raise RunError(f"{file}: is missing: {folder} holds no study")
+    data = read_json(file)
+    if not isinstance(data, dict):
+        raise RunError(f"{file}: holds no plan of a study")
     try:
-        return TypeAdapter(Plan).validate_python(read_json(file))
+        plan = TypeAdapter(Plan).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
-        raise RunError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise RunError(f"{file}: {'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
+    problem = _plan_problem(plan)
+    if problem:
+        raise RunError(f"{file}: {problem}")
+    return plan
+
+
+def _plan_problem(plan: Plan) -> str:
+    """What is wrong with a plan that somebody may have changed; empty where nothing is."""
+    if plan.format != FORMAT:
+        return f"format: {plan.format} is not known here, which reads {FORMAT}"
+    empty = [name for name in ("arms", "seeds", "grid", "measure") if not getattr(plan, name)]
+    if empty:
+        return f"{' and '.join(empty)}: must not be empty"
+    known: set[str] = set()
+    for arm in plan.arms:
+        if arm.same_as and arm.same_as not in known:
+            return f"arms: '{arm.name}' is the same as '{arm.same_as}', which does not come before it"
+        known.add(arm.name)
+    unknown = [side for claim in plan.claims for side in claim.sides if side not in known]
+    unknown += [claim.on for claim in plan.claims if claim.on not in plan.measure]
+    return f"claims: '{unknown[0]}' is not compared" if unknown else ""
 
 
 def keep_plan(folder: Path, plan: Plan) -> None:
@@ -247,11 +324,17 @@ def _check_same(folder: Path, there: Plan, here: Plan) -> None:
             raise RunError(f"{folder}: holds runs of another '{arm}' than this study's; {other}")
 
 
+def unchanged(source: StudySource, plan: Plan, arm: Arm) -> bool:
+    """Whether the recipe of an arm still is what it was when the study was planned."""
+    return _identity(_recipe(source, arm)) == plan.digests.get(arm.name)
+
+
 def runs_of(plan: Plan, best: Mapping[str, Mapping[str, Any]]) -> Iterator[PlannedRun]:
     """The runs that are to be made, seed by seed; of an arm whose tuned values are not known yet, those that tell."""
     for arm in plan.trained:
         yield from plan.tuning(arm)
-    for seed in plan.seeds[1:]:
+    for seed in plan.seeds:
         for arm in plan.trained:
             if arm.name in best:
                 yield PlannedRun(arm.name, seed, best[arm.name])
+                yield from (PlannedRun(arm.name, seed, best[arm.name], probe) for probe in plan.probes)

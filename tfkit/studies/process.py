@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfkit.core.errors import RunError
 from tfkit.core.files import read_text
-from tfkit.recipe.text.node import inline
-from tfkit.studies.arms import StudySource
+from tfkit.recipe.text.node import shorten
+from tfkit.studies.arms import StudySource, texts_of
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -21,9 +22,7 @@ def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str
     words = ["train", source.file]
     for name in variants:
         words += ["--variant", name]
-    for key, value in values.items():
-        words += ["--set", f"{key}={inline(value)}"]
-    for text in source.sets:
+    for text in (*source.sets, *texts_of(values)):
         words += ["--set", text]
     for name in source.imports:
         words += ["--import", name]
@@ -47,6 +46,11 @@ def started(words: Sequence[str], log: Path, threads: int | None = None) -> subp
 
 
 def failure(log: Path) -> str:
-    """The last thing that a command said: its error."""
-    lines = [line for line in read_text(log, None).splitlines() if line.strip()]
-    return lines[-1].removeprefix("tfkit: ") if lines else "it said nothing"
+    """The error that a command ended with: its last message, in one line."""
+    try:
+        text = read_text(log, None)
+    except RunError as error:
+        return str(error)
+    lines = [line for line in text.splitlines() if line.strip()]
+    first = next((place for place in range(len(lines) - 1, -1, -1) if not lines[place].startswith(" ")), 0)
+    return shorten(" ".join(line.strip() for line in lines[first:]).removeprefix("tfkit: "), 300) or "it said nothing"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib
+import importlib.util
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -188,6 +188,13 @@ class StudyReport:
                 [arm.name, cell.seed, cell.state, cell.folder, *(cell.scores.get(name, "") for name in names)]
             )
         return text.getvalue()
+
+
+def check_packages() -> None:
+    """Raise UsageError where a package is missing that a report needs, before anything is trained for one."""
+    missing = [name for name in ("scipy", "matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f'a study needs the packages {", ".join(missing)}: pip install "tfkit[study]"')
 
 
 def _row(arm: ArmResult, measure: str, comparison: Comparison | None) -> dict[str, str]:

@@ -13,6 +13,7 @@ from tfkit.core.files import read_bytes
 from tfkit.recipe.settings.study import BASELINE, PaperClaim
 from tfkit.studies.board import Board
 from tfkit.studies.plan import Plan, PlannedRun
+from tfkit.studies.run_list import is_score
 from tfkit.studies.statistics import Comparison, Spread, claim_verdict, compared, judged, spread
 from tfkit.training.folder import METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
@@ -244,8 +245,9 @@ def curve_of(folder: RunFolder) -> list[dict[str, float]]:
     except RunError:
         return []
     records = map(json.loads, lines)
+    points = [{name: value for name, value in record.items() if is_score(value)} for record in records]
     return [
-        {name: value for name, value in record.items() if name in ("step", "tokens") or name.startswith("valid.")}
-        for record in records
-        if any(name.startswith("valid.") for name in record)
+        {name: value for name, value in point.items() if name in ("step", "tokens") or name.startswith("valid.")}
+        for point in points
+        if "step" in point and any(name.startswith("valid.") for name in point)
     ]

@@ -27,6 +27,7 @@ from tfkit.training.folder import CHECKPOINTS, EVALUATION, RESOLVED, RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.progress import duration
 
+LARGEST = 1e30  # of a score; NaN and infinite numbers are none
 COLUMNS = ("run", "status", "step", "valid.loss", "tokens_per_second", "time")  # of the table, by default
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
@@ -161,7 +162,13 @@ def scores_of(folder: RunFolder) -> dict[str, Any]:
     scores = {
         f"{split}.{name}": value for split, one in found.items() if isinstance(one, dict) for name, value in one.items()
     }
-    return {name: value for name, value in scores.items() if name != "valid.loss" and not name.endswith(".examples")}
+    kept = {name: value for name, value in scores.items() if name != "valid.loss" and not name.endswith(".examples")}
+    return {name: value for name, value in kept.items() if is_score(value)}
+
+
+def is_score(value: Any) -> bool:
+    """Whether a value is a number that can be compared."""
+    return type(value) in (int, float) and abs(value) < LARGEST
 
 
 def _leaves(node: Node, path: str) -> Iterator[tuple[str, Any]]:

@@ -10,17 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfkit.core.errors import RunError
+from tfkit.core.locks import held_by
 from tfkit.core.machine import machine
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim
-from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of
+from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of, unchanged
 from tfkit.studies.process import command_of, failure, started
+from tfkit.training.folder import RUN
 
 LOGS = "logs"
 POLL = 0.2  # seconds
 INTERRUPTED = 130
+SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
 @dataclass
@@ -77,11 +79,12 @@ class Runner:
         self.progress = StudyProgress(self.board, jobs=jobs)
         self.threads = max(1, int(machine()["cores"]) // jobs) if jobs > 1 else None
         self._stopping = False
+        self._awaited: set[PlannedRun] = set()
 
     def run(self, show: Callable[[StudyProgress], None]) -> bool:
         """Work until nothing is left; returns False when a signal stopped it before."""
         (self.folder / LOGS).mkdir(exist_ok=True)
-        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, self._stop) for number in SIGNALS}
         try:
             while self._step():
                 show(self.progress)
@@ -117,18 +120,34 @@ class Runner:
             if run in busy or run in self.progress.failed or self.board.state(run) != "waiting":
                 continue
             claim = RunClaim.take(self.folder / RUNS / f"{run.name}.claim")
-            if claim is None:
+            holder = held_by(self.board.run_folder(run).path)
+            if claim is None or holder is not None:  # who was killed may have left a training behind
                 elsewhere = True
+                self._tell_waiting(run, holder)
+                if claim is not None:
+                    claim.release()
             elif self.board.state(run) != "waiting":  # somebody ended it just now
                 claim.release()
             else:
                 self._begin(run, claim)
         return elsewhere
 
+    def _tell_waiting(self, run: PlannedRun, holder: str | None) -> None:
+        if run not in self._awaited:
+            self._awaited.add(run)
+            self.progress.events.append(f"{run.name}: is {holder or 'claimed by another process'}; it is left to that")
+
     def _begin(self, run: PlannedRun, claim: RunClaim) -> None:
         arm = self.board.plan.arm(run.arm)
-        values = arm.all_values({**run.tuned, "train.seed": run.seed})
-        words = command_of(self.source, arm.variants, values, self.board.run_folder(run).path)
+        why = self.board.stranger(run)
+        if not why and not unchanged(self.source, self.board.plan, arm):
+            why = f"the recipe of '{arm.name}' has changed since the study was planned; type the same line again"
+        if why:
+            claim.release()
+            self.progress.failed[run] = why
+            self.progress.events.append(f"{run.name}: failed: {why}")
+            return
+        words = command_of(self.source, arm.variants, self.board.plan.values(run), self.board.run_folder(run).path)
         log = self.folder / LOGS / f"{run.name}.txt"
         log.write_bytes(b"")
         self.progress.workers.append(Worker(run, started(words, log, self.threads), claim))
@@ -139,7 +158,7 @@ class Runner:
         worker.claim.release()
         run, state = worker.run, self.board.state(worker.run)
         if state == "done":
-            measure = self.board.plan.measure[0]
+            measure = "test.exact_match" if run.probe else self.board.plan.measure[0]
             value = self.board.scores(run).get(measure)
             shown = "" if value is None else f", {measure} {value:.4g}"
             predicted = self.board.plan.seconds(self.board.plan.arm(run.arm))
@@ -158,10 +177,9 @@ class Runner:
     def _why(self, run: PlannedRun, status: int) -> str:
         if status < 0:
             return f"its process was ended by signal {-status} ({signal.Signals(-status).name})"
-        try:
-            return failure(self.folder / LOGS / f"{run.name}.txt")
-        except RunError as error:
-            return str(error)
+        if status == 0:
+            return f"ended well, but {self.board.run_folder(run) / RUN} does not say so"
+        return failure(self.folder / LOGS / f"{run.name}.txt")
 
     def _stop(self, number: int, _: object) -> None:
         self._stopping = True
@@ -180,7 +198,6 @@ def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:
     found = []
     for run in dict.fromkeys(runs_of(plan, board.best())):
         arm = plan.arm(run.arm)
-        values = arm.all_values({**run.tuned, "train.seed": run.seed})
         if board.state(run) == "waiting":
-            found.append(command_of(source, arm.variants, values, board.run_folder(run).path))
+            found.append(command_of(source, arm.variants, plan.values(run), board.run_folder(run).path))
     return found

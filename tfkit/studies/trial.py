@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import tempfile
 import time
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from tfkit.training.folder import METRICS
 
 STEPS = 12  # the first ones are slower, and left out
 WARM = 2
+SIGNALS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Timing:
 def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
     """Train an arm for some steps in a process and a folder of their own; raises RunError with why it failed."""
     folder.mkdir(parents=True, exist_ok=True)
+    clean(folder)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as place:
         values = arm.all_values(
             {"train.steps": STEPS, "train.seed": 0, "train.metrics": [], "train.samples": 0, "study": None}
@@ -41,12 +45,16 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
         out, log = Path(place) / "run", Path(place) / "log.txt"
         began = time.perf_counter()
         process = started(command_of(source, arm.variants, values, out), log)
+        before = {number: signal.signal(number, _stop) for number in SIGNALS}
         try:
             status = process.wait()
         except BaseException:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGKILL)  # nothing of it is kept
             process.wait()
             raise
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
         whole = time.perf_counter() - began
         if status:
             raise RunError(f"'{arm.name}' cannot be trained: {failure(log)}")
@@ -64,7 +72,13 @@ def _timing(lines: list[dict[str, float]], whole: float) -> Timing:
     return Timing(each, sum(read) / len(read), max(0.0, whole - sum(seconds)))
 
 
+def _stop(number: int, _: object) -> None:
+    raise KeyboardInterrupt
+
+
 def clean(folder: Path) -> None:
-    """Remove what a killed trial left."""
+    """Remove what killed trials left, an hour after."""
     for path in folder.glob(".trial-*"):
+        if time.time() - path.stat().st_mtime < 3600:
+            continue
         shutil.rmtree(path, ignore_errors=True)

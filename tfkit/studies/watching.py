@@ -22,7 +22,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     solved = list(dict.fromkeys(key for arm in plan.arms for key in arm.solved))
     heads = ["variant", "runs", "parameters", "FLOPs/token", *(key.rpartition(".")[2] for key in solved), "time each"]
     cells = []
-    runs = len(plan.grid) + len(plan.seeds) - 1
+    runs = plan.runs_each
     for arm in plan.arms:
         seconds = plan.seconds(arm)
         values = [f"{arm.solved[key]:,}" if key in arm.solved else "" for key in solved]
@@ -41,7 +41,7 @@ def predicted(plan: Plan, jobs: int) -> str:
         runs += f"; {len(plan.grid)} tuned values, tried on seed {plan.seeds[0]}"
     if len(known) < len(each):
         return runs
-    total = sum(known) * (len(plan.grid) + len(plan.seeds) - 1) / jobs
+    total = sum(known) * plan.runs_each / jobs
     return f"{runs}; about {duration(total)}{f' with {jobs} at a time' if jobs > 1 else ''}"
 
 
@@ -97,7 +97,7 @@ def _cell(progress: StudyProgress, run: PlannedRun) -> str:
     if run in progress.failed:
         return "failed"
     if any(worker.run == run for worker in progress.workers):
-        return f"{100 * progress.board.step(run) // progress.plan.steps_of(progress.plan.arm(run.arm))} %"
+        return f"{100 * progress.board.step(run) // progress.plan.run_steps(run)} %"
     state = progress.board.state(run)
     if state == "done":
         value = progress.board.scores(run).get(progress.plan.measure[0])

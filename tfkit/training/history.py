@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,20 +22,22 @@ from tfkit.training.environment import versions
 from tfkit.training.folder import RUN, RunFolder
 
 FORMAT = 1
+Count = Annotated[int, Field(ge=0, le=2**63)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Part(BaseModel):
     """Base of what run.json is made of: unknown keys of later versions are kept out of the way."""
 
-    model_config = ConfigDict(extra="ignore", validate_assignment=False)
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
 class Start(Part):
     """One process that worked on a run: from which step, for how long, where, and with what."""
 
     at: str
-    step: int
-    seconds: float = 0.0  # until its last checkpoint, or its end
+    step: Count
+    seconds: Seconds = 0.0  # until its last checkpoint, or its end
     device: str = ""
     threads: int = 0
     machine: dict[str, Any] = Field(default_factory=dict)
@@ -58,16 +60,16 @@ class History(Part):
     variants: list[str] = Field(default_factory=list)
     set: dict[str, Any] = Field(default_factory=dict)
     seed: int
-    parameters: int = 0
-    peak_memory: int | None = None  # bytes, the most that a process took at once, on the device that it trained on
-    steps: int = 0
-    tokens: int = 0
-    targets: int = 0
-    seconds: float = 0.0
+    parameters: Count = 0
+    peak_memory: Count | None = None  # bytes, the most that a process took at once, on the device that it trained on
+    steps: Count = 0
+    tokens: Count = 0
+    targets: Count = 0
+    seconds: Seconds = 0.0
     best: dict[str, float] = Field(default_factory=dict)
-    best_step: int = 0
+    best_step: Count = 0
     finished: str = ""
-    diverged: int | None = None
+    diverged: Count | None = None
     starts: list[Start] = Field(default_factory=list)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from tfkit.core.checksums import write_json, write_text
@@ -15,11 +16,11 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training import record
 from tfkit.training.changed import DATA, differences, file_hashes
-from tfkit.training.checkpoint import Checkpoints, step_of
+from tfkit.training.checkpoint import Checkpoints, read_progress, step_of
 from tfkit.training.claim import Claim
 from tfkit.training.environment import environment, resumption
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
-from tfkit.training.history import read_history
+from tfkit.training.history import HistoryFile, read_history
 from tfkit.training.interrupt import Interrupted
 from tfkit.training.labels import read_labels, save_labels
 from tfkit.training.loop import Measure, Trainer
@@ -65,6 +66,17 @@ def _source(recipe: Recipe, folder: RunFolder) -> str:
             if source is not None and yaml.safe_load(load_recipe(source, imports=recipe.imports).resolved()) == wanted:
                 return str(source)
     return str(folder / RESOLVED)
+
+
+def restore_history(folder: RunFolder, recipe: Recipe) -> None:
+    """Write the run.json of a finished run that has none, as far as its last checkpoint knows."""
+    checkpoint = Checkpoints(folder / CHECKPOINTS).last()
+    if checkpoint is None or read_history(folder) is not None:
+        return
+    progress = read_progress(checkpoint)
+    history = HistoryFile(recipe, folder, torch.device("cpu"), 0)
+    history.start(progress.step)
+    history.reached(progress)
 
 
 def is_finished(folder: RunFolder, recipe: Recipe) -> bool:

@@ -45,15 +45,19 @@ def _plain(text: str) -> Any:
 def value_word(key: str, value: Any) -> str:
     """The value of a dotted key in one word that begins with a letter."""
     key = key.rpartition(".")[2]
-    if value is None or isinstance(value, bool):
+    if value is None:
+        return f"{_cleaned(key)}_none"
+    if isinstance(value, bool):
         return _cleaned(key) if value else f"no_{_cleaned(key)}"
     if isinstance(value, Mapping) and isinstance(value.get("type"), str):
         rest = {name: option for name, option in value.items() if name != "type"}
         return _cleaned(value["type"]) + (f"_{_digest(rest)}" if rest else "")
     if isinstance(value, (int, float)):
-        return "s" + str(value) if key == "seed" else f"{_cleaned(key)}{_cleaned(str(value))}"
+        return "s" + str(value) if key == "seed" else f"{_cleaned(key)}{value}"
     if isinstance(value, str):
-        word = _cleaned(value.rstrip("/").rpartition("/")[2])  # of a path its last name
+        word = _cleaned(value.rstrip("/").rpartition("/")[2])  # of a path its last name, and a hash
+        if word != value and word[:1].isalpha() and len(word) <= 24:
+            return f"{word}_{_digest(value)}"
         return word if word[:1].isalpha() and len(word) <= 24 else f"{_cleaned(key)}_{_digest(value)}"
     return f"{_cleaned(key)}_{_digest(value)}"
 

@@ -13,37 +13,59 @@
 | `parquet` | a row | the data comes from a data set's hub |
 | `phrases` | a generated pair | you want to try a translation now, with no file |
 | `docstrings` | a text of Python's own documentation | you want to try a language model now, with no file |
+| `copying`, `reversal`, `sorting` | random symbols, and the same in an order | you probe whether positions are found |
+| `associative_recall`, `induction` | symbols, and what belonged to one | you probe whether things are looked up |
+| `parity`, `brackets` | a sequence, and what is left open in it | you probe whether a model keeps a state |
+| `modular_addition` | a sum, and its remainder | you probe whether a rule is learned, or each case |
 
 Fields: `source` and `target` of pairs, `text` alone, `text` with `label`, `text` with `tags`. In `json_lines`, `csv`
 and `parquet` the option `fields` says which value is which.
 """
 
+from tfkit.data.corpus.associative_recall import AssociativeRecall
 from tfkit.data.corpus.base import Corpus, Example, RecordCorpus, TextRecordCorpus
+from tfkit.data.corpus.brackets import Brackets
 from tfkit.data.corpus.conllu import Conllu
+from tfkit.data.corpus.copying import Copying
 from tfkit.data.corpus.csv import Csv
 from tfkit.data.corpus.docstrings import Docstrings
+from tfkit.data.corpus.induction import Induction
 from tfkit.data.corpus.json_lines import JsonLines
 from tfkit.data.corpus.labelled_text import LabelledText
+from tfkit.data.corpus.modular_addition import ModularAddition
 from tfkit.data.corpus.parallel_text import ParallelText
 from tfkit.data.corpus.parallel_tsv import ParallelTsv
+from tfkit.data.corpus.parity import Parity
 from tfkit.data.corpus.parquet import Parquet
 from tfkit.data.corpus.phrases import Phrases
+from tfkit.data.corpus.probe import Probe
+from tfkit.data.corpus.reversal import Reversal
+from tfkit.data.corpus.sorting import Sorting
 from tfkit.data.corpus.tagged_text import TaggedText
 from tfkit.data.corpus.text import TextCorpus
 
 __all__ = [
+    "AssociativeRecall",
+    "Brackets",
     "Conllu",
+    "Copying",
     "Corpus",
     "Csv",
     "Docstrings",
     "Example",
+    "Induction",
     "JsonLines",
     "LabelledText",
+    "ModularAddition",
     "ParallelText",
     "ParallelTsv",
+    "Parity",
     "Parquet",
     "Phrases",
+    "Probe",
     "RecordCorpus",
+    "Reversal",
+    "Sorting",
     "TaggedText",
     "TextCorpus",
     "TextRecordCorpus",

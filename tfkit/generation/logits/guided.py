@@ -15,7 +15,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.constraint.automaton import Automaton
 from tfkit.generation.constraint.guide import State, guide_of
 from tfkit.generation.logits.base import NEVER, LogitsRule
-from tfkit.generation.tokens import Tokens, end_ids
+from tfkit.generation.tokens import Tokens, before_text, breaks_of, end_ids
 
 
 class Guided(LogitsRule):
@@ -39,6 +39,7 @@ class Guided(LogitsRule):
         raise NotImplementedError(f"{type(self).__name__} has no automaton")
 
     def bind(self, tokenizer: Tokenizer) -> None:
+        self.breaks = breaks_of(tokenizer)
         self.guide = guide_of(self.automaton(), tokenizer, frozenset(end_ids(self.config.ends, tokenizer)))
 
     def check_begin(self, first: bool) -> None:
@@ -72,7 +73,7 @@ class Guided(LogitsRule):
 
     def _state(self, prompt: Sequence[int], written: Sequence[int]) -> State:
         """How far the text is."""
-        return self.guide.state(not self.guide.visible(prompt), written)
+        return self.guide.state(not self.guide.visible(before_text(prompt, self.breaks)), written)
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         return self.within(logits, ids, new, None)

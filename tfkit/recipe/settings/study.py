@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -17,14 +19,17 @@ from tfkit.recipe.settings.sections import Data, Section, Train
 BASELINE = "baseline"
 COSTS = ("tokens_per_second", "seconds", "peak_memory", "parameters", "flops")  # measured of every run
 STEPS = "train.steps"
-CLAIM = re.compile(r"\s*(.+?)\s*([<>])\s*(.+?)\s*")
+CLAIM = re.compile(r"\s*(.+?)\s*([<>])(?!=)\s*(.+?)\s*")
+MOST_SEEDS = 1_000
+MOST_ARMS = 1_000
+Key = Annotated[str, Field(min_length=1)]
 
 
 class Match(Section):
     """What all variants have as much of as the baseline, solved for by a counter: one of these."""
 
-    parameters: str | None = Field(None, description="a key, such as model.layer.feedforward.d_ff: equal parameters")
-    flops: str | None = Field(None, description="a key: equal FLOPs of a token; with train.steps, of the training")
+    parameters: Key | None = Field(None, description="a key, such as model.layer.feedforward.d_ff: equal parameters")
+    flops: Key | None = Field(None, description="a key: equal FLOPs of a token; with train.steps, of the training")
     tokens: PositiveInt | None = Field(None, description="tokens that each run reads: train.steps is solved for")
     seconds: PositiveFloat | None = Field(None, description="seconds that each run trains: train.steps is solved for")
 
@@ -68,7 +73,22 @@ class PaperClaim(Section):
         return (first, second) if sign == "<" else (second, first)
 
 
-Seeds = PositiveInt | Annotated[tuple[NonNegativeInt, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+class ProbeMeasure(Section):
+    """A probe that is trained beside each run, by the same architecture: how much of its test split is right."""
+
+    probe: str = Field(description="a corpus of pairs that is made here, such as induction or associative_recall")
+    steps: PositiveInt | None = Field(None, description="optimizer steps of the probe; none: as many as the study's")
+
+    @property
+    def name(self) -> str:
+        """What the measure is called."""
+        return f"probe.{self.probe}"
+
+
+Seeds = (
+    Annotated[int, Field(ge=1, le=MOST_SEEDS)]
+    | Annotated[tuple[NonNegativeInt, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+)
 Values = Annotated[tuple[Any, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 
 
@@ -86,10 +106,22 @@ class Study(Section):
     tune: dict[str, Values] = Field(
         default_factory=dict, description="values by key, of which each variant gets its best, on the first seed"
     )
-    measure: Names = Field(("valid.loss",), description="what is compared; the first decides tuning")
+    measure: Annotated[tuple[str | ProbeMeasure, ...], BeforeValidator(as_tuple)] = Field(
+        ("valid.loss",), min_length=1, description="what is compared: a score or a cost of the runs, or {probe: NAME}"
+    )
     claims: Annotated[tuple[PaperClaim, ...], BeforeValidator(as_tuple)] = Field(
         (), description="what papers claim of it"
     )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is compared; the first decides tuning."""
+        return tuple(one if isinstance(one, str) else one.name for one in self.measure)
+
+    @property
+    def probes(self) -> tuple[ProbeMeasure, ...]:
+        """The probes among them."""
+        return tuple(one for one in self.measure if isinstance(one, ProbeMeasure))
 
     @property
     def seed_list(self) -> tuple[int, ...]:
@@ -99,7 +131,7 @@ class Study(Section):
     @property
     def base_variants(self) -> tuple[str, ...]:
         """The variants that make the baseline."""
-        return tuple(self.baseline.split("+")) if isinstance(self.baseline, str) and self.baseline else ()
+        return parts_of(self.baseline) if isinstance(self.baseline, str) and self.baseline else ()
 
     @property
     def base_values(self) -> Mapping[str, Any]:
@@ -123,7 +155,16 @@ def rises(measure: str, train: Train) -> bool:
     """Whether more of a measure is better, as its metric says."""
     name = measure.partition(".")[2]
     metrics = {config.part.part_name: config.part for config in (*train.metrics, *train.validate.metrics)}
-    return measure == "tokens_per_second" or (name in metrics and metrics[name].higher_is_better)
+    return (
+        measure == "tokens_per_second"
+        or measure.startswith("probe.")
+        or (name in metrics and metrics[name].higher_is_better)
+    )
+
+
+def parts_of(entry: str) -> tuple[str, ...]:
+    """The variants that an entry joins with +."""
+    return tuple(part.strip() for part in entry.split("+"))
 
 
 def options_of(name: str, variants: Mapping[str, Variant]) -> list[str]:
@@ -134,41 +175,90 @@ def options_of(name: str, variants: Mapping[str, Variant]) -> list[str]:
 
 def study_problems(study: Study, variants: Mapping[str, Variant], measures: Sequence[str]) -> Iterator[Problem]:
     """What contradicts in `study:`; `measures` are the metrics that the runs have."""
+    wrong = list(_entry_problems(study, variants))
+    yield from wrong
+    yield from _measure_problems(study, measures)
+    yield from _value_problems(study)
+    if len(set(study.seed_list)) < len(study.seed_list):
+        yield Problem("seeds", "names a seed twice", at="study")
+    if not wrong:
+        yield from _claim_problems(study, list(arms_in(study, variants)))
+
+
+def _entry_problems(study: Study, variants: Mapping[str, Variant]) -> Iterator[Problem]:
+    """What is wrong with what is compared."""
     if not study.compare and not study.cross:
         yield Problem("compare", "names nothing to compare with the baseline", at="study")
     for key in ("compare", "cross"):
         for place, entry in enumerate(getattr(study, key)):
-            yield from _unknown(entry, variants, f"study.{key}[{place}]")
+            yield from _unknown(entry, variants, f"study.{key}[{place}]", alone=key == "cross")
     for name in study.base_variants:
         yield from _unknown(name, variants, "study.baseline", whole=True)
-    if len(set(study.seed_list)) < len(study.seed_list):
-        yield Problem("seeds", "names a seed twice", at="study")
+    if len(set(study.cross)) < len(study.cross):
+        yield Problem("cross", "names a variant twice", at="study")
+    counts = [math.prod(len(options_of(name, variants)) for name in parts_of(entry)) for entry in study.compare]
+    crossed_count = math.prod(len(crossed(name, variants)) for name in study.cross) if study.cross else 0
+    if sum(counts) + crossed_count > MOST_ARMS:
+        text = f"makes {sum(counts) + crossed_count:,} variants to compare; at most {MOST_ARMS:,} are taken"
+        yield Problem("cross" if study.cross else "compare", text, at="study")
+
+
+def _measure_problems(study: Study, measures: Sequence[str]) -> Iterator[Problem]:
     for place, measure in enumerate(study.measure):
-        yield from _unmeasured(measure, measures, f"study.measure[{place}]")
-    arms = arm_names(study, variants)
+        if isinstance(measure, str):
+            yield from _unmeasured(measure, measures, f"study.measure[{place}]")
+    if not isinstance(study.measure[0], str):
+        yield Problem("", "the first measure is one of the runs' own, which tuning goes by", at="study.measure[0]")
+    if len(set(study.names)) < len(study.names):
+        yield Problem("measure", "names a measure twice", at="study")
+
+
+def _value_problems(study: Study) -> Iterator[Problem]:
+    """What cannot be tuned, matched, or be a value of the baseline."""
+    match = study.match
+    if match is not None and match.parameters is not None and not match.parameters.startswith("model."):
+        yield Problem(
+            "parameters", f"'{match.parameters}' changes no parameters; name a key of model", at="study.match"
+        )
+    if match is not None and match.key in study.tune:
+        yield Problem(match.key, "is solved for by study.match, and cannot be tuned too", at="study.tune")
+    if "train.seed" in study.tune or "train.seed" in study.base_values:
+        yield Problem("seeds", "the study gives each run its seed; train.seed cannot be set in it", at="study")
+    for section, keys in (("tune", study.tune), ("baseline", study.base_values)):
+        for key in keys:
+            if not key or key.partition(".")[0] in ("study", "extends", "variants"):
+                yield Problem("", f"'{key}' is no key that makes another run", at=f"study.{section}")
+    for key, values in study.tune.items():
+        if len({repr(value) for value in values}) < len(values):
+            yield Problem(key, "names a value twice", at="study.tune")
+
+
+def _claim_problems(study: Study, arms: Sequence[str]) -> Iterator[Problem]:
     for place, claim in enumerate(study.claims):
         where = f"study.claims[{place}]"
-        if claim.on not in study.measure:
-            hint = nearest(claim.on, list(study.measure))
-            yield Problem("on", f"'{claim.on}' is not among study.measure", hint, at=where)
+        if claim.on not in study.names:
+            yield Problem("on", f"'{claim.on}' is not among study.measure", nearest(claim.on, [*study.names]), at=where)
         for side in claim.sides:
             if side not in arms:
                 text = f"'{side}' is not compared; there are: {', '.join(arms)}"
-                yield Problem("says", text, nearest(side, arms), at=where)
-    if study.match is not None and study.match.key in study.tune:
-        yield Problem(study.match.key, "is solved for by study.match, and cannot be tuned too", at="study.tune")
-    if "train.seed" in study.tune or "train.seed" in study.base_values:
-        yield Problem("seeds", "the study gives each run its seed; train.seed cannot be set in it", at="study")
+                yield Problem("says", text, nearest(side, list(arms)), at=where)
+        if claim.sides[0] == claim.sides[1]:
+            yield Problem("says", f"compares '{claim.sides[0]}' with itself", at=where)
 
 
-def arm_names(study: Study, variants: Mapping[str, Variant]) -> list[str]:
-    """What the compared variants are called, the baseline first."""
-    names = [BASELINE]
-    for entry in study.compare:
-        names += ["+".join(one) for one in combinations([options_of(name, variants) for name in entry.split("+")])]
+def arms_in(study: Study, variants: Mapping[str, Variant]) -> dict[str, tuple[str, ...]]:
+    """The compared variants by what they are called, the baseline first, each with the variants that make it."""
+    found: dict[str, tuple[str, ...]] = {BASELINE: ()}
+    joined = [
+        one for entry in study.compare for one in product(*(options_of(name, variants) for name in parts_of(entry)))
+    ]
     if study.cross:
-        names += ["+".join(one) for one in combinations([crossed(name, variants) for name in study.cross]) if any(one)]
-    return list(dict.fromkeys("+".join(part for part in name.split("+") if part) for name in names))
+        joined += product(*(crossed(name, variants) for name in study.cross))
+    for parts in joined:
+        chosen = tuple(part for part in parts if part)
+        if chosen:
+            found.setdefault("+".join(chosen), chosen)
+    return found
 
 
 def crossed(name: str, variants: Mapping[str, Variant]) -> list[str]:
@@ -176,27 +266,29 @@ def crossed(name: str, variants: Mapping[str, Variant]) -> list[str]:
     return options_of(name, variants) if isinstance(variants.get(name), Axis) else ["", name]
 
 
-def combinations(options: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """One of each, in every way, the last changing first."""
-    if not options:
-        yield ()
+def _unknown(
+    entry: str, variants: Mapping[str, Variant], at: str, whole: bool = False, alone: bool = False
+) -> Iterator[Problem]:
+    """The names in an entry that are no variants. A `whole` entry needs the choice of an axis; + joins none `alone`."""
+    if entry in variants and (entry == BASELINE or "+" in entry or "=" in entry):
+        why = "is what the others are compared with" if entry == BASELINE else "has a + or = in it"
+        yield Problem("", f"'{entry}' {why}; call the variant otherwise", at=at)
         return
-    for first in options[0]:
-        for rest in combinations(options[1:]):
-            yield (first, *rest)
-
-
-def _unknown(entry: str, variants: Mapping[str, Variant], at: str, whole: bool = False) -> Iterator[Problem]:
-    """The names in an entry that are no variants; of a `whole` one, an axis needs its choice."""
-    for text in entry.split("+"):
-        name, equals, _ = (part.strip() for part in text.partition("="))
+    if alone and "+" in entry:
+        yield Problem("", f"'{entry}': an entry of cross is one variant or axis; all combinations are made", at=at)
+        return
+    parts = parts_of(entry)
+    names = [part.partition("=")[0].strip() for part in parts]
+    if len(set(names)) < len(names):
+        yield Problem("", f"'{entry}' names a variant twice", at=at)
+    for text, name in zip(parts, names, strict=True):
         found = variants.get(name)
         if found is None:
             known = ", ".join(variants) or "none"
             yield Problem("", f"unknown variant '{name}'; there are: {known}", nearest(name, list(variants)), at=at)
-        elif isinstance(found, Axis) and (equals or whole) and text.strip() not in found.written():
+        elif isinstance(found, Axis) and ("=" in text or whole) and text not in found.written():
             yield Problem("", f"'{text}' is no choice of '{name}'; there are: {', '.join(found.written())}", at=at)
-        elif equals and not isinstance(found, Axis):
+        elif "=" in text and not isinstance(found, Axis):
             yield Problem("", f"'{name}' has no values to choose from", at=at)
 
 

@@ -3,6 +3,7 @@
 | type | choose it when |
 |---|---|
 | seq2seq | one text becomes another: an encoder-decoder learns to write the target, given the source (the original) |
+| completion | one text becomes another: a decoder writes the target after the source (instructions, answers) |
 | causal_lm | text is continued: a decoder learns the next token (GPT-style) |
 | masked_lm | text is understood: an encoder learns to fill in hidden tokens (BERT-style) |
 | next_sentence | the same, and pairs of texts: an encoder learns to fill in, and what follows what (BERT) |
@@ -19,6 +20,7 @@ from tfkit.training.objective.answers import Answers, Prediction
 from tfkit.training.objective.base import Loss, Objective
 from tfkit.training.objective.causal_lm import CausalLm
 from tfkit.training.objective.classification import Classification
+from tfkit.training.objective.completion import Completion
 from tfkit.training.objective.denoising import Denoising
 from tfkit.training.objective.masked_lm import MaskedLm
 from tfkit.training.objective.next_sentence import NextSentence
@@ -37,6 +39,7 @@ __all__ = [
     "Batch",
     "CausalLm",
     "Classification",
+    "Completion",
     "Denoising",
     "Item",
     "Loss",

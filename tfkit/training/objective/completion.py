@@ -1,0 +1,124 @@
+"""Write the target after the source, in one row of a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tfkit.core.facts import RecipeFacts
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.models import Model
+from tfkit.training.baseline import Baseline, ngram_baseline
+from tfkit.training.objective.answers import Answers
+from tfkit.training.objective.base import Loss, Objective, finished, token_loss
+from tfkit.training.objective.rows import Batch, Example, Item, Rows, packed_places, padded, wrapped
+
+
+class CompletionRows(Rows):
+    """A row is source, start, target, end: the start token stands between what is given and what is written."""
+
+    fields = ("source", "target")
+    required = ("start", "end")
+
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        """Items `source` and `target` (start, tokens, end); their row is one token shorter than both together."""
+        self.bind(tokenizer)
+        sources = self._encoded(examples, "source", tokenizer)
+        targets = self._encoded(examples, "target", tokenizer)
+        start, end = self.tokens.special["start"], self.tokens.special["end"]
+        pairs: list[Item] = [
+            {"source": source, "target": wrapped(target, start, end)}
+            for source, target in zip(sources, targets, strict=True)
+            if len(target)
+        ]
+        fitting = [item for item in pairs if max_length is None or self.lengths([item])[0] <= max_length]
+        empty, long = len(sources) - len(pairs), len(pairs) - len(fitting)
+        self._left_out(empty, len(sources), "the target is empty")
+        self._left_out(long, len(sources), f"source and target are longer than {max_length} tokens")
+        return self._usable(fitting, len(sources), f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
+
+    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+        """[items]: positions in the model."""
+        return np.asarray([len(item["source"]) + len(item["target"]) - 1 for item in items])
+
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """`input_ids` [rows longest], `labels` [n]: the targets alone; the places `predicted` [n] that predict them."""
+        return self._batch([[item] for item in items], None)
+
+    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
+        """The same with several pairs per row: `position_ids` restart, `segment_ids` keep them apart."""
+        positions, segments = packed_places([self.lengths(row).tolist() for row in rows], length)
+        places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
+        return {**self._batch(rows, length), **places}
+
+    def _batch(self, rows: Sequence[Sequence[Item]], length: int | None) -> Batch:
+        inputs = [np.concatenate([_row(item)[:-1] for item in row]) for row in rows]
+        ids, _ = padded(inputs, self.tokens.pad, length)
+        chosen = np.zeros(ids.shape, dtype=bool)
+        for number, row in enumerate(rows):
+            place = 0
+            for item in row:
+                after = place + len(item["source"]) + len(item["target"]) - 1
+                chosen[number, place + len(item["source"]) : after] = True
+                place = after
+        labels = np.concatenate([item["target"][1:] for row in rows for item in row]).astype(np.int64)
+        return {
+            "input_ids": torch.from_numpy(ids),
+            "labels": torch.from_numpy(labels),
+            "predicted": torch.from_numpy(np.flatnonzero(chosen)),
+        }
+
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """A source, and the token after which the target is written."""
+        return [*ids, self.tokens.special["start"]]
+
+
+class Completions(Answers):
+    """The target, which the model generates."""
+
+    reference = "target"
+    predicts = False
+    metrics = ("perplexity", "exact_match")
+
+
+@register("objective", "completion")
+class Completion(Objective):
+    """Loss = -sum log p(target_t | source, target_<t) of a decoder (Radford et al. 2018; Ouyang et al. 2022)."""
+
+    rows_type = CompletionRows
+    answers_type = Completions
+    reads = "causal"
+    capabilities = frozenset({"likelihood", "characters", "words", "packing"})
+
+    class Config(Objective.Config):
+        """Options of completion."""
+
+        def shortest(self, facts: RecipeFacts) -> int:
+            return 3  # a source, the start and a token: the end is predicted, and not read
+
+    config: Config
+
+    def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
+        """Cross-entropy at the real target tokens; the source is read, and nothing is predicted in it."""
+        # No attention mask: padding is on the right, where a causal mask hides it from all that is real.
+        out = model(
+            input_ids=batch["input_ids"],
+            position_ids=batch.get("position_ids"),
+            segment_ids=batch.get("segment_ids"),
+            with_heads=False,
+        )
+        total = token_loss(model, out.hidden, batch)
+        return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
+
+    def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
+        """An n-gram model of the targets, which does not look at the source."""
+        train, valid = ([item["target"] for item in items] for items in (train_items, valid_items))
+        return ngram_baseline(train, valid, self.rows.tokens.size, of="of the targets alone")
+
+
+def _row(item: Item) -> np.ndarray[Any, Any]:
+    return np.concatenate([item["source"], item["target"]])
