@@ -95,8 +95,6 @@ def overrides(name: str, folder: Path) -> dict[str, object]:
     if name.endswith("docstrings"):
         return {**SHORT, "data.train.limit": 40, "data.valid.limit": 5, "data.tokenizer.vocab_size": 400}
     sizes = {f"data.{split}.{part}": 60 for split in ("train", "valid", "test") for part in ("train", "valid", "test")}
-    if name == "probe":
-        return {**SHORT, **{f"data.{split}.count": 40 for split in ("train", "valid", "test")}}
     return {**SHORT, **sizes, "data.tokenizer.vocab_size": 120, "generate.max_new_tokens": 5}
 
 

@@ -161,12 +161,7 @@ class _NoLock(FolderLock):
 
 def lock_says(folder: Path) -> str | None:
     """What the last holder of a folder's lock did there; None where there is no lock, or it says nothing."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    try:
-        with open(os.open(folder / NAME, flags), "rb") as file:
-            found = _HOLDER.fullmatch(file.read(_LARGEST).decode("ascii", errors="replace"))
-    except OSError:
-        return None
+    found = _last_holder(folder)
     return None if found is None else found[3]
 
 
@@ -175,13 +170,18 @@ def held_by(folder: Path) -> str | None:
 
     Nothing is locked to find out, so that nobody is kept out for it.
     """
+    found = _last_holder(folder)
+    return _described(found) if found is not None and _is_alive(found) else None
+
+
+def _last_holder(folder: Path) -> re.Match[str] | None:
+    """What a folder's lock says; None where there is no lock, or it says nothing."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         with open(os.open(folder / NAME, flags), "rb") as file:
-            found = _HOLDER.fullmatch(file.read(_LARGEST).decode("ascii", errors="replace"))
+            return _HOLDER.fullmatch(file.read(_LARGEST).decode("ascii", errors="replace"))
     except OSError:
         return None
-    return _described(found) if found is not None and _is_alive(found) else None
 
 
 def _is_alive(holder: re.Match[str]) -> bool:

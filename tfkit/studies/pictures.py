@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ def costs(results: Results, measure: str) -> str:
         axes.grid(alpha=0.25)
     for axes in panels[len(known) :]:
         axes.set_visible(False)
-    if known:
+    if panels[0].get_legend_handles_labels()[1]:
         panels[0].legend(fontsize=7, frameon=False)
     return svg(figure, f"costs-{measure}")
 
@@ -125,19 +125,3 @@ def _finished(axes: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         axes.legend(handles, labels, fontsize=8, frameon=False)
-
-
-def run_curves(points: Iterable[Mapping[str, float]], losses: Sequence[tuple[int, float]], name: str) -> str:
-    """The training loss of one run, and what its validations measured of the loss."""
-    figure = matplotlib_figure()(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([step for step, _ in losses], [loss for _, loss in losses], color="#b0b0b0", linewidth=0.8, label="loss")
-    valid = [(point["step"], point["valid.loss"]) for point in points if "valid.loss" in point]
-    if valid:
-        axes.plot(
-            *zip(*valid, strict=True), color=COLOURS[0], linewidth=1.6, marker="o", markersize=3, label="valid.loss"
-        )
-    axes.set_xlabel("step")
-    axes.set_title(name, fontsize=9)
-    _finished(axes)
-    return svg(figure, f"run-{name}")

@@ -85,6 +85,20 @@ class Objective(ObjectiveFacts):
         return None
 
 
+def causal_loss(model: Model, batch: Batch, training: bool) -> Loss:
+    """The loss of a decoder at the places that are predicted.
+
+    It needs no attention mask: padding is on the right, where a causal mask hides it from all that is real.
+    """
+    out = model(
+        input_ids=batch["input_ids"],
+        position_ids=batch.get("position_ids"),
+        segment_ids=batch.get("segment_ids"),
+        with_heads=False,
+    )
+    return finished(token_loss(model, out.hidden, batch), out.auxiliary_loss, len(batch["labels"]), training)
+
+
 def token_loss(model: Model, hidden: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Sum of nats over `labels`; logits are made only at the positions `predicted`. `hidden` is [batch time d_model].
 

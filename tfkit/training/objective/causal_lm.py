@@ -15,7 +15,7 @@ from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids, ngram_baseline
-from tfkit.training.objective.base import Loss, Objective, finished, token_loss
+from tfkit.training.objective.base import Loss, Objective, causal_loss
 from tfkit.training.objective.rows import Batch, Example, Item, TextRows, logger, wrapped
 
 
@@ -123,15 +123,7 @@ class CausalLm(Objective):
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
         """Cross-entropy at every real target."""
-        # No attention mask: padding is on the right, where a causal mask hides it from all that is real.
-        out = model(
-            input_ids=batch["input_ids"],
-            position_ids=batch.get("position_ids"),
-            segment_ids=batch.get("segment_ids"),
-            with_heads=False,
-        )
-        total = token_loss(model, out.hidden, batch)
-        return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
+        return causal_loss(model, batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """An n-gram model; of joined texts it reads the whole stream, so that no context ends at a block's edge."""

@@ -14,7 +14,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline, ngram_baseline
 from tfkit.training.objective.answers import Answers
-from tfkit.training.objective.base import Loss, Objective, finished, token_loss
+from tfkit.training.objective.base import Loss, Objective, causal_loss
 from tfkit.training.objective.rows import Batch, Example, Item, Rows, packed_places, padded, wrapped
 
 
@@ -104,15 +104,7 @@ class Completion(Objective):
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
         """Cross-entropy at the real target tokens; the source is read, and nothing is predicted in it."""
-        # No attention mask: padding is on the right, where a causal mask hides it from all that is real.
-        out = model(
-            input_ids=batch["input_ids"],
-            position_ids=batch.get("position_ids"),
-            segment_ids=batch.get("segment_ids"),
-            with_heads=False,
-        )
-        total = token_loss(model, out.hidden, batch)
-        return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
+        return causal_loss(model, batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """An n-gram model of the targets, which does not look at the source."""
