@@ -284,9 +284,8 @@ def strict(data: Any) -> str:
 def folded(data: Any) -> Any:
     """A part without options as the word that it is short for, so that both ways to write it are one."""
     if isinstance(data, dict):
-        if set(data) == {"type"} and isinstance(data["type"], str):
-            return data["type"]
-        return {key: folded(value) for key, value in data.items()}
+        inner = {key: folded(value) for key, value in data.items()}
+        return inner["type"] if set(inner) == {"type"} and isinstance(inner["type"], str) else inner
     return [folded(item) for item in data] if isinstance(data, list) else data
 
 

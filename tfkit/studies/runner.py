@@ -121,7 +121,7 @@ class Runner:
                 continue
             claim = RunClaim.take(self.folder / RUNS / f"{run.name}.claim")
             holder = held_by(self.board.run_folder(run).path)
-            if claim is None or holder is not None:  # who was killed may have left a training behind
+            if claim is None or holder is not None:  # a study that was killed may have left a training
                 elsewhere = True
                 self._tell_waiting(run, holder)
                 if claim is not None:

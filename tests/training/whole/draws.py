@@ -63,6 +63,7 @@ BASES: dict[str, tuple[str, Any, tuple[Any, ...]]] = {
     "next_sentence": ("encoder", "masked_lm", TEXTS),
     "replaced_token": ("encoder", "discriminator", TEXTS),
     "seq2seq": ("encoder_decoder", WORDS, PAIRS),
+    "completion": ("decoder", WORDS, PAIRS),
     "denoising": ("encoder_decoder", WORDS, TEXTS),
     "span_corruption": ("encoder_decoder", WORDS, TEXTS),
     "classification": ("encoder", LABELS, LABELLED),
@@ -248,6 +249,7 @@ OPTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
         *(("generator", {**GENERATOR, "position": "learned"}), ("generator", {**GENERATOR, "mask": "global_tokens"})),
     ),
     "seq2seq": (("label_smoothing", 0.1), ("source_end", False)),
+    "completion": (("type", "completion"),),  # it has no options
     "denoising": (("shuffle", False), ("probability", 0.9)),
     "span_corruption": (("probability", 0.9), ("mean_span", 1.0)),
     "classification": (("head", "kind"), ("label_smoothing", 0.1)),
