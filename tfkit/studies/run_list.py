@@ -216,6 +216,8 @@ class Condition:
             value = resolve(found[3])
         except ValueError:
             value = found[3]
+        if found[2] not in ("=", "!=") and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise UsageError(f"--where {text!r}: {found[2]} compares with a number, and {found[3]!r} is none")
         return cls(found[1], found[2], value, text)
 
     def holds(self, row: RunRow) -> bool:
@@ -224,6 +226,8 @@ class Condition:
         return all(answers) if self.sign == "!=" else any(answers)
 
     def _compared(self, value: Any) -> bool:
+        if isinstance(value, bool) is not isinstance(self.value, bool):  # true is not 1
+            return self.sign == "!="
         try:
             return OPERATORS[self.sign](value, self.value)
         except TypeError:  # a word is neither above nor below a number
