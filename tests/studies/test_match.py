@@ -16,6 +16,7 @@ from tfkit.studies.board import Board
 from tfkit.studies.match import nearest_value
 from tfkit.studies.plan import Plan, PlannedRun, keep_plan, make_plan, read_plan, runs_of
 from tfkit.studies.process import command_of
+from tfkit.studies.trial import Timing
 from tfkit.training.history import History
 from tfkit.training.run_name import value_word
 
@@ -165,6 +166,26 @@ def test_other_values_have_other_words(first: Any, second: Any) -> None:
         assert value_word("k", first) == value_word("k", second)  # the same part
     else:
         assert value_word("k", first) != value_word("k", second)
+
+
+def test_another_budget_is_another_study(tmp_path: Path) -> None:
+    found = [plan(tmp_path, match={"flops": "train.steps"}), plan(tmp_path)]
+    assert found[0].identity != found[1].identity
+
+
+def test_tokens_and_seconds_are_matched_by_steps_and_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wider model takes twice as long; what was solved for stays when the study goes on."""
+    times = {"baseline": Timing(0.01, 50.0), "wide": Timing(0.02, 50.0)}
+    monkeypatch.setattr("tfkit.studies.plan.trial", lambda source, arm, folder: times[arm.name])
+    (tmp_path / "tokens").mkdir()
+    of_tokens = plan(tmp_path / "tokens", compare=["wide"], match={"tokens": 1000})
+    assert [of_tokens.steps_of(arm) for arm in of_tokens.arms] == [20, 20]
+    of_seconds = plan(tmp_path, compare=["wide"], match={"seconds": 1.0})
+    assert [of_seconds.steps_of(arm) for arm in of_seconds.arms] == [100, 50]
+    keep_plan(tmp_path / "out", of_seconds)
+    times["wide"] = Timing(0.04, 50.0)
+    again = plan(tmp_path, compare=["wide"], match={"seconds": 1.0})
+    assert [again.steps_of(arm) for arm in again.arms] == [100, 50]
 
 
 def test_a_study_that_was_moved_is_the_same_one(tmp_path: Path) -> None:

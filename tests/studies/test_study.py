@@ -204,7 +204,7 @@ def test_a_folder_holds_one_study(done: tuple[Path, Result], tmp_path: Path) -> 
     study(tmp_path, more={"model": {"d_model": 4}}, **KEYS)
     found = tfkit("study", "small.yaml", "--out", done[0] / "studies" / "small", folder=tmp_path)
     assert found.exit_code == 2
-    assert "holds the runs of another study: its baseline differs" in " ".join(found.stderr.split())
+    assert "holds the runs of another study: its baseline or its budget differs" in " ".join(found.stderr.split())
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("mine")
     plan = make_plan(StudySource(str(tmp_path / "small.yaml")), tmp_path / "taken", timed=False)

@@ -64,7 +64,6 @@ class Plan:
     measure: tuple[str, ...]
     steps: int
     probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the values by key that make each of them
-    matched: str = ""
     rising: tuple[str, ...] = ()  # the measures of which more is better
     timing: Timing = field(default_factory=Timing)
     digests: Mapping[str, str] = field(default_factory=dict)  # of each arm's recipe
@@ -142,7 +141,7 @@ def make_plan(source: StudySource, out: Path, timed: bool = True) -> Plan:
     arms = _counted(source, arms, study.match, start)
     plan = Plan(
         name=recipe.name,
-        identity=_identity(baseline),
+        identity=_identity(baseline, study.match),
         arms=tuple(arms),
         seeds=study.seed_list,
         grid=grid,
@@ -150,7 +149,6 @@ def make_plan(source: StudySource, out: Path, timed: bool = True) -> Plan:
         probes={probe.probe: probe_values(baseline, probe) for probe in study.probes},
         rising=tuple(name for name in study.names if rises(name, baseline.train)),
         steps=baseline.train.steps,
-        matched=study.match.what if study.match is not None else "",
         about=study.about,
         claims=study.claims,
         text=recipe.text or "",
@@ -262,10 +260,11 @@ def _with_budget(plan: Plan, source: StudySource, match: Match, out: Path, befor
     return replace(plan, arms=tuple(arms))
 
 
-def _identity(recipe: Recipe) -> str:
-    """A hash of what a recipe says, wherever its folder is."""
+def _identity(recipe: Recipe, match: Match | None = None) -> str:
+    """A hash of what a recipe says, wherever its folder is, and of the budget that its runs are held to."""
     home = str(Path.cwd() if recipe.file is None else recipe.file.resolve().parent)
-    text = json.dumps(without_seed(plain(recipe)), sort_keys=True, default=str)
+    budget = None if match is None else match.model_dump()
+    text = json.dumps([without_seed(plain(recipe)), budget], sort_keys=True, default=str)
     return hashlib.sha256(text.replace(json.dumps(home)[1:-1], ".").encode()).hexdigest()
 
 
@@ -318,7 +317,7 @@ def keep_plan(folder: Path, plan: Plan) -> None:
 def _check_same(folder: Path, there: Plan, here: Plan) -> None:
     other = "choose another --out"
     if there.identity != here.identity:
-        raise RunError(f"{folder}: holds the runs of another study: its baseline differs; {other}")
+        raise RunError(f"{folder}: holds the runs of another study: its baseline or its budget differs; {other}")
     for arm, digest in here.digests.items():
         if there.digests.get(arm, digest) != digest:
             raise RunError(f"{folder}: holds runs of another '{arm}' than this study's; {other}")

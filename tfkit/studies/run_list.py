@@ -42,7 +42,7 @@ CONDITION = re.compile(r"\s*([\w.\-]+)\s*(!=|<=|>=|=|<|>)\s*(.+?)\s*")
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run: `values` by column; what its resolved.yaml says is read when somebody asks."""
+    """One run: `values` by column; its resolved.yaml is read on first use."""
 
     folder: Path
     values: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Say whether a number of ones is even."""
+"""Decide whether the number of ones is even."""
 
 from __future__ import annotations
 

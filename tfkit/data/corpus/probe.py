@@ -1,4 +1,4 @@
-"""Base of the probes: tasks that are made here, each of which asks one ability of an architecture."""
+"""Base of the probes: generated tasks, each of which tests one ability of an architecture."""
 
 from __future__ import annotations
 

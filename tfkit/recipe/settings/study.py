@@ -95,7 +95,7 @@ Values = Annotated[tuple[Any, ...], BeforeValidator(as_tuple), Field(min_length=
 class Study(Section):
     """What is compared, over which seeds, and what is measured."""
 
-    about: str = Field("", description="what the study asks, for its page")
+    about: str = Field("", description="the question that the study answers, printed on its page")
     compare: Names = Field((), description="variants, axes of variants, or several of them joined with +")
     cross: Names = Field((), description="variants and axes of which every combination is compared")
     baseline: str | dict[str, Any] = Field(
