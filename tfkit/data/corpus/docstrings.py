@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from inspect import cleandoc
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -86,25 +87,27 @@ def sources() -> Iterator[Path]:
                 yield file
 
 
-def _topics(file: Path) -> Iterator[str]:
-    """The texts of pydoc's table of topics, which is one literal mapping."""
-    for statement in _parse(file):
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
-            for value in statement.value.values:
-                if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    yield cleandoc(value.value)
+@cache
+def _topics(file: Path) -> tuple[str, ...]:
+    """The texts of pydoc's table of topics, which is one literal mapping; read once for all splits."""
+    tables = [one.value for one in _parse(file) if isinstance(one, ast.Assign) and isinstance(one.value, ast.Dict)]
+    values = [value.value for table in tables for value in table.values if isinstance(value, ast.Constant)]
+    return tuple(cleandoc(value) for value in values if isinstance(value, str))
 
 
-def _docstrings(file: Path) -> Iterator[str]:
-    module = ast.Module(body=_parse(file), type_ignores=[])
-    pending: list[ast.AST] = [module]
+@cache
+def _docstrings(file: Path) -> tuple[str, ...]:
+    """The docstrings of a source file, in their order; parsed once for all splits."""
+    found: list[str] = []
+    pending: list[ast.AST] = [ast.Module(body=_parse(file), type_ignores=[])]
     while pending:
         node = pending.pop()
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         if text := ast.get_docstring(node):
-            yield text
+            found.append(text)
         pending.extend(reversed(node.body))
+    return tuple(found)
 
 
 def _parse(file: Path) -> list[ast.stmt]:
