@@ -24,12 +24,14 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.prompts import Ids, Prompts, prompt_ids
+from tfkit.generation.rate import generation_rate
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.vectors import Pooling, text_vectors
 from tfkit.generation.writer import GeneratedText, GenerateOptions, Writer, check_options, make_writer, warn_of_cut
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.recipe.settings.sections import Data
+from tfkit.recipe.settings.evaluations import value_problem
+from tfkit.recipe.settings.sections import Data, GenerationRate
 from tfkit.training import record
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.claim import claim_folder, one_training
@@ -294,11 +296,14 @@ class Run:
     ) -> dict[str, float]:
         """Loss and metrics on a split (test, else valid) or its first `limit` examples; also in evaluation.json.
 
+        A split may be the name of one of `train.evaluations`, too.
         The metrics are those of `train.metrics`; by default those of the objective, such as accuracy or BLEU. With
         `quantize="int8"` they are those of weights in int8; no file is written then, nor for a run read with `sets`.
         Where the file cannot be written a TfkitWarning says so.
         """
-        split = split or ("valid" if self._data.test is None else "test")
+        if split in self.recipe.train.evaluations:
+            return self._evaluated(str(split), limit, quantize)
+        split = split or self._judged
         record.check_there(RunFolder(self.folder), EVALUATION)
         examples = self._examples(split)[:limit]
         if quantize is not None:
@@ -310,6 +315,29 @@ class Run:
             except RunError as error:
                 warnings.warn(f"the scores are not written down: {error}", TfkitWarning, stacklevel=3)
         return scores
+
+    @property
+    def _judged(self) -> str:
+        """The split that a run is judged by."""
+        return "valid" if self._data.test is None else "test"
+
+    def _evaluated(self, name: str, limit: int | None = None, quantize: Quantize | None = None) -> dict[str, float]:
+        """The scores with the values that an evaluation of `train.evaluations` names, in evaluation.json."""
+        other = copy.copy(self) if quantize is None else self._quantized(quantize)
+        other.recipe = self.recipe.evaluated(name)
+        other.__dict__.pop("objective", None)
+        examples = other._examples(other._judged)[:limit]
+        scores = other._scores(examples, self.recipe.train.metrics)
+        if self.as_saved and quantize is None:
+            self._keep(name, {"examples": len(examples), **scores})
+        return scores
+
+    def _generation_rate(self, asked: GenerationRate) -> float:
+        """The tokens per second that the model generates, in evaluation.json."""
+        start = self._start if self.blueprint.encoder is not None else None
+        rate = generation_rate(self.decoder(), start, asked.batch, asked.prompt, asked.new)
+        self._keep("generation", {"tokens_per_second": rate})
+        return rate
 
     def _quantized(self, quantize: Quantize) -> Run:
         """The same run with a model that computes by quantized weights; this one's stays as it is."""
@@ -442,7 +470,8 @@ def load_run(
     """The run in a folder; raises RunError naming what is missing, or has changed since it was written.
 
     `trust` imports the code that its parts are in, `imports` gives it file by file, wherever it is now; `sets` changes
-    what the recipe says of generation, as `--set` writes it ("generate.stop=[end_token]"). `accept_changes` records
+    what the recipe says of data, objective and generation, as `--set` writes it ("generate.stop=[end_token]"); what the
+    weights depend on stays. `accept_changes` records
     what is there now: files that were exchanged on purpose are right from then on. `device` is cpu, cuda, cuda:1 or
     auto, which takes CUDA where there is one (the default of the commands).
     """
@@ -457,8 +486,8 @@ def load_run(
             unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
             raise RunError(f"{folder / name}: is missing" + (", since training kept no weights yet" * unfinished))
     for text in sets:
-        if text.partition("=")[0].strip().partition(".")[0] != "generate":
-            raise UsageError(f"--set {text}: this run is made already; what can be set begins with generate.")
+        if problem := value_problem(text.partition("=")[0].strip()):
+            raise UsageError(f"--set {text}: this run is made already: {problem}")
     record.check(folder, record.SMALL)
     recipe = saved_recipe(folder, trust, imports, sets)
     if recipe.data is not None and not (folder / TOKENIZER).is_file():
@@ -526,16 +555,24 @@ def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
 def _conclude(run: Run, reporter: Reporter) -> None:
     """Measure and show what training ends with."""
     settings, data = run.recipe.train, run.recipe.data
-    split = "valid" if data is None or data.test is None else "test"
+    split = "valid" if data is None else run._judged
     if settings.metrics and data is not None and getattr(data, split) is not None:
         scores = run._concluding_scores(split)
-        reporter.say(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in scores.items()))
+        reporter.say(_scores_line(split, scores))
+    for name in settings.evaluations:
+        reporter.say(_scores_line(name, run._evaluated(name)))
+    if settings.generation_rate is not None:
+        reporter.say(f"generation: {run._generation_rate(settings.generation_rate):,.0f} tokens/s")
     samples = run.samples(settings.samples, split)
     for sample in samples:
         reporter.log(sample.line())
     if samples:
         reporter.draw(lambda stream: print_samples(samples, stream))
     reporter.say(_next(run, samples[0].source if samples else "..."))
+
+
+def _scores_line(split: str, scores: Mapping[str, float]) -> str:
+    return f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
 
 
 def _next(run: Run, prompt: str = "...") -> str:

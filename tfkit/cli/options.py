@@ -103,7 +103,8 @@ GENERATE_SETS = click.option(
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a setting of generation, as in generate.stop=[end_token, {type: time, seconds: 5}]; repeatable.",
+    help="Change a setting of data, objective or generation: generate.stop=[end_token, {type: time, seconds: 5}]; "
+    "repeatable.",
 )
 BATCH = click.option("--batch", type=Whole(), default=1, show_default=True, help="Sequences in a batch.")
 DTYPE = click.option(

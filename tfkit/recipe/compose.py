@@ -11,7 +11,7 @@ from typing import Any
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError
 from tfkit.recipe.changes.migrate import current_mapping, newer_faults, parse_current
 from tfkit.recipe.overlays.merge import merge
-from tfkit.recipe.overlays.overlay import COMPOSING_KEYS, choose, override_overlay, read_variants, set_overlay
+from tfkit.recipe.overlays.overlay import COMPOSING_KEYS, choose, nested, override_overlay, read_variants, set_overlay
 from tfkit.recipe.shipped import named_like, shipped_recipes
 from tfkit.recipe.text.node import Node, kind, shorten
 from tfkit.recipe.text.source import near_file, read_bytes
@@ -77,6 +77,13 @@ def compose(
         root = merge(root, overlay, faults)
     name = written.file.stem if written.file else "recipe"
     return Composed(root, faults, written.text, written.file, entries, name, overlays, chosen, _values(changed))
+
+
+def laid_over(root: Node, values: Node | None, faults: list[Fault]) -> Node:
+    """A recipe's tree with a mapping of dotted keys to values laid over it."""
+    for key, node in values.entries.items() if values is not None else ():
+        root = merge(root, nested(key, node.moved(key)), faults)
+    return root
 
 
 def _listed(texts: Sequence[str]) -> Sequence[str]:

@@ -20,11 +20,11 @@ from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.sizes import Vocabulary
 from tfkit.recipe.changes.migrate import LANGUAGE, newer_faults
-from tfkit.recipe.compose import Composed, compose
+from tfkit.recipe.compose import Composed, compose, laid_over
 from tfkit.recipe.imports import Importer
 from tfkit.recipe.overlays.overlay import Variant, read_variants
 from tfkit.recipe.settings.agreement import Agreement, section_parts, spot
-from tfkit.recipe.settings.contradictions import Contradictions, data_parts
+from tfkit.recipe.settings.contradictions import Contradictions, at, data_parts
 from tfkit.recipe.settings.files import missing_files
 from tfkit.recipe.settings.section_rules import facts_of, section_problems
 from tfkit.recipe.settings.sections import Data, Generate, Section, Train
@@ -117,6 +117,20 @@ class Recipe:
     def vocabulary_bound(self) -> int | None:
         """The largest vocabulary that the tokenizer's settings allow, None where they do not say."""
         return None if self.data is None else self.data.tokenizer.vocabulary_bound
+
+    def evaluated(self, name: str) -> Recipe:
+        """The recipe of a trained model with the values of an evaluation laid over it; raises RecipeError."""
+        found: list[Fault] = []
+        root = laid_over(self.root, at(self.root, "train", "evaluations", name), found)
+        train = mapping(root)["train"]
+        kept = {key: node for key, node in mapping(train).items() if key != "evaluations"}
+        root = replace(root, value={**mapping(root), "train": replace(train, value=kept)})
+        faults = Faults(found, has_weights=True)
+        composed = Composed(root, found, self.text, self.file, None, self.name)
+        recipe = _validate(composed, self.imports, faults, saved=True)
+        if faults.found or recipe is None:
+            raise RecipeError(faults.found)
+        return recipe
 
     def fault(self, path: str, message: str) -> Fault:
         """What is wrong with the value at `path`, at its place or that of the nearest above it."""
@@ -251,8 +265,33 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     _resolve_model(recipe, faults, saved)
     if not saved:  # a run was held to it when it was trained
         _check_agreement(recipe, faults)
+        recipe = _evaluations(recipe, faults)
         _check_study(recipe, faults)
     return recipe
+
+
+def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
+    """The recipe with the values of its evaluations spelled out; what is wrong with them, where nothing else is."""
+    spelled: dict[str, dict[str, Any]] = {}
+    for name, values in recipe.train.evaluations.items() if not faults.found else ():
+        where = f"train.evaluations.{name}"
+        try:
+            other = recipe.evaluated(name)
+        except RecipeError as error:
+            faults.found += [recipe.fault(where, f"{fault.path}: {fault.message}") for fault in error.faults]
+            continue
+        if other.data is None or (other.data.valid is None and other.data.test is None):
+            faults.found.append(recipe.fault(where, "there is no data.valid and no data.test to evaluate on"))
+        spelled[name] = {key: _spelled(other, key) for key in values}
+    return replace(recipe, train=recipe.train.model_copy(update={"evaluations": spelled}))
+
+
+def _spelled(recipe: Recipe, key: str) -> Any:
+    """The value at a dotted key of a section, as plain data."""
+    value: Value | None = Value("", recipe.sections())
+    for word in key.split("."):
+        value = None if value is None else value.child(word)
+    return None if value is None else value.plain()
 
 
 def _check_study(recipe: Recipe, faults: Faults) -> None:

@@ -67,6 +67,7 @@ class Arm:
     solved: Mapping[str, Any] = field(default_factory=dict)
     parameters: int = 0
     flops: int = 0  # of a token in a forward
+    cache_bytes: int = 0  # of a decode state at the length that was counted
     steps: int = 0  # of the optimizer
     same_as: str = ""
 
@@ -78,7 +79,8 @@ class Arm:
         """The same with its parameters, FLOPs and steps."""
         recipe = source.recipe(self.variants, self.all_values())
         cost = source.count(recipe)
-        return replace(self, parameters=cost.parameters, flops=cost.flops_per_token, steps=recipe.train.steps)
+        counted = replace(self, parameters=cost.parameters, flops=cost.flops_per_token, cache_bytes=cost.cache_bytes)
+        return replace(counted, steps=recipe.train.steps)
 
 
 def study_of(recipe: Recipe) -> Study:

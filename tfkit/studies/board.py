@@ -86,7 +86,8 @@ class Board:
             return {}
         arm = self.plan.arm(run.arm)
         found = measured(history, self.run_folder(run))
-        return {**found, "parameters": arm.parameters, "flops": arm.flops, **self._probed(run)}
+        exact = {"parameters": arm.parameters, "flops": arm.flops, "cache_bytes": arm.cache_bytes}
+        return {**found, **exact, **self._probed(run)}
 
     def _probed(self, run: PlannedRun) -> dict[str, float]:
         """The share of each probe's test split that is right, of the probes that have been trained beside a run."""

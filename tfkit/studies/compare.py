@@ -11,7 +11,7 @@ from rich.console import Console
 from tfkit.core.errors import RunError, UsageError
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.study import measures_of, rises
-from tfkit.reports.counts import count, default_length
+from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.parts_table import rows, say
 from tfkit.studies.arms import changes_of, plain
 from tfkit.studies.board import measured
@@ -84,7 +84,15 @@ def _arm(runs: Sequence[tuple[RunFolder, Recipe, History]], name: str) -> ArmRes
         raise UsageError(f"{cells[0].folder}: two of the runs like it have the same seed; give one of them")
     folder, recipe, history = runs[0]
     made_of = " ".join([*history.variants, *(f"{key}={value}" for key, value in history.set.items())])
-    return ArmResult(name, tuple(cells), made_of, parameters=history.parameters, flops=_flops(folder, recipe))
+    cost = _cost(folder, recipe)
+    return ArmResult(
+        name,
+        tuple(cells),
+        made_of,
+        parameters=history.parameters,
+        flops=cost.flops_per_token,
+        cache_bytes=cost.cache_bytes,
+    )
 
 
 def _name(runs: Sequence[tuple[RunFolder, Recipe, History]], groups: Sequence[object]) -> str:
@@ -98,17 +106,17 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _flops(folder: RunFolder, recipe: Recipe) -> int:
-    """The FLOPs of a token; 0 where the parts of a run cannot be counted."""
+def _cost(folder: RunFolder, recipe: Recipe) -> Cost:
+    """What the model costs; zeros where the parts of a run cannot be counted."""
     from tfkit.data.tokenizer import Tokenizer
 
     try:
         labelled = recipe.labelled(len(read_labels(folder)))
         size = Tokenizer.load(folder / TOKENIZER).vocab_size if labelled.unknown_vocab else None
         blueprint = labelled.blueprint(size)
-        return count(blueprint, min(512, default_length(blueprint))).total.flops_per_token
+        return count(blueprint, min(512, default_length(blueprint))).total
     except (RunError, UsageError):
-        return 0
+        return Cost()
 
 
 def print_results(report: StudyReport, console: Console) -> None:
@@ -122,6 +130,11 @@ def print_results(report: StudyReport, console: Console) -> None:
         heads = ["variant", "n", "mean", "sd", "difference [95 % interval]", "p (Holm)", "verdict"]
         keys = ["arm", "n", "mean", "sd", "difference", "p", "verdict"]
         rows(console, [[row[key] for key in keys] for row in report.rows(measure)], heads)
+    exact = [measure for measure in results.measure if measure in EXACT]
+    if exact:
+        console.print()
+        cells = [[arm.name, *(f"{arm.exact(measure):,}" for measure in exact)] for arm in results.own]
+        rows(console, cells, ["variant", *exact])
     for row in report.claim_rows():
         console.print()
         paper = f" ({row['paper']})" if row["paper"] else ""

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from tfkit.core.errors import UsageError
-from tfkit.studies.results import ArmResult, Results
+from tfkit.studies.results import EXACT, ArmResult, Results
 
 COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f6b53", "#787774", "#cb912f", "#337ea9", "#d44c47")
 COSTS = {
     "parameters": "parameters",
     "flops": "FLOPs of a token",
+    "cache_bytes": "decode cache, bytes",
     "seconds": "seconds of training",
     "peak_memory": "peak memory, bytes",
 }
@@ -74,7 +75,8 @@ def _band(arm: ArmResult, measure: str) -> tuple[list[int], list[float], list[fl
 
 def costs(results: Results, measure: str) -> str:
     """The first measure against parameters, FLOPs, time and memory; arms that no other beats in both have a ring."""
-    known = {name: words for name, words in COSTS.items() if any(_means(arm, name) is not None for arm in results.own)}
+    asked = [name for name in COSTS if name != "cache_bytes" or name in results.measure]
+    known = {name: COSTS[name] for name in asked if any(_means(arm, name) is not None for arm in results.own)}
     figure = matplotlib_figure()(figsize=(8, 3.2 * ((len(known) + 1) // 2)), layout="constrained")
     panels = np.atleast_1d(figure.subplots((len(known) + 1) // 2, 2)).ravel()
     for axes, (cost, words) in zip(panels, known.items(), strict=False):
@@ -110,10 +112,8 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def _means(arm: ArmResult, measure: str) -> float | None:
-    if measure == "parameters":
-        return float(arm.parameters) or None
-    if measure == "flops":
-        return float(arm.flops) or None
+    if measure in EXACT:
+        return float(arm.exact(measure)) or None
     found = arm.spread(measure)
     return None if found is None else found.mean
 

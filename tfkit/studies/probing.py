@@ -34,5 +34,7 @@ def probe_values(recipe: Recipe, probe: ProbeMeasure) -> dict[str, Any]:
         "train.validate.samples": 0,
         "train.validate.best": "loss",
         "train.samples": 0,
+        "train.evaluations": None,
+        "train.generation_rate": None,
         **({STEPS: probe.steps} if probe.steps is not None else {}),
     }

@@ -126,6 +126,7 @@ class StudyReport:
                 "solved": ", ".join(solved),
                 "parameters": f"{arm.parameters:,}" if arm.parameters else "",
                 "flops": f"{arm.flops:,}" if arm.flops else "",
+                "cache": f"{arm.cache_bytes:,}" if arm.cache_bytes else "",
                 "changes": [f"is {arm.same_as}"] if arm.same_as else list(self.changes.get(arm.name, ())),
             }
 
@@ -168,7 +169,7 @@ class StudyReport:
             if measure not in EXACT:
                 yield from ["", f"## {measure}", ""]
                 yield from _markdown_table(heads, ([row[key] for key in heads] for row in self.rows(measure)))
-        heads = ["arm", "made_of", "solved", "parameters", "flops", "changes"]
+        heads = ["arm", "made_of", "solved", "parameters", "flops", "cache", "changes"]
         rows = [{**row, "changes": "; ".join(row["changes"])} for row in self.variant_rows()]
         yield from ["", "## The variants", ""]
         yield from _markdown_table(heads, ([row[key] for key in heads] for row in rows))

@@ -19,7 +19,7 @@ from tfkit.training.folder import METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
 
 FORMAT = 1
-EXACT = ("parameters", "flops")  # the same for every seed: nothing to be tested
+EXACT = ("parameters", "flops", "cache_bytes")  # the same for every seed: nothing to be tested
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ class ArmResult:
     tuned: Mapping[str, Any] = field(default_factory=dict)
     parameters: int = 0
     flops: int = 0
+    cache_bytes: int = 0
+
+    def exact(self, measure: str) -> int:
+        """A measure that is the same for every seed; 0 where it is not known."""
+        return {"parameters": self.parameters, "flops": self.flops, "cache_bytes": self.cache_bytes}[measure]
 
     def values(self, measure: str) -> dict[int, float | None]:
         """What each run measured, by seed; None of one that diverged, nothing of one that is not there."""
@@ -132,6 +137,7 @@ class Results:
             "tuned": dict(arm.tuned),
             "parameters": arm.parameters,
             "flops_per_token": arm.flops,
+            "cache_bytes": arm.cache_bytes,
             "runs": [
                 {"seed": cell.seed, "state": cell.state, "folder": cell.folder, "scores": dict(cell.scores)}
                 for cell in arm.cells
@@ -228,6 +234,7 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
                 tuned,
                 arm.parameters,
                 arm.flops,
+                arm.cache_bytes,
             )
         )
     return results_of(plan.name, arms, plan.measure, plan.rising, plan.claims, plan.about, failed)

@@ -41,6 +41,7 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
         values = arm.all_values(
             {"train.steps": STEPS, "train.seed": 0, "train.metrics": [], "train.samples": 0, "study": None}
         )
+        values |= {"train.evaluations": None, "train.generation_rate": None}
         values |= {"train.evaluate_every": STEPS, "train.checkpoint_every": STEPS, "train.keep": "last"}
         out, log = Path(place) / "run", Path(place) / "log.txt"
         began = time.perf_counter()

@@ -12,6 +12,7 @@ from tfkit.core.component import Config, Slot
 from tfkit.core.devices import DeviceName
 from tfkit.core.options import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, RunPath, as_tuple
 from tfkit.core.slots import MetricFacts, ObjectiveFacts, TokenizerFacts
+from tfkit.recipe.settings.evaluations import Evaluations
 
 Tokenizer = Annotated[TokenizerFacts.Config, Slot("tokenizer")]
 Corpus = Annotated[Config, Slot("corpus")]
@@ -111,6 +112,14 @@ class ParameterGroup(Section):
         return self
 
 
+class GenerationRate(Section):
+    """What is generated, greedily and after random prompts, to time it."""
+
+    batch: PositiveInt = Field(8, description="sequences at once")
+    prompt: PositiveInt = Field(32, description="tokens of each prompt, or source")
+    new: PositiveInt = Field(64, description="tokens generated after each prompt")
+
+
 class Validate(Section):
     """What each validation measures and shows besides the loss."""
 
@@ -172,6 +181,13 @@ class Train(Validated):
     patience: PositiveInt | None = Field(None, description="stop after this many validations without a better loss")
     metrics: Annotated[tuple[Metric, ...], BeforeValidator(as_tuple)] = Field(
         (), description="computed on the validation set when training ends, and by evaluate"
+    )
+    evaluations: Evaluations = Field(
+        default_factory=dict,
+        description="more evaluations when training ends, by name: the values by key that each is made with",
+    )
+    generation_rate: GenerationRate | None = Field(
+        None, description="measure, when training ends, how many tokens per second the model generates"
     )
     samples: NonNegativeInt = Field(5, description="sample outputs shown when training ends")
     changed_data: Literal["refuse", "accept"] = Field(

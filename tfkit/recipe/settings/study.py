@@ -17,7 +17,8 @@ from tfkit.recipe.overlays.overlay import Axis, Variant
 from tfkit.recipe.settings.sections import Data, Section, Train
 
 BASELINE = "baseline"
-COSTS = ("tokens_per_second", "seconds", "peak_memory", "parameters", "flops")  # measured of every run
+COSTS = ("tokens_per_second", "seconds", "peak_memory", "parameters", "flops", "cache_bytes")  # of every run
+GENERATION_RATE = "generation.tokens_per_second"  # of runs with train.generation_rate
 STEPS = "train.steps"
 CLAIM = re.compile(r"\s*(.+?)\s*([<>])(?!=)\s*(.+?)\s*")
 MOST_SEEDS = 1_000
@@ -148,6 +149,9 @@ def measures_of(data: Data | None, train: Train) -> list[str]:
     if train.metrics and getattr(data, split) is not None:
         names += [f"{split}.{config.part.part_name}" for config in train.metrics]
         names += ["test.loss"] if split == "test" else []
+    scores = ["loss", *(config.part.part_name for config in train.metrics)]
+    names += [f"{name}.{score}" for name in train.evaluations for score in scores]
+    names += [GENERATION_RATE] if train.generation_rate is not None else []
     return list(dict.fromkeys(names))
 
 
@@ -156,7 +160,7 @@ def rises(measure: str, train: Train) -> bool:
     name = measure.partition(".")[2]
     metrics = {config.part.part_name: config.part for config in (*train.metrics, *train.validate.metrics)}
     return (
-        measure == "tokens_per_second"
+        measure in ("tokens_per_second", GENERATION_RATE)
         or measure.startswith("probe.")
         or (name in metrics and metrics[name].higher_is_better)
     )

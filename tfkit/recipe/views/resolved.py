@@ -195,7 +195,7 @@ def _lines(value: Value, depth: int) -> Iterator[str]:
     """A mapping in block style, each value with its origin."""
     indent = "  " * depth
     for child in value.children():
-        key, plain = child.path.rpartition(".")[2], child.plain()
+        key, plain = child.path.removeprefix(f"{value.path}."), child.plain()
         if isinstance(plain, Mapping) and plain:
             yield f"{indent}{key}:"
             yield from _lines(child, depth + 1)

@@ -1,0 +1,86 @@
+"""`train.evaluations` and `train.generation_rate`: what is measured more than once when training ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.training.small import small, trained
+from tfkit.core.errors import RecipeError, UsageError
+from tfkit.recipe.load import load_recipe
+from tfkit.run import load_run
+
+SHORTER = {"shorter": {"data.batch.length": 3}}
+
+
+def written(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "evaluation.json").read_text())
+
+
+def test_an_evaluation_is_made_with_its_values_and_can_be_made_again(tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("six five\n")
+    corpus = {"type": "text", "files": str(tmp_path / "other.txt")}
+    run = trained(small(tmp_path, evaluations={**SHORTER, "other": {"data.valid": corpus}}), tmp_path / "run")
+    scores = written(run.folder)
+    assert scores["valid"]["examples"] == scores["shorter"]["examples"] == 2 and scores["other"]["examples"] == 1
+    assert len({scores[name]["loss"] for name in ("valid", "shorter", "other")}) == 3
+    found = load_run(run.folder)
+    assert found.evaluate("other")["loss"] == scores["other"]["loss"]
+    assert load_run(run.folder, sets=["data.batch.length=3"]).evaluate()["loss"] == scores["shorter"]["loss"]
+    assert found.evaluate()["loss"] == scores["valid"]["loss"], "the run's own data is as before"
+
+
+def test_a_file_is_found_from_the_recipe_and_from_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = yaml.safe_load(small(tmp_path).resolved())
+    data["model"]["vocab_size"] = "tokenizer"
+    data["train"]["evaluations"] = {"other": {"data.valid": {"type": "text", "files": "other.txt"}}}
+    (tmp_path / "other.txt").write_text("six five\n")
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(data))
+    run = trained(load_recipe(tmp_path / "mine.yaml"), tmp_path / "run")
+    monkeypatch.chdir("/")
+    assert load_run(run.folder).evaluate("other")["loss"] == written(run.folder)["other"]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"a": {"data.batch.lenght": 3}}, "train.evaluations.a: data.batch.lenght: unknown option"),
+        ({"a": {"data.valid": None}}, "train.evaluations.a: there is no data.valid and no data.test to evaluate on"),
+        ({"a": {"model.d_model": 4}}, "a: model.d_model: what can be set of a trained model begins with data., obj"),
+        ({"a": {"data.tokenizer": "byte"}}, "a: data.tokenizer: the model was trained with its data.tokenizer"),
+        ({"a": {"objective.type": "seq2seq"}}, "a: objective.type: the model was trained with its objective.type"),
+        ({"a": {}}, "a: give at least one value by key"),
+        ({"valid": {"data.batch.length": 3}}, "'valid' names no evaluation"),
+        ({"generation": {"data.batch.length": 3}}, "'generation' names no evaluation"),
+        ({"A b": {"data.batch.length": 3}}, "'A b' names no evaluation"),
+    ],
+)
+def test_what_a_trained_model_cannot_be_evaluated_with_is_refused(
+    values: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RecipeError) as refused:
+        small(tmp_path, evaluations=values)
+    assert message in str(refused.value)
+
+
+def test_set_does_not_change_what_the_weights_depend_on(tmp_path: Path) -> None:
+    run = trained(small(tmp_path), tmp_path / "run")
+    for text in ("data.tokenizer=byte", "objective=seq2seq", "train.steps=3"):
+        with pytest.raises(UsageError, match="this run is made already"):
+            load_run(run.folder, sets=[text])
+
+
+def test_the_generation_rate_is_measured_when_training_ends(tmp_path: Path) -> None:
+    asked = {"batch": 2, "prompt": 4, "new": 3}
+    run = trained(small(tmp_path, generation_rate=asked), tmp_path / "run")
+    assert written(run.folder)["generation"]["tokens_per_second"] > 0
+
+
+def test_evaluations_change_nothing_of_the_training(tmp_path: Path) -> None:
+    plain = trained(small(tmp_path), tmp_path / "plain")
+    more = trained(small(tmp_path, evaluations=SHORTER, generation_rate={"new": 2}), tmp_path / "more")
+    assert (plain.folder / "model.safetensors").read_bytes() == (more.folder / "model.safetensors").read_bytes()

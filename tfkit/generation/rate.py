@@ -1,0 +1,32 @@
+"""How many tokens per second a model generates."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+
+from tfkit.generation.decoder import StepDecoder
+from tfkit.generation.search import prepare
+from tfkit.generation.strategy.greedy import Greedy
+from tfkit.generation.texts import find
+
+ROUNDS = 3  # the median counts; one round before them is left out
+
+
+def generation_rate(decoder: StepDecoder, start: int | None, batch: int, prompt: int, new: int) -> float:
+    """Tokens per second, of `new` tokens after each of `batch` prompts of random ids, by greedy search.
+
+    With `start`, the id that a target begins with, the random ids are sources of an encoder-decoder. Raises UsageError
+    for more tokens than the model can read.
+    """
+    stack = next(decoder.model.blueprint.stacks())
+    draw = random.Random(0)
+    ids = [[draw.randrange(stack.vocab_size or 1) for _ in range(prompt)] for _ in range(batch)]
+    prompts, sources = (ids, None) if start is None else ([[start]] * batch, ids)
+    seconds = []
+    for _ in range(ROUNDS + 1):
+        began = time.perf_counter()
+        find(Greedy(Greedy.Config()), prepare(decoder.model, prompts, new, sources=sources, decoder=decoder), batch)
+        seconds.append(time.perf_counter() - began)
+    return batch * new / statistics.median(seconds[1:])
