@@ -35,6 +35,7 @@ from tfkit.recipe.settings.sections import Data, GenerationRate
 from tfkit.training import record
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.claim import claim_folder, one_training
+from tfkit.training.curves import write_curves
 from tfkit.training.device import choose_device
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.fills import fillings
@@ -536,7 +537,10 @@ def train(
             restore_history(folder, loaded)
             reporter.say(f"{folder}: is finished; nothing is left to do\n{_next(run)}")
         else:
-            train_in(claim, loaded, reporter, run._during)
+            try:
+                train_in(claim, loaded, reporter, run._during)
+            finally:
+                write_curves(folder)
             _conclude(run, reporter)
             mark_finished(folder, loaded)
     return run

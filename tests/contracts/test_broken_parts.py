@@ -47,6 +47,13 @@ class FirstTokenOnly(PreNorm):
         return super().forward(x, branches)[:, :1]
 
 
+class GrowsWithWidth(LanguageModel):
+    """A factor of its own that muP knows nothing of."""
+
+    def finish(self, logits: Tensor) -> Tensor:
+        return logits * self.shape.d_model / 16
+
+
 class Raises(Activation):
     def forward(self, x: Tensor) -> Tensor:
         raise RuntimeError("not today")
@@ -429,6 +436,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("gradients", "feedforward", Idle, "feedforward.spare has no gradient"),
     ("gradients", "feedforward", FalselyInert, "up.bias is declared inert, but it changes the output"),
     ("gradients", "head", Detached, "has no gradient"),
+    ("coordinates", "head", GrowsWithWidth, "at 8 times the width the logits change"),
     ("future", "feedforward", Averages, "a look into the future"),
     ("future", "feedforward", Says, "hidden before token 1 changes when that token changes"),
     ("visibility", "mask", FalseTriangle, "which the mask hides"),

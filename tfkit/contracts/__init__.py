@@ -12,6 +12,7 @@
 | memory | a memory is attended to, and weights say what was read |
 | saving | seeds, copies, files, models on `meta` |
 | dropout | it belongs to training |
+| parametrization | muP: a step changes a wide model as much as a narrow one |
 | compile | one graph, any sizes |
 | refusals | what it does not declare is refused |
 | tokenizer, corpus, objective, optimizer, schedule, metric, generation, strategy | the parts outside the model |
@@ -26,7 +27,7 @@ from importlib import import_module
 # in the order in which checks run: what others need comes first
 FILES = (
     "built", "shapes", "gradients", "visibility", "padding", "cache", "positions", "memory", "saving", "dropout",
-    "refusals", "compile",
+    "parametrization", "refusals", "compile",
     "tokenizer", "corpus", "objective", "optimizer", "schedule", "metric", "generation", "strategy",
 )  # fmt: skip
 for _file in FILES:

@@ -236,6 +236,46 @@ class StackPlan:
 
 
 @dataclass(frozen=True)
+class Parametrization:
+    """muP: how learning rate and initial scale follow the size, from a `base` at which nothing is changed.
+
+    `base` is the same model with its base widths and this one's depth; `depths` are the base layers by side, where they
+    count; `written` are the values by key that make it.
+    """
+
+    base: Blueprint = field(compare=False)
+    depths: tuple[tuple[str, int], ...] = ()
+    depth_exponent: float = 1.0
+    written: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # one base may be written in several ways
+    sizes: tuple[tuple[str, int, tuple[int, ...]], ...] = field(init=False)  # by side: width, and those of the layers
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(_sizes(plan) for plan in self.base.stacks()))
+
+    def as_data(self) -> dict[str, object]:
+        """What a recipe says of it."""
+        return {"type": "mup", "base": dict(self.written), "depth_exponent": self.depth_exponent}
+
+    def width_ratio(self, blueprint: Blueprint, side: str) -> float:
+        """How many times as wide a stack is as in the base."""
+        return _stack(blueprint, side).d_model / _stack(self.base, side).d_model
+
+    def depth_ratio(self, blueprint: Blueprint, side: str) -> float:
+        """How many times as deep a stack is as in the base; 1 where depth does not count."""
+        layers = _stack(blueprint, side).num_layers
+        return layers / dict(self.depths).get(side, layers)
+
+
+def _sizes(plan: StackPlan) -> tuple[str, int, tuple[int, ...]]:
+    options = (value for layer in plan.layers for one in layer.sublayers for _, value in one.config)
+    return plan.side, plan.d_model, tuple(value for value in options if type(value) is int)
+
+
+def _stack(blueprint: Blueprint, side: str) -> StackPlan:
+    return next(plan for plan in blueprint.stacks() if plan.side == side)
+
+
+@dataclass(frozen=True)
 class Blueprint:
     """A whole model: its topology, its stacks, its heads and how it is initialised."""
 
@@ -252,6 +292,14 @@ class Blueprint:
     )
     init: Config = key(
         PartValue("init", needed=True), "how the weights are initialised; by default xavier, as in the original"
+    )
+    parametrization: Parametrization | None = keys(
+        Key(
+            "parametrization",
+            SectionValue(),
+            "how rates and initial scales follow the size: {type: mup, base: {d_model: 64}}; none: they do not",
+        ),
+        default=None,
     )
     special_ids: tuple[tuple[str, int], ...] = keys(
         Key("special_ids", SectionValue(), "ids of the tokens pad, start and end, where no tokenizer says them"),

@@ -45,7 +45,7 @@ INPUTS = ("token_type_ids", "global_attention_mask", "prefix_length")
 
 # the checks of the contracts room from which a part can except itself, with a reason; `built` comes before them all
 CONTRACTS = (
-    "config", "shapes", "determinism", "precision", "gradients", "future", "openings", "visibility", "masks", "padding",
+    "config", "shapes", "determinism", "precision", "gradients", "coordinates", "future", "openings", "visibility", "masks", "padding",
     "source_padding", "packing", "few", "cache", "reorder", "encoder_runs_once", "rotation", "bias", "temperature",
     "cross_attention", "weights", "seed", "initial", "copies", "saving", "meta", "dropout", "refusals", "compile",
     "export", "ids", "round_trip", "batch", "special_tokens", "refit", "no_text", "saved_tokenizer", "fields",

@@ -63,6 +63,11 @@ class AttentionFacts(SublayerFacts):
             """The width of the query and key heads that a position turns; None where nothing is turned."""
             return None
 
+        def score_width(self, shape: Shape) -> int | None:
+            """The width over which a score sums, by the options num_heads and head_dim; None where nobody knows."""
+            options, heads = dict(self), self.heads()
+            return options.get("head_dim") or (shape.d_model // heads if heads else None)
+
         def sees_nothing_at_will(self) -> bool:
             """Whether a query can give its weight to no key at all."""
             return False

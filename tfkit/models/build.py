@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from tfkit.components.init import Init
 from tfkit.core.blueprint import Blueprint
 from tfkit.models.base import Model
+from tfkit.models.parametrization import rescale
 
 
 def build_model(
@@ -30,5 +32,8 @@ def build_model(
 
 def _made(blueprint: Blueprint) -> Model:
     model: Model = blueprint.type.build(blueprint)
-    blueprint.init.build()(model)
+    init: Init = blueprint.init.build()
+    init(model)
+    if blueprint.parametrization is not None:
+        rescale(model, init, blueprint)
     return model

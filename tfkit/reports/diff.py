@@ -28,6 +28,8 @@ def diff_architectures(before: Blueprint, after: Blueprint) -> list[Change]:
     changes += differences("head", before.head, after.head, follows)
     changes += _named("heads", dict(before.heads), dict(after.heads), follows)
     changes += differences("init", before.init, after.init)
+    old, new = (one.parametrization and one.parametrization.as_data() for one in (before, after))
+    changes += differences("parametrization", old, new)
     changes += _named("special_ids", dict(before.special_ids), dict(after.special_ids), follows)
     return changes
 

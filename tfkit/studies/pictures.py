@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import io
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from tfkit.core.errors import UsageError
+from tfkit.core.figures import COLOURS, finished, matplotlib_figure, svg
 from tfkit.studies.results import EXACT, ArmResult, Results
 
-COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f6b53", "#787774", "#cb912f", "#337ea9", "#d44c47")
 COSTS = {
     "parameters": "parameters",
     "flops": "FLOPs of a token",
@@ -20,24 +16,6 @@ COSTS = {
     "seconds": "seconds of training",
     "peak_memory": "peak memory, bytes",
 }
-
-
-def matplotlib_figure() -> Any:
-    """The class of figures that need no display; raises UsageError that says how to install it."""
-    try:
-        return importlib.import_module("matplotlib.figure").Figure
-    except ImportError:
-        raise UsageError('pictures need the package matplotlib: pip install "tfkit[study]"') from None
-
-
-def svg(figure: Any, name: str) -> str:
-    """A figure as SVG without a date, so that the same runs give the same text; ids begin with `name`."""
-    matplotlib = importlib.import_module("matplotlib")
-    stream = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif"}):
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
 
 
 def curves(results: Results, measure: str) -> str:
@@ -53,7 +31,7 @@ def curves(results: Results, measure: str) -> str:
         axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("step")
     axes.set_ylabel(measure)
-    _finished(axes)
+    finished(axes)
     return svg(figure, f"curves-{measure}")
 
 
@@ -116,12 +94,3 @@ def _means(arm: ArmResult, measure: str) -> float | None:
         return float(arm.exact(measure)) or None
     found = arm.spread(measure)
     return None if found is None else found.mean
-
-
-def _finished(axes: Any) -> None:
-    axes.grid(alpha=0.25)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    handles, labels = axes.get_legend_handles_labels()
-    if labels:
-        axes.legend(handles, labels, fontsize=8, frameon=False)

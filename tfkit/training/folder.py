@@ -23,8 +23,9 @@ LOG = "train.log"
 ENVIRONMENT = "environment.json"
 RUN = "run.json"
 EVALUATION = "evaluation.json"
+CURVES = "curves.svg"
 # what --force may remove; whatever else stands in the folder belongs to somebody else
-OURS = (RECIPE, RESOLVED, TOKENIZER, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, SUMS)
+OURS = (RECIPE, RESOLVED, TOKENIZER, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS)
 
 
 @dataclass(frozen=True)

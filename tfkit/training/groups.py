@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,25 +11,36 @@ from torch import nn
 from tfkit.core.errors import UsageError
 from tfkit.core.output import counted
 from tfkit.models import Model
+from tfkit.models.parametrization import growths
 from tfkit.recipe.settings.groups import decay_of, depths_of, parameters_of, rate_of
 from tfkit.recipe.settings.sections import Train
 
 RATE = "rate"  # the key of a group that holds its factor
+ADAM = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax)
 SHOWN = 6  # groups that are told one by one
 
 
-def regroup(optimizer: torch.optim.Optimizer, model: Model, settings: Train) -> list[str]:
-    """Split the groups of an optimizer as `train.groups` and `train.layer_decay` say; returns what became of them.
+@dataclass(frozen=True)
+class Share:
+    """What a parameter has of its optimizer's learning rate, weight decay and eps: factors, and a decay of its own."""
 
-    Raises UsageError for a weight decay that the optimizer does not know.
+    rate: float = 1.0
+    weight_decay: float | None = None
+    decay: float = 1.0
+    eps: float = 1.0
+
+
+def regroup(optimizer: torch.optim.Optimizer, model: Model, settings: Train) -> list[str]:
+    """Split an optimizer's groups as `train.groups`, `train.layer_decay` and muP say; returns what became of them.
+
+    Raises UsageError for what the optimizer cannot have: a weight decay, or the rates of muP, which are those of Adam.
     """
-    if not settings.groups and settings.layer_decay is None:
+    chosen = model.blueprint.parametrization
+    if not settings.groups and settings.layer_decay is None and chosen is None:
         return []
-    depths = depths_of(model.blueprint)
-    wanted = {
-        id(one.value): (rate_of(one, settings.groups, settings.layer_decay, depths), decay_of(one, settings.groups))
-        for one in parameters_of(model)
-    }
+    if chosen is not None and not isinstance(optimizer, ADAM):
+        raise UsageError(f"model.parametrization: its rates are those of Adam, not of {type(optimizer).__name__}")
+    wanted = _shares(model, settings)
     optimizer.param_groups[:] = [part for group in optimizer.param_groups for part in _parts(group, wanted)]
     groups = optimizer.param_groups
     if len(groups) <= SHOWN:
@@ -37,27 +49,45 @@ def regroup(optimizer: torch.optim.Optimizer, model: Model, settings: Train) -> 
     return [f"{len(groups)} groups of parameters, at rates x {rates[0]:.4g} to x {rates[-1]:.4g}"]
 
 
+def _shares(model: Model, settings: Train) -> dict[int, Share]:
+    """The share of each parameter, by its id."""
+    depths = depths_of(model.blueprint)
+    found = {
+        id(one.value): Share(
+            rate_of(one, settings.groups, settings.layer_decay, depths), decay_of(one, settings.groups)
+        )
+        for one in parameters_of(model)
+    }
+    chosen = model.blueprint.parametrization
+    for growth in growths(model, model.blueprint) if chosen is not None else ():
+        share, exponent = found[id(growth.weight)], chosen.depth_exponent if chosen is not None else 1.0
+        rate = share.rate * growth.rate(exponent)
+        found[id(growth.weight)] = replace(share, rate=rate, decay=growth.decay, eps=growth.eps(exponent))
+    return found
+
+
 def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Give every group its share of the learning rate."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get(RATE, 1.0)
 
 
-def _parts(group: dict[str, Any], wanted: dict[int, tuple[float, float | None]]) -> list[dict[str, Any]]:
-    """A group in parts of one factor and one decay each."""
-    parts: dict[tuple[float, float | None], list[nn.Parameter]] = {}
+def _parts(group: dict[str, Any], wanted: dict[int, Share]) -> list[dict[str, Any]]:
+    """A group in parts of one share each."""
+    parts: dict[Share, list[nn.Parameter]] = {}
     for parameter in group["params"]:
-        parts.setdefault(wanted.get(id(parameter), (1.0, None)), []).append(parameter)
+        parts.setdefault(wanted.get(id(parameter), Share()), []).append(parameter)
     options = {key: value for key, value in group.items() if key != "params"}
-    return [{**options, "params": found, RATE: rate} | _decay(group, decay) for (rate, decay), found in parts.items()]
+    return [{**options, "params": found, RATE: share.rate} | _own(group, share) for share, found in parts.items()]
 
 
-def _decay(group: dict[str, Any], decay: float | None) -> dict[str, float]:
-    if decay is None:
-        return {}
-    if "weight_decay" not in group:
+def _own(group: dict[str, Any], share: Share) -> dict[str, float]:
+    """The weight decay and the eps of a share, where they are not the group's."""
+    if share.weight_decay is not None and "weight_decay" not in group:
         raise UsageError("train.groups: this optimizer has no weight_decay; adamw has one")
-    return {"weight_decay": decay}
+    decay = group.get("weight_decay", 0.0) if share.weight_decay is None else share.weight_decay
+    own = {"weight_decay": decay * share.decay} if share.weight_decay is not None or share.decay != 1.0 else {}
+    return own | ({"eps": group["eps"] * share.eps} if share.eps != 1.0 and "eps" in group else {})
 
 
 def _line(group: dict[str, Any]) -> str:

@@ -74,6 +74,9 @@ class Latent(Attention):
                         "bias", f"there is no {name} {'without' if self.query_rank is None else 'with'} a query_rank"
                     )
 
+        def score_width(self, shape: Shape) -> int:
+            return self.head_dim + self.rotary_head_dim
+
         def width(self, shape: Shape) -> int:
             """Width of the part of a head that a position turns."""
             return self.rotary_head_dim

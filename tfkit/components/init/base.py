@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tfkit.components.norm.base import Norm
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.component import Component, Config
+from tfkit.core.errors import UsageError
 
 
 class Init(Component):
@@ -52,6 +53,14 @@ class Init(Component):
     def linear(self, weight: Tensor) -> None:
         """Fill the weight [out in] of a linear layer; its bias is zero."""
         raise NotImplementedError(f"{type(self).__name__} fills no linear layers")
+
+    def std(self, shape: Sequence[int], is_table: bool) -> float:
+        """The standard deviation of a weight [out in], or of a table [rows width]; muP asks. Raises UsageError."""
+        raise UsageError(f"init '{self.part_name}' does not say its standard deviation, which muP needs: a method std")
+
+    def depth_gain(self, depth: int) -> float:
+        """The factor on weights whose output enters the residual stream of a stack of that many layers."""
+        return 1.0
 
     def finish(self, model: nn.Module) -> None:
         """What is left to do when all is filled."""

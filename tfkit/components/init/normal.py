@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -25,3 +27,6 @@ class Normal(Init):
 
     def linear(self, weight: Tensor) -> None:
         nn.init.normal_(weight, std=self.config.std)
+
+    def std(self, shape: Sequence[int], is_table: bool) -> float:
+        return self.config.std

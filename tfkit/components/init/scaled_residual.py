@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -30,9 +32,15 @@ class ScaledResidual(Init):
     def linear(self, weight: Tensor) -> None:
         nn.init.normal_(weight, std=self.config.std)
 
+    def std(self, shape: Sequence[int], is_table: bool) -> float:
+        return self.config.std
+
+    def depth_gain(self, depth: int) -> float:
+        return float((2 * depth) ** -0.5)
+
     def finish(self, model: nn.Module) -> None:
         outputs = {
-            linear.weight: (2 * sublayer.shape.depth) ** -0.5
+            linear.weight: self.depth_gain(sublayer.shape.depth)
             for sublayer in model.modules()
             if isinstance(sublayer, Sublayer)
             for linear in linears(sublayer, sublayer.residual_outputs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from tfkit.components.init.base import Init
@@ -17,3 +19,6 @@ class Xavier(Init):
 
     def linear(self, weight: Tensor) -> None:
         nn.init.xavier_uniform_(weight)
+
+    def std(self, shape: Sequence[int], is_table: bool) -> float:
+        return float(shape[1] ** -0.5 if is_table else (2 / (shape[-2] + shape[-1])) ** 0.5)

@@ -15,6 +15,7 @@ from tfkit.recipe.architecture.heads import HeadResolver
 from tfkit.recipe.architecture.layers import LayerResolver
 from tfkit.recipe.architecture.memory import check_memory_is_read
 from tfkit.recipe.architecture.overridden import check_overridden
+from tfkit.recipe.architecture.parametrize import Parametrizer
 from tfkit.recipe.architecture.pattern import MAX_LAYERS, PatternEntry, combinations, expand
 from tfkit.recipe.architecture.positions import stack_positions
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm, validated
@@ -72,7 +73,13 @@ class ModelResolver:
         if not all(plan.layers for plan in plans.values()):
             return None
         check_readers(self.node, self.partial, self.faults)
+        if given(mapping(self.node), "parametrization") is not None:
+            self.partial = Parametrizer(self.node, self.faults, self._resolve_base).applied(self.partial)
         return self.partial
+
+    def _resolve_base(self, node: Node) -> Blueprint | None:
+        """The same model in its base sizes; its faults are those of this one."""
+        return ModelResolver(node, self.faults, Vocabulary(self.vocabulary.size)).resolve()
 
     def _topology(self) -> Config | None:
         if not isinstance(self.node.value, dict):

@@ -28,6 +28,7 @@ DEPTH_KEYS = ("num_layers", "pattern")
 # what is made of parts: a side that says one of these may complete what `model` says of it
 OF_PARTS = ("embedding", "position", "mask", "layer", "layers", "final_norm")
 
+EXPONENTS = {"minimum": 0.5, "maximum": 1}
 WIDTH = {"minimum": 1, "maximum": WIDEST}
 LETTER = r"[^\s!-/:-@\[-^`{-~]"  # of a word: no space and no punctuation but _
 ENTRY: Schema = {
@@ -81,6 +82,7 @@ class ModelSchema:
             "encoder": sides,
             "decoder": sides,
             "heads": either({"type": "object", "propertyNames": HEAD_NAME, "additionalProperties": head}, NONE),
+            "parametrization": either(_parametrization(), NONE),
             "special_ids": either(ids, NONE),
         }
         own = declared(MODEL, self.parts, form, sections)
@@ -122,6 +124,13 @@ def _size(**bounds: int) -> Schema:
 
 def _memory(form: Form) -> Schema:
     return closed({"d_model": described("width of the memory", _size(**WIDTH))}, [] if form.overlay else ["d_model"])
+
+
+def _parametrization() -> Schema:
+    sizes = {"type": "object", "additionalProperties": _size(**WIDTH), "minProperties": 1}
+    base = described("sizes by key of model, at which nothing is changed: d_model: 64", sizes)
+    exponent = described("branches shrink with layers to this power (CompleteP: 1)", {"type": "number", **EXPONENTS})
+    return closed({"type": {"const": "mup"}, "base": base, "depth_exponent": exponent}, ["type", "base"])
 
 
 def _pattern() -> Schema:

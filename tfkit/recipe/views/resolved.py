@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
+from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan
 from tfkit.core.component import Config, spell
 from tfkit.core.keys import Key, PartsValue
 from tfkit.recipe.architecture.masks import spelled_masks
@@ -39,9 +39,39 @@ def model_values(blueprint: Blueprint) -> dict[str, Any]:
     if blueprint.heads:
         model["heads"] = dict(blueprint.heads)
     model["init"] = blueprint.init
+    if blueprint.parametrization is not None:
+        chosen = blueprint.parametrization.as_data()
+        model["parametrization"] = {**chosen, "base": _base_sizes(blueprint.parametrization, spell(model))}
     if blueprint.special_ids:
         model["special_ids"] = dict(blueprint.special_ids)
     return model
+
+
+def _base_sizes(chosen: Parametrization, model: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of the base by the keys that resolved.yaml has: those of each side, and of each kind of layer."""
+    sides = [f"{side}." for side in ("encoder", "decoder") if side in model] or [""]
+    found: dict[str, int] = {}
+    for key, size in chosen.written:
+        paths = [key] if key.startswith(tuple(side for side in sides if side)) else [side + key for side in sides]
+        found |= {path: size for one in paths for path in _in_kinds(one, model)}
+    return found
+
+
+def _in_kinds(path: str, model: Mapping[str, Any]) -> list[str]:
+    """A path of `layer`, in each kind that has it where there are kinds."""
+    side, mark, rest = path.rpartition("layer.")
+    layers = (model[side.rstrip(".")] if side else model).get("layers")
+    if not mark or not layers:
+        return [path]
+    return [f"{side}layers.{kind}.{rest}" for kind, layer in layers.items() if _has(layer, rest)]
+
+
+def _has(layer: Any, path: str) -> bool:
+    for key in path.split("."):
+        if not isinstance(layer, Mapping) or key not in layer:
+            return False
+        layer = layer[key]
+    return True
 
 
 def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:

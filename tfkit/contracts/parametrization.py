@@ -1,0 +1,80 @@
+"""The coordinate check of muP: what a step of training changes does not grow with the width."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import SUBLAYERS, contract, expect
+from tfkit.contracts.options import D_MODEL, VOCABULARY
+from tfkit.core.errors import RecipeError, UsageError
+from tfkit.models import build_model
+from tfkit.models.base import Model
+from tfkit.recipe.load import load_recipe
+from tfkit.recipe.settings.sections import Train
+from tfkit.training.groups import regroup, set_rate
+
+WIDER = 8  # times as wide as the base
+STEPS = 3
+RATE = 0.002
+MOST = 2.5  # times the change at the base; without muP it is 4 to 9 times
+
+
+@contract(
+    "under muP, training changes the logits of a wide model as much as those of the base, or the part is refused",
+    "gradients",
+    slots=(*SUBLAYERS, "norm", "residual", "embedding", "position", "head"),
+    when=lambda case: case.topology == "decoder" and not case.variant and not case.place,
+)
+def check_coordinates(case: Case) -> None:
+    """Train a narrow and a wide model for some steps."""
+    try:
+        narrow, wide = (change_of(grown(case.recipe(), factor)) for factor in (1, WIDER))
+    except (RecipeError, UsageError):
+        return  # refused by name, or it predicts no tokens from ids
+    ratio = wide / narrow
+    expect(
+        1 / MOST < ratio < MOST,
+        f"at {WIDER} times the width the logits change {ratio:.2g} times as much; does it grow with d_model?",
+    )
+
+
+def grown(recipe: dict[str, Any], factor: int, parametrized: bool = True) -> dict[str, Any]:
+    """A small recipe, `factor` times as wide, under muP from its own sizes on."""
+    model = {**recipe["model"], "d_model": factor * D_MODEL}
+    base: dict[str, int] = {"d_model": D_MODEL}
+    feedforward = model["layer"].get("feedforward")
+    if isinstance(feedforward, dict) and "d_ff" in feedforward:
+        base["layer.feedforward.d_ff"] = feedforward["d_ff"]
+        wide = {**feedforward, "d_ff": factor * feedforward["d_ff"]}
+        model["layer"] = {**model["layer"], "feedforward": wide}
+    if parametrized:
+        model["parametrization"] = {"type": "mup", "base": base}
+    return {**recipe, "model": model}
+
+
+def change_of(recipe: dict[str, Any]) -> float:
+    """How much some steps of Adam change the logits of a model, as a mean of absolute values; raises UsageError."""
+    model = build_model(load_recipe(recipe).blueprint(), seed=0)
+    ids = torch.randint(VOCABULARY, (4, 12), generator=torch.Generator().manual_seed(1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    regroup(optimizer, model, Train())
+    set_rate(optimizer, RATE)
+    before = _logits(model, ids).detach()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        logits = _logits(model, ids)
+        torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return float((_logits(model, ids).detach() - before).abs().mean())
+
+
+def _logits(model: Model, ids: Tensor) -> Tensor:
+    """The logits [batch time vocabulary]; raises UsageError where there are none, or the model needs more than ids."""
+    logits: Tensor | None = model(ids).logits
+    if logits is None or logits.shape != (*ids.shape, VOCABULARY):
+        raise UsageError("the model predicts no tokens")
+    return logits

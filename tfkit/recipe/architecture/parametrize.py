@@ -1,0 +1,150 @@
+"""`model.parametrization`: the factors of muP on scores, logits, embeddings and branches, as options of the parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan, SublayerPlan
+from tfkit.core.component import Config
+from tfkit.core.options import scale_factor
+from tfkit.core.slots import AttentionFacts, HeadFacts, ResidualFacts, SublayerFacts
+from tfkit.recipe.overlays.merge import merge
+from tfkit.recipe.overlays.overlay import nested
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.values import is_whole, mapping
+
+KEYS = ("type", "base", "depth_exponent")
+EXAMPLE = "{type: mup, base: {d_model: 64}}"
+DEPTHS = {"num_layers": ("encoder", "decoder"), "encoder.num_layers": ("encoder",), "decoder.num_layers": ("decoder",)}
+
+
+class Parametrizer:
+    """Reads `parametrization:` of a model's text, and spells it out in a Blueprint; faults go into `faults`."""
+
+    def __init__(self, model: Node, faults: Faults, resolve: Callable[[Node], Blueprint | None]) -> None:
+        self.model = model
+        self.faults = faults
+        self.resolve = resolve
+        self.node = mapping(model)["parametrization"]
+
+    def applied(self, blueprint: Blueprint) -> Blueprint:
+        """The Blueprint with its parametrization and the factors that follow; the same where there is a fault."""
+        count = len(self.faults.found)
+        chosen = self._read(blueprint)
+        if chosen is None:
+            return blueprint
+        found = replace(self._spelled(blueprint, chosen), parametrization=chosen)
+        return blueprint if len(self.faults.found) > count else found
+
+    def _read(self, blueprint: Blueprint) -> Parametrization | None:
+        keys = mapping(self.node)
+        for key, child in keys.items():
+            if key not in KEYS:
+                self.faults.unknown_key(child, list(KEYS))
+        kind, base = keys.get("type"), keys.get("base")
+        if kind is None or kind.value != "mup":
+            self.faults.add(kind or self.node, f"there is one parametrization besides the standard one: {EXAMPLE}")
+            return None
+        if base is None or not mapping(base):
+            self.faults.add(base or self.node, f"needs base, the sizes at which nothing is changed: {EXAMPLE}")
+            return None
+        exponent = self._exponent(keys.get("depth_exponent"))
+        sizes = {key: node for key, node in mapping(base).items() if self._is_size(node)}
+        small = self._base({key: node for key, node in sizes.items() if key not in DEPTHS}) if sizes else None
+        if small is None or exponent is None:
+            return None
+        sides = {plan.side for plan in blueprint.stacks()}
+        depths = {side: node.value for key, node in sizes.items() for side in DEPTHS.get(key, ()) if side in sides}
+        written = tuple((key, int(str(node.value))) for key, node in sizes.items())
+        return Parametrization(small, tuple((side, int(str(n))) for side, n in depths.items()), exponent, written)
+
+    def _exponent(self, node: Node | None) -> float | None:
+        value = 1.0 if node is None else node.value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.5 <= value <= 1:
+            self.faults.add(node or self.node, "depth_exponent is a number from 0.5 to 1 (CompleteP: 1)")
+            return None
+        return float(value)
+
+    def _is_size(self, node: Node) -> bool:
+        if is_whole(node.value) and node.value > 0:  # type: ignore[operator]
+            return True
+        self.faults.add(node, "a size of the base is a whole number from 1")
+        return False
+
+    def _base(self, sizes: dict[str, Node]) -> Blueprint | None:
+        """The same model with other sizes."""
+        own = {key: child for key, child in mapping(self.model).items() if key != "parametrization"}
+        root = Node({"model": replace(self.model, value=own)}, self.model.place)
+        for key, node in sizes.items():
+            path = f"model.{key}"
+            root = merge(root, nested(path, node.moved(path)), self.faults.found)
+        return self.resolve(mapping(root)["model"])
+
+    def _spelled(self, blueprint: Blueprint, chosen: Parametrization) -> Blueprint:
+        """The Blueprint with the factors that its parts have options for."""
+        stacks = {plan.side: plan for plan in chosen.base.stacks()}
+        sides = {plan.side: self._stack(plan, stacks[plan.side], blueprint, chosen) for plan in blueprint.stacks()}
+        heads = tuple((name, self._head(head, blueprint, chosen)) for name, head in blueprint.heads)
+        head = None if blueprint.head is None else self._head(blueprint.head, blueprint, chosen)
+        return replace(blueprint, encoder=sides.get("encoder"), decoder=sides.get("decoder"), head=head, heads=heads)
+
+    def _stack(self, plan: StackPlan, base: StackPlan, blueprint: Blueprint, chosen: Parametrization) -> StackPlan:
+        branch = chosen.depth_ratio(blueprint, plan.side) ** -chosen.depth_exponent
+        pairs = zip(plan.layers, base.layers, strict=True)
+        layers = tuple(self._layer(layer, plan, small, base, branch) for layer, small in pairs)
+        embedding = plan.embedding
+        if embedding is not None and isinstance(scale := _option(embedding, "scale"), str):
+            embedding = embedding.model_copy(update={"scale": scale_factor(scale, base.d_model)})
+        return replace(plan, layers=layers, embedding=embedding)
+
+    def _layer(self, layer: LayerPlan, plan: StackPlan, small: LayerPlan, base: StackPlan, branch: float) -> LayerPlan:
+        residual = layer.residual
+        if branch != 1.0 and residual.part.init_gain.__func__ is not ResidualFacts.init_gain.__func__:  # type: ignore[attr-defined]
+            self._add(f"'{residual.part.part_name}' follows the depth by itself; leave num_layers out of base")
+        if branch != 1.0 and residual.branch_scale == 1.0:
+            residual = residual.model_copy(update={"branch_scale": branch})
+        pairs = zip(layer.sublayers, small.sublayers, strict=True)
+        sublayers = tuple(replace(one, config=self._attention(one, plan, other, base)) for one, other in pairs)
+        return replace(layer, residual=residual, sublayers=sublayers)
+
+    def _attention(
+        self, one: SublayerPlan, plan: StackPlan, small: SublayerPlan, base: StackPlan
+    ) -> SublayerFacts.Config:
+        """An attention whose scores shrink with 1 / width of a head, not 1 / sqrt(width)."""
+        config, other = one.config, small.config
+        if not (isinstance(config, AttentionFacts.Config) and isinstance(other, AttentionFacts.Config)):
+            return config
+        width, before = config.score_width(plan.shape()), other.score_width(base.shape())
+        scale = _option(config, "scale")
+        if width == before or isinstance(scale, int | float):
+            return config
+        if width is None or before is None or "scale" not in type(config).model_fields:
+            self._add(f"attention '{config.part.part_name}' has no option `scale`; give its heads one width in both")
+            return config
+        wanted = math.sqrt(before) / width if scale is None else scale_factor(str(scale), base.d_model) * before / width
+        return config.model_copy(update={"scale": wanted})
+
+    def _head(self, head: HeadFacts.Config, blueprint: Blueprint, chosen: Parametrization) -> HeadFacts.Config:
+        """A head whose logits shrink with 1 / width."""
+        plan = blueprint.read_by(head)
+        ratio = chosen.width_ratio(blueprint, plan.side)
+        scale = _option(head, "scale")
+        if ratio == 1 or isinstance(scale, int | float):
+            return head
+        if "scale" not in type(head).model_fields:
+            if head.is_tied():
+                self._add(f"head '{head.part.part_name}' has no option `scale`; write tied: false")
+            return head
+        small = chosen.base.read_by(head)
+        return head.model_copy(update={"scale": scale_factor(scale, small.d_model) / ratio})  # type: ignore[arg-type]
+
+    def _add(self, message: str) -> None:
+        self.faults.add(self.node, message)
+
+
+def _option(config: Config, name: str) -> object:
+    """An option of a part, None where it has none of that name."""
+    return dict(config).get(name)
