@@ -52,7 +52,7 @@ def curves(results: Results, measure: str) -> str:
         axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("step")
     axes.set_ylabel(measure)
-    _finished(axes)
+    finish(axes)
     return svg(figure, f"curves-{measure}")
 
 
@@ -118,7 +118,8 @@ def _means(arm: ArmResult, measure: str) -> float | None:
     return None if found is None else found.mean
 
 
-def _finished(axes: Any) -> None:
+def finish(axes: Any) -> None:
+    """Give the axes their grid and legend."""
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
