@@ -78,6 +78,8 @@ class LadderResults:
         yield f"L = E + A / N^a + B / D^b: {numbers}; {ending}"
         if self.rehearsal is not None:
             yield f"rehearsal, the largest of the fitted sizes by those below it: {self.rehearsal.words}"
+        else:
+            yield "no rehearsal: the sizes below the largest of the fitted ones tell no law"
         best = self.optimum
         if best is None:
             yield f"compute-optimal N and D for {self.flops:.2e} FLOPs: not told by these runs"

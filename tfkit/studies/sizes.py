@@ -24,7 +24,7 @@ WIDTHS = ("d_model", "d_ff")
 HEADS, GROUPS, LAYERS = "num_heads", "num_kv_heads", "num_layers"
 SCALED = (*WIDTHS, HEADS, GROUPS, LAYERS)
 UNITS = 8  # widths that a recipe without heads is cut into
-SHAPE = 0.5  # what a factor in h / l counts, beside 1 of a factor in h * h * l
+SHAPE = 1.0  # what a factor in h / l counts, beside 1 of a factor in h * h * l: a law knows nothing of shapes
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,8 @@ def sizes_of(source: StudySource, variants: tuple[str, ...], number: int, span: 
         if size is None:
             text = f"--sizes {number}: only {place} different sizes can be made of {recipe.name}"
             text += f" ({scaling.units} units of width, {scaling.depth} layers), the smallest a {span:g}th of it"
-            raise UsageError(text + (f"; others are refused: {refused}" if refused else "; give fewer, or --span"))
+            text += f"; others are refused: {refused}" if refused else ""
+            raise UsageError(f"{text}; give fewer, or another --span")
         found.append(size)
     return tuple(reversed(found))
 
