@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,24 +93,42 @@ class Trained:
     wait = poll
 
 
+def replaced(patch: pytest.MonkeyPatch) -> None:
+    """Trainings happen in this process."""
+    for name, value in (("began", []), ("failing", ""), ("above", 0.0), ("flat", False)):
+        patch.setattr(Trained, name, value)
+    patch.setattr("tfkit.studies.runner.started", Trained)
+    patch.setattr("tfkit.studies.trial.started", Trained)
+    patch.setattr("tfkit.studies.runner.POLL", 0.001)
+
+
 @pytest.fixture(autouse=True)
 def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainings happen in this process, but for slow tests."""
-    if request.node.get_closest_marker("slow"):
-        return
-    for name, value in (("began", []), ("failing", ""), ("above", 0.0), ("flat", False)):
-        monkeypatch.setattr(Trained, name, value)
-    monkeypatch.setattr("tfkit.studies.runner.started", Trained)
-    monkeypatch.setattr("tfkit.studies.trial.started", Trained)
-    monkeypatch.setattr("tfkit.studies.runner.POLL", 0.001)
+    if not request.node.get_closest_marker("slow"):
+        replaced(monkeypatch)
 
 
 LINE = ("ladder", "tiny.yaml", "--sizes", 4, "--seeds", 1)
 
 
-def test_a_ladder_says_what_it_does_predicts_and_is_right(tmp_path: Path) -> None:
-    recipe(tmp_path)
-    printed = tfkit(*LINE, folder=tmp_path)
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result, list[str]]:
+    """The folder in which a ladder was trained, what it printed, and the runs in their order."""
+    folder = tmp_path_factory.mktemp("ladder")
+    recipe(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        replaced(patch)
+        return folder, tfkit(*LINE, folder=folder), list(Trained.began)
+
+
+@pytest.fixture
+def copy(ended: tuple[Path, Result, list[str]], tmp_path: Path) -> Path:
+    """A copy of that folder."""
+    return Path(shutil.copytree(ended[0], tmp_path / "copy"))
+
+
+def test_a_ladder_says_what_it_does_predicts_and_is_right(ended: tuple[Path, Result, list[str]]) -> None:
+    tmp_path, printed, began = ended
     assert printed.exit_code == 0, printed.output
     text = " ".join(printed.stdout.split())
     assert "10 runs of 4 sizes; seeds 0; " in text
@@ -117,7 +136,7 @@ def test_a_ladder_says_what_it_does_predicts_and_is_right(tmp_path: Path) -> Non
     assert "16x2: predicted " in text
     assert "16x2: within the interval: predicted " in text
     assert "the page: ladders/tiny/ladder.html" in text
-    assert Trained.began[-1] == f"{LARGEST}-s0"
+    assert began[-1] == f"{LARGEST}-s0"
     folder = tmp_path / "ladders" / "tiny"
     assert all((folder / name).is_file() for name in FILES)
     data = json.loads((folder / "ladder.json").read_text())
@@ -152,18 +171,16 @@ def test_the_forecast_is_there_before_the_largest_size_is_trained(tmp_path: Path
     assert (folder / "prediction.json").read_bytes() == before
 
 
-def test_the_same_line_repeats_nothing(tmp_path: Path) -> None:
-    recipe(tmp_path)
-    assert tfkit(*LINE, folder=tmp_path).exit_code == 0
-    folder = tmp_path / "ladders" / "tiny"
+def test_the_same_line_repeats_nothing(copy: Path) -> None:
+    folder = copy / "ladders" / "tiny"
     texts = {name: (folder / name).read_bytes() for name in FILES}
     Trained.began = []
-    again = tfkit(*LINE, folder=tmp_path)
+    again = tfkit(*LINE, folder=copy)
     assert again.exit_code == 0, again.output
     assert Trained.began == []
     assert texts == {name: (folder / name).read_bytes() for name in FILES}
     (folder / "prediction.json").unlink()
-    lost = tfkit(*LINE, folder=tmp_path)
+    lost = tfkit(*LINE, folder=copy)
     assert lost.exit_code == 2
     assert "prediction.json: is missing, and 16x2-8-s0 has begun" in " ".join(lost.stderr.split())
 
@@ -196,11 +213,9 @@ def test_losses_that_tell_no_law_are_told_and_the_largest_is_not_trained(tmp_pat
     assert "No law: the loss does not fall" in (folder / "ladder.html").read_text()
 
 
-def test_each_run_ends_its_own_schedule(tmp_path: Path) -> None:
-    recipe(tmp_path)
-    assert tfkit(*LINE, folder=tmp_path).exit_code == 0
+def test_each_run_ends_its_own_schedule(copy: Path) -> None:
     for steps, warmup in ((8, 4), (4, 2), (2, 1)):
-        history = json.loads((tmp_path / "ladders" / "tiny" / "runs" / f"4x1-{steps}-s0" / "run.json").read_text())
+        history = json.loads((copy / "ladders" / "tiny" / "runs" / f"4x1-{steps}-s0" / "run.json").read_text())
         assert history["set"]["train.schedule.warmup"] == warmup
         assert history["steps"] == steps
         assert history["set"]["train.evaluate_every"] == max(1, steps // 2)
@@ -241,17 +256,14 @@ def test_what_makes_no_ladder_is_refused_before_the_first_run(
     assert not (tmp_path / "ladders").exists()
 
 
-def test_a_folder_of_anything_else_is_refused(tmp_path: Path) -> None:
-    recipe(tmp_path)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    found = tfkit(*LINE, "--out", "mine", folder=tmp_path)
+def test_a_folder_of_anything_else_is_refused(copy: Path) -> None:
+    (copy / "mine").mkdir()
+    (copy / "mine" / "notes.txt").write_text("mine")
+    found = tfkit(*LINE, "--out", "mine", folder=copy)
     assert found.exit_code == 2
     assert "mine: is not empty and holds no ladder; choose another --out" in " ".join(found.stderr.split())
-    assert tfkit(*LINE, folder=tmp_path).exit_code == 0
-    Trained.began = []
     for more in (["--seeds", 2], ["--budgets", 4], ["--set", "train.schedule.lr=0.02"]):
-        found = tfkit(*LINE, *more, folder=tmp_path)
+        found = tfkit(*LINE, *more, folder=copy)
         assert found.exit_code == 2
         assert "holds another ladder, of tiny: its sizes, budgets, seeds or settings differ" in " ".join(
             found.stderr.split()
@@ -259,19 +271,17 @@ def test_a_folder_of_anything_else_is_refused(tmp_path: Path) -> None:
     assert Trained.began == []
 
 
-def test_files_that_somebody_changed_are_told(tmp_path: Path) -> None:
-    recipe(tmp_path)
-    assert tfkit(*LINE, folder=tmp_path).exit_code == 0
-    folder = tmp_path / "ladders" / "tiny"
+def test_files_that_somebody_changed_are_told(copy: Path) -> None:
+    folder = copy / "ladders" / "tiny"
     good = (folder / "prediction.json").read_text()
     for text, message in (("{}", "prediction.json: size: "), ("{", "prediction.json")):
         (folder / "prediction.json").write_text(text)
-        found = tfkit(*LINE, folder=tmp_path)
+        found = tfkit(*LINE, folder=copy)
         assert found.exit_code == 2, found.output
         assert message in " ".join(found.stderr.split())
     (folder / "prediction.json").write_text(good)
     (folder / "plan.json").write_text("[]")
-    found = tfkit(*LINE, folder=tmp_path)
+    found = tfkit(*LINE, folder=copy)
     assert found.exit_code == 2
     assert "plan.json: " in found.stderr
 
