@@ -16,7 +16,7 @@ from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.shipped import shipped_tasks
 from tfkit.studies.arms import StudySource
-from tfkit.studies.sizes import Scaling, sizes_of
+from tfkit.studies.sizes import SizeRule, sizes_of
 
 
 class Counted(StudySource):
@@ -82,7 +82,7 @@ def test_the_sizes_of_tinyshakespeare() -> None:
 def test_groups_of_heads_still_divide_the_heads() -> None:
     keys = {"model.d_model": 96, "model.num_layers": 4}
     keys |= {"model.layer.attention.num_heads": 12, "model.layer.attention.num_kv_heads": 4}
-    scaling = Scaling(keys, 12)
+    scaling = SizeRule(keys, 12)
     for heads in range(1, 13):
         values = scaling.values(heads, 2)
         assert values is not None

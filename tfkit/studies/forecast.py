@@ -15,7 +15,7 @@ from tfkit.core.files import read_json, write_json
 from tfkit.studies.board import Board
 from tfkit.studies.ladder import LOSS, LadderPlan
 from tfkit.studies.law import NAMES, Interval, Point
-from tfkit.studies.law_fit import Fit, fitted
+from tfkit.studies.law_fit import LawFit, fitted
 from tfkit.studies.plan import PlannedRun
 from tfkit.studies.statistics import LEVEL
 
@@ -66,7 +66,7 @@ def points_of(plan: LadderPlan, folder: Path) -> tuple[Point, ...]:
     return tuple(found)
 
 
-def law_of(points: Sequence[Point]) -> tuple[Fit | None, tuple[str, ...]]:
+def law_of(points: Sequence[Point]) -> tuple[LawFit | None, tuple[str, ...]]:
     """The law, or None with the reasons why these points do not tell one."""
     reasons = []
     for name, values in (("sizes", {one.parameters for one in points}), ("budgets", {one.tokens for one in points})):
@@ -102,7 +102,7 @@ def rehearsed(points: Sequence[Point]) -> Rehearsal | None:
     return None if fit is None else Rehearsal(fit.prediction(last.parameters, last.tokens), last)
 
 
-def foreseen(plan: LadderPlan, folder: Path, fit: Fit) -> Forecast:
+def foreseen(plan: LadderPlan, folder: Path, fit: LawFit) -> Forecast:
     """The forecast of a ladder: the one that is written down, or a new one, written now.
 
     Raises RunError where the largest size has been trained, and no forecast is there from before.

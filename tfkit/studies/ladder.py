@@ -17,7 +17,7 @@ from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.study import STEPS
 from tfkit.studies.arms import Arm, StudySource
 from tfkit.studies.plan import RUNS, Plan, digest_of
-from tfkit.studies.sizes import Size, sizes_of
+from tfkit.studies.sizes import LadderSize, sizes_of
 from tfkit.studies.trial import Timing, trial
 
 PLAN = "plan.json"
@@ -45,7 +45,7 @@ class LadderPlan(Plan):
     A step of a size takes `timing` with seconds that grow with its FLOPs from those of the smallest size.
     """
 
-    sizes: tuple[Size, ...] = ()
+    sizes: tuple[LadderSize, ...] = ()
     size_of: Mapping[str, str] = field(default_factory=dict)  # by arm
     smallest: Timing = field(default_factory=Timing)
 
@@ -54,7 +54,7 @@ class LadderPlan(Plan):
         """The largest size, which is predicted."""
         return self.arms[-1]
 
-    def size(self, arm: Arm) -> Size:
+    def size(self, arm: Arm) -> LadderSize:
         """The size that an arm trains."""
         return next(size for size in self.sizes if size.name == self.size_of[arm.name])
 
@@ -134,7 +134,7 @@ def _check(source: StudySource, recipe: Recipe, wanted: Wanted) -> None:
             raise UsageError(f"--set {text}: the ladder gives each run its seed; give --seeds")
 
 
-def _arm(recipe: Recipe, variants: tuple[str, ...], size: Size, divisor: int) -> Arm:
+def _arm(recipe: Recipe, variants: tuple[str, ...], size: LadderSize, divisor: int) -> Arm:
     """A size on a part of the recipe's tokens: everything that is counted in steps is in proportion.
 
     So each run ends its own schedule; the loss on the way to more tokens, at a higher learning rate, is another one.

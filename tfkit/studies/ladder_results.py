@@ -23,7 +23,7 @@ from tfkit.studies.forecast import (
 )
 from tfkit.studies.ladder import LOSS, LadderPlan
 from tfkit.studies.law import NAMES, Interval, Point
-from tfkit.studies.law_fit import Fit
+from tfkit.studies.law_fit import LawFit
 from tfkit.studies.plan import PlannedRun
 from tfkit.studies.report import environment_of
 from tfkit.studies.statistics import spread
@@ -38,7 +38,7 @@ class LadderResults:
     plan: LadderPlan
     points: tuple[Point, ...]
     runs: tuple[Mapping[str, Any], ...]  # by COLUMNS
-    fit: Fit | None
+    fit: LawFit | None
     reasons: tuple[str, ...]
     rehearsal: Rehearsal | None
     forecast: Forecast | None

@@ -30,7 +30,7 @@ TIGHT = 100.0  # the weight of a constraint, beside 1 of an observation
 
 
 @dataclass(frozen=True)
-class Fit:
+class LawFit:
     """A law with the points that it was fitted to."""
 
     law: Law
@@ -66,8 +66,8 @@ class Fit:
         return float(_scipy("stats").f.sf(max(ratio, 0.0), 2, self.freedom))
 
     @cached_property
-    def _data(self) -> Data:
-        return Data.of(self.points)
+    def _data(self) -> PointArrays:
+        return PointArrays.of(self.points)
 
     def _raised(self, logs: Interval) -> Interval:
         low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
@@ -82,7 +82,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Data:
+class PointArrays:
     """Points as arrays, and the middle of them."""
 
     parameters: Vector
@@ -92,7 +92,7 @@ class Data:
     d0: float
 
     @classmethod
-    def of(cls, points: Sequence[Point]) -> Data:
+    def of(cls, points: Sequence[Point]) -> PointArrays:
         """The arrays of the points."""
         n, d, losses = (np.array([getattr(one, name) for one in points]) for name in ("parameters", "tokens", "loss"))
         return cls(n, d, np.log(losses), float(np.exp(np.log(n).mean())), float(np.exp(np.log(d).mean())))
@@ -107,12 +107,12 @@ class Data:
         return found
 
 
-def fitted(points: Sequence[Point]) -> Fit:
+def fitted(points: Sequence[Point]) -> LawFit:
     """The law of least squares; raises UsageError for fewer points than it has numbers."""
     if len(points) <= len(NAMES):
         raise UsageError(f"the law has {len(NAMES)} numbers; {len(points)} points cannot tell them and their intervals")
-    found = _best(Data.of(points))
-    return Fit(found.law, tuple(points), found.squares)
+    found = _best(PointArrays.of(points))
+    return LawFit(found.law, tuple(points), found.squares)
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,13 @@ class Solved:
     squares: float
 
 
-def _best(data: Data, fixed: tuple[int, ...] = ()) -> Solved:
+def _best(data: PointArrays, fixed: tuple[int, ...] = ()) -> Solved:
     """The best of the rests of several starts; what is `fixed` is held at nothing."""
     free = [place for place in range(len(NAMES)) if place not in fixed]
     return min((_solved(data, start, free) for start in _starts(data, fixed)), key=lambda found: found.squares)
 
 
-def _starts(data: Data, fixed: tuple[int, ...]) -> list[Vector]:
+def _starts(data: PointArrays, fixed: tuple[int, ...]) -> list[Vector]:
     """The best of a grid of exponents: with these the law is linear in E, A and B, which must not be negative."""
     found: list[tuple[float, Vector]] = []
     losses = np.exp(data.logs)
@@ -145,7 +145,9 @@ def _starts(data: Data, fixed: tuple[int, ...]) -> list[Vector]:
     return [logs for _, logs in found[:BEST_STARTS]]
 
 
-def _solved(data: Data, start: Vector, free: Sequence[int], more: Callable[[Law], float] | None = None) -> Solved:
+def _solved(
+    data: PointArrays, start: Vector, free: Sequence[int], more: Callable[[Law], float] | None = None
+) -> Solved:
     """Least squares from a start, with one more residual; the sum has that too."""
 
     def whole(chosen: Vector) -> Law:
@@ -163,7 +165,7 @@ def _solved(data: Data, start: Vector, free: Sequence[int], more: Callable[[Law]
 
 
 def _end(
-    fit: Fit, quantity: Callable[[Law], float], weight: float, middle: float, step: float, most: float
+    fit: LawFit, quantity: Callable[[Law], float], weight: float, middle: float, step: float, most: float
 ) -> float | None:
     """How far the quantity may go in the direction of `step` until the sum of squares has grown by `most`."""
     data, free = fit._data, range(len(NAMES))

@@ -28,7 +28,7 @@ SHAPE = 1.0  # what a factor in h / l counts, beside 1 of a factor in h * h * l:
 
 
 @dataclass(frozen=True)
-class Size:
+class LadderSize:
     """One size: the values by key that make it, its parameters of the layers, and FLOPs of a token in a forward."""
 
     name: str
@@ -38,7 +38,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Scaling:
+class SizeRule:
     """The keys of a recipe that are scaled, with what the recipe says there, by their path."""
 
     written: Mapping[str, int]
@@ -98,7 +98,7 @@ class Scaling:
         yield from sorted(pairs, key=lambda one: (distance(one), one))
 
 
-def scaling_of(recipe: Recipe) -> Scaling:
+def scaling_of(recipe: Recipe) -> SizeRule:
     """The keys that are scaled; raises UsageError for a recipe that does not say them."""
     node = recipe.root.plain()
     written = dict(_numbers(node.get("model", {}), "model"))
@@ -109,7 +109,7 @@ def scaling_of(recipe: Recipe) -> Scaling:
     if missing:
         raise UsageError(f"{recipe.name}: model: does not say {' and '.join(missing)}, which a ladder scales")
     heads = [value for key, value in written.items() if key.endswith(f".{HEADS}")]
-    return Scaling(written, max(heads, default=UNITS))
+    return SizeRule(written, max(heads, default=UNITS))
 
 
 def _numbers(data: Mapping[str, Any], at: str) -> Iterator[tuple[str, int]]:
@@ -120,7 +120,7 @@ def _numbers(data: Mapping[str, Any], at: str) -> Iterator[tuple[str, int]]:
             yield f"{at}.{key}", value
 
 
-def sizes_of(source: StudySource, variants: tuple[str, ...], number: int, span: float) -> tuple[Size, ...]:
+def sizes_of(source: StudySource, variants: tuple[str, ...], number: int, span: float) -> tuple[LadderSize, ...]:
     """So many sizes from small to large, the recipe itself last; raises UsageError where there are not so many."""
     if number < LEAST_SIZES:
         raise UsageError(f"--sizes {number}: a law needs {LEAST_SIZES} sizes or more: three to fit it, one held out")
@@ -145,8 +145,8 @@ def sizes_of(source: StudySource, variants: tuple[str, ...], number: int, span: 
 
 
 def _nearest(
-    source: StudySource, variants: tuple[str, ...], scaling: Scaling, target: float, below: int
-) -> tuple[Size | None, str]:
+    source: StudySource, variants: tuple[str, ...], scaling: SizeRule, target: float, below: int
+) -> tuple[LadderSize | None, str]:
     """The first candidate that is a right recipe and smaller than the size before it; with why others were refused."""
     why = ""
     for heads, layers in scaling.candidates(target):
@@ -166,16 +166,16 @@ def _nearest(
     return None, why
 
 
-def _named(size: Size, heads: int, scaling: Scaling) -> Size:
+def _named(size: LadderSize, heads: int, scaling: SizeRule) -> LadderSize:
     """The size by its width and layers, as in 96x3; the layers of both stacks, as in 96x3+3."""
     layers = [size.values.get(key, value) for key, value in scaling.written.items() if key.endswith(f".{LAYERS}")]
     width = scaling.width * heads // scaling.units
-    return Size(f"{width}x{'+'.join(map(str, layers))}", size.values, size.parameters, size.flops)
+    return LadderSize(f"{width}x{'+'.join(map(str, layers))}", size.values, size.parameters, size.flops)
 
 
-def _counted(source: StudySource, variants: tuple[str, ...], name: str, values: Mapping[str, Any]) -> Size:
+def _counted(source: StudySource, variants: tuple[str, ...], name: str, values: Mapping[str, Any]) -> LadderSize:
     recipe = source.recipe(variants, values)
-    return Size(name, values, layer_parameters(source.blueprint(recipe)), source.count(recipe).flops_per_token)
+    return LadderSize(name, values, layer_parameters(source.blueprint(recipe)), source.count(recipe).flops_per_token)
 
 
 def layer_parameters(blueprint: Blueprint) -> int:
