@@ -40,6 +40,7 @@ COMMANDS = {
     "schema": "Print the JSON Schema of the recipe language, for editors.",
     "train": "Train the model of a recipe into a run's folder.",
     "study": "Train the variants of a recipe over several seeds, and say which is better.",
+    "ladder": "Fit a law to smaller sizes of a recipe, predict its loss, and train it.",
     "compare": "Compare runs, or the runs of a study: intervals, verdicts, a page.",
     "runs": "List the runs that there are, sorted and filtered.",
     "evaluate": "Measure a run on its data.",

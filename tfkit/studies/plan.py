@@ -325,7 +325,12 @@ def _check_same(folder: Path, there: Plan, here: Plan) -> None:
 
 def unchanged(source: StudySource, plan: Plan, arm: Arm) -> bool:
     """Whether the recipe of an arm still is what it was when the study was planned."""
-    return _identity(_recipe(source, arm)) == plan.digests.get(arm.name)
+    return digest_of(source, arm) == plan.digests.get(arm.name)
+
+
+def digest_of(source: StudySource, arm: Arm) -> str:
+    """A hash of the recipe of an arm."""
+    return _identity(_recipe(source, arm))
 
 
 def runs_of(plan: Plan, best: Mapping[str, Mapping[str, Any]]) -> Iterator[PlannedRun]:

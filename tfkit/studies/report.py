@@ -159,20 +159,20 @@ class StudyReport:
         yield from ["", *([results.about, ""] if results.about else []), self.summary(), ""]
         yield from ["## Noise floor", ""]
         heads = ["measure", "n", "mean", "sd", "range"]
-        yield from _markdown_table(heads, ([row[key] for key in heads] for row in self.noise_rows()))
+        yield from markdown_table(heads, ([row[key] for key in heads] for row in self.noise_rows()))
         if results.claims:
             heads = ["paper", "says", "on", "n", "difference", "verdict"]
             yield from ["", "## Claims", ""]
-            yield from _markdown_table(heads, ([row[key] for key in heads] for row in self.claim_rows()))
+            yield from markdown_table(heads, ([row[key] for key in heads] for row in self.claim_rows()))
         heads = ["arm", "n", "mean", "sd", "difference", "bootstrap", "p", "verdict"]
         for measure in results.measure:
             if measure not in EXACT:
                 yield from ["", f"## {measure}", ""]
-                yield from _markdown_table(heads, ([row[key] for key in heads] for row in self.rows(measure)))
+                yield from markdown_table(heads, ([row[key] for key in heads] for row in self.rows(measure)))
         heads = ["arm", "made_of", "solved", "parameters", "flops", "cache", "changes"]
         rows = [{**row, "changes": "; ".join(row["changes"])} for row in self.variant_rows()]
         yield from ["", "## The variants", ""]
-        yield from _markdown_table(heads, ([row[key] for key in heads] for row in rows))
+        yield from markdown_table(heads, ([row[key] for key in heads] for row in rows))
         yield from ["", "## How it was compared", "", self.method()]
         if results.failed:
             yield from ["", "## Failed runs", "", *(f"- {name}: {why}" for name, why in results.failed.items())]
@@ -252,7 +252,8 @@ def signed(measure: str, value: float | None) -> str:
     return ("-" if value < 0 else "+") + number(measure, abs(value))
 
 
-def _markdown_table(heads: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
+def markdown_table(heads: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table in Markdown."""
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
     for row in rows:

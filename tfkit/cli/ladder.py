@@ -1,0 +1,85 @@
+"""`tfkit ladder`: train sizes of a recipe, fit a law to their losses, and predict the largest before it is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tfkit.cli.options import IMPORTS, SETS, TRUST, VARIANTS, Whole
+from tfkit.cli.terminal import echo
+
+
+@click.command("ladder")
+@click.argument("recipe", metavar="RECIPE")
+@click.option("--sizes", type=Whole(), default=5, show_default=True, help="Sizes; the largest is RECIPE, held out.")
+@click.option("--budgets", type=Whole(), default=3, show_default=True, help="Budgets of tokens, each half of the next.")
+@click.option("--seeds", type=Whole(), default=2, show_default=True, help="Seeds that each size is trained with.")
+@click.option(
+    "--span", type=click.FloatRange(1, min_open=True), default=64.0, show_default=True, help="Largest size by smallest."
+)
+@click.option(
+    "--flops",
+    type=click.FloatRange(0, min_open=True),
+    help="FLOPs to say the optimum of.  [default: the largest run's]",
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Its folder.  [default: ladders/<name>]")
+@click.option("--jobs", type=Whole(), default=1, show_default=True, help="Trainings at a time.")
+@click.option("--dry-run", is_flag=True, help="Say what it would do, and train nothing but two trials of some steps.")
+@SETS
+@VARIANTS
+@IMPORTS
+@TRUST
+@click.pass_context
+def command(
+    ctx: click.Context,
+    recipe: str,
+    sizes: int,
+    budgets: int,
+    seeds: int,
+    span: float,
+    flops: float | None,
+    out: Path | None,
+    jobs: int,
+    dry_run: bool,
+    sets: tuple[str, ...],
+    variants: tuple[str, ...],
+    imports: tuple[str, ...],
+    trust: bool,
+) -> None:
+    """Fit L = E + A / N^a + B / D^b to the losses of smaller sizes of RECIPE, predict RECIPE's own, and train it.
+
+    N are the parameters of the layers, D the tokens read. A smaller size has fewer heads of the same size, with d_model
+    and d_ff in proportion, and fewer layers; it is trained on all of the recipe's tokens, on half, and on a quarter of
+    them, each time with a learning rate schedule of its own. The prediction with its 95 % interval is written to
+    prediction.json before the largest size is trained.
+
+    The same line goes on where it stopped: what is done is not repeated.
+    """
+    from tfkit.cli.main import INTERRUPTED, LOST
+    from tfkit.core.console import Console
+    from tfkit.core.files import written_to
+    from tfkit.studies.arms import StudySource
+    from tfkit.studies.climb import Climb
+    from tfkit.studies.ladder import Wanted, keep_ladder, make_ladder
+    from tfkit.studies.ladder_plan_table import announced, print_ladder
+    from tfkit.studies.report import check_packages
+
+    source = StudySource(recipe, sets, imports, trust)
+    loaded = source.recipe(variants)
+    loaded.tell_warnings()
+    folder = out or Path("ladders") / loaded.name
+    check_packages()
+    with written_to(folder):
+        plan = make_ladder(source, Wanted(sizes, budgets, seeds, span, variants), folder)
+        print_ladder(plan, Console())
+        echo(announced(plan, jobs))
+        if dry_run:
+            return
+        keep_ladder(folder, plan)
+        outcome = Climb(source, plan, folder, jobs, flops, echo).run()
+    if outcome == "stopped":
+        echo("stopped; to go on, type the same line again")
+        ctx.exit(INTERRUPTED)
+    if outcome == "failed":
+        ctx.exit(LOST)

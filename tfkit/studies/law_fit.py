@@ -1,0 +1,198 @@
+"""Fits the law of losses, with intervals.
+
+The fit minimises the squares of the differences of log losses, from several starts. An interval holds the values that,
+as one more observation or as a constraint, would not raise the sum of squares beyond what an F test accepts at 95 %: of
+a linear law this is Student's interval exactly, and this one needs no linear approximation. The variance is that of the
+points about the law, so that the noise of seeds and what the law does not describe both enter it; a bootstrap of a
+dozen points would give intervals that are too narrow.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tfkit.core.errors import UsageError
+from tfkit.studies.law import NAMES, Interval, Law, Point, Vector
+
+EXPONENTS = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6)  # of the starts
+BEST_STARTS = 6
+LEVEL = 0.95
+FARTHEST = 12.0  # in units of log: farther than a factor of 160,000 an interval has no end
+TIGHT = 100.0  # the weight of a constraint, beside 1 of an observation
+
+
+@dataclass(frozen=True)
+class LawFit:
+    """A law with the points that it was fitted to."""
+
+    law: Law
+    points: tuple[Point, ...]
+    squares: float  # the sum of the squared differences of log losses
+
+    @property
+    def freedom(self) -> int:
+        """The degrees of freedom."""
+        return len(self.points) - len(NAMES)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the log losses about the law."""
+        return math.sqrt(self.squares / self.freedom)
+
+    def parameter(self, name: str) -> Interval:
+        """E, A, a, B or b with its interval; no lower end means that 0 is not excluded."""
+        return self._raised(self._interval(lambda law: law.logarithm(name), TIGHT))
+
+    def prediction(self, parameters: float, tokens: float) -> Interval:
+        """The mean loss of a new size, of as many seeds as the points have, with its prediction interval."""
+        return self._raised(self._interval(lambda law: math.log(law.loss(parameters, tokens)), 1.0))
+
+    def optimum(self, flops: float) -> Interval:
+        """The compute-optimal number of parameters, with its interval."""
+        return self._raised(self._interval(lambda law: law.optimum(flops), TIGHT))
+
+    def gain(self, name: str) -> float:
+        """The p of the F test of the law without its term in N (A) or in D (B): how probable it is not to be there."""
+        without = _best(self._data, fixed={"A": (1, 2), "B": (3, 4)}[name])
+        ratio = (without.squares - self.squares) / 2 / (self.squares / self.freedom)
+        return float(_scipy("stats").f.sf(max(ratio, 0.0), 2, self.freedom))
+
+    @cached_property
+    def _data(self) -> PointArrays:
+        return PointArrays.of(self.points)
+
+    def _raised(self, logs: Interval) -> Interval:
+        low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+        return Interval(math.exp(logs.value), low, high)
+
+    def _interval(self, quantity: Callable[[Law], float], weight: float) -> Interval:
+        middle = quantity(self.law)
+        most = self.squares / self.freedom * float(_scipy("stats").f.ppf(LEVEL, 1, self.freedom))
+        step = max(self.deviation, 1e-9)
+        ends = [_end(self, quantity, weight, middle, sign * step, most) for sign in (-1, 1)]
+        return Interval(middle, *ends)
+
+
+@dataclass(frozen=True)
+class PointArrays:
+    """Points as arrays, and the middle of them."""
+
+    parameters: Vector
+    tokens: Vector
+    logs: Vector
+    n0: float
+    d0: float
+
+    @classmethod
+    def of(cls, points: Sequence[Point]) -> PointArrays:
+        """The arrays of the points."""
+        n, d, losses = (np.array([getattr(one, name) for one in points]) for name in ("parameters", "tokens", "loss"))
+        return cls(n, d, np.log(losses), float(np.exp(np.log(n).mean())), float(np.exp(np.log(d).mean())))
+
+    def law(self, logs: Vector) -> Law:
+        """The law with these logarithms."""
+        return Law(tuple(float(one) for one in logs), self.n0, self.d0)
+
+    def residuals(self, law: Law) -> Vector:
+        """The differences of log losses."""
+        found: Vector = np.log(sum(law.terms(self.parameters, self.tokens))) - self.logs
+        return found
+
+
+def fitted(points: Sequence[Point]) -> LawFit:
+    """The law of least squares; raises UsageError for fewer points than it has numbers."""
+    if len(points) <= len(NAMES):
+        raise UsageError(f"the law has {len(NAMES)} numbers; {len(points)} points cannot tell them and their intervals")
+    found = _best(PointArrays.of(points))
+    return LawFit(found.law, tuple(points), found.squares)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Where a least squares came to rest."""
+
+    law: Law
+    squares: float
+
+
+def _best(data: PointArrays, fixed: tuple[int, ...] = ()) -> Solved:
+    """The best of the rests of several starts; what is `fixed` is held at nothing."""
+    free = [place for place in range(len(NAMES)) if place not in fixed]
+    return min((_solved(data, start, free) for start in _starts(data, fixed)), key=lambda found: found.squares)
+
+
+def _starts(data: PointArrays, fixed: tuple[int, ...]) -> list[Vector]:
+    """The best of a grid of exponents: with these the law is linear in E, A and B, which must not be negative."""
+    found: list[tuple[float, Vector]] = []
+    losses = np.exp(data.logs)
+    for a, b in product(EXPONENTS, repeat=2):
+        columns = [np.ones_like(losses), (data.parameters / data.n0) ** -a, (data.tokens / data.d0) ** -b]
+        columns = [column * (place not in fixed) for column, place in zip(columns, (0, 1, 3), strict=True)]
+        values, error = _scipy("optimize").nnls(np.stack(columns, 1) / losses[:, None], np.ones_like(losses))
+        e, p, q = np.log(np.maximum(values, 1e-3 * losses.min()))
+        logs = np.array([e, p, math.log(a), q, math.log(b)])
+        logs[[place for place in fixed if place in (1, 3)]] = -60.0
+        found.append((float(error), logs))
+    found.sort(key=lambda one: one[0])
+    return [logs for _, logs in found[:BEST_STARTS]]
+
+
+def _solved(
+    data: PointArrays, start: Vector, free: Sequence[int], more: Callable[[Law], float] | None = None
+) -> Solved:
+    """Least squares from a start, with one more residual; the sum has that too."""
+
+    def whole(chosen: Vector) -> Law:
+        logs = np.array(start)
+        logs[free] = chosen
+        return data.law(logs)
+
+    def residuals(chosen: Vector) -> Vector:
+        law = whole(chosen)
+        base = data.residuals(law)
+        return base if more is None else np.append(base, more(law))
+
+    found = _scipy("optimize").least_squares(residuals, start[free], method="lm", max_nfev=2000)
+    return Solved(whole(found.x), float(2 * found.cost))
+
+
+def _end(
+    fit: LawFit, quantity: Callable[[Law], float], weight: float, middle: float, step: float, most: float
+) -> float | None:
+    """How far the quantity may go in the direction of `step` until the sum of squares has grown by `most`."""
+    data, free = fit._data, range(len(NAMES))
+    nearest = np.array(fit.law.logs)
+
+    def excess(value: float) -> float:
+        nonlocal nearest
+        found = _solved(data, nearest, list(free), lambda law: weight * (quantity(law) - value))
+        nearest = np.array(found.law.logs)
+        return found.squares - fit.squares - most
+
+    inner, outer = middle, middle + step
+    while excess(outer) < 0:
+        if abs(outer - middle) > FARTHEST:
+            return None
+        inner, outer, step = outer, outer + 1.6 * step, 1.6 * step
+    nearest = np.array(fit.law.logs)
+    for _ in range(40):
+        centre = (inner + outer) / 2
+        inner, outer = (inner, centre) if excess(centre) > 0 else (centre, outer)
+        if abs(outer - inner) < 1e-4 * abs(outer - middle):
+            break
+    return (inner + outer) / 2
+
+
+def _scipy(name: str) -> Any:
+    try:
+        return importlib.import_module(f"scipy.{name}")
+    except ImportError:
+        raise UsageError('a law is fitted with the package scipy: pip install "tfkit[study]"') from None

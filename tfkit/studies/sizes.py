@@ -1,0 +1,185 @@
+"""The sizes of a ladder: one recipe, made narrower and shallower together.
+
+The recipe is the largest size. A smaller one keeps the size of a head and what every layer is made of: its width has
+h of the H heads of the recipe, `d_ff` and the heads of keys and values in proportion, and l of the L layers. Of all h
+and l, those are taken whose h * h * l comes nearest to the size that is due in a geometric series, and whose h / l
+comes nearest to the recipe's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import RecipeError, UsageError
+from tfkit.recipe.load import Recipe
+from tfkit.reports.counts import count
+from tfkit.studies.arms import StudySource, plain
+
+LEAST_SIZES = 4  # three tell E, A and a; one is held out
+WIDTHS = ("d_model", "d_ff")
+HEADS, GROUPS, LAYERS = "num_heads", "num_kv_heads", "num_layers"
+SCALED = (*WIDTHS, HEADS, GROUPS, LAYERS)
+UNITS = 8  # widths that a recipe without heads is cut into
+SHAPE = 1.0  # what a factor in h / l counts, beside 1 of a factor in h * h * l: a law knows nothing of shapes
+
+
+@dataclass(frozen=True)
+class LadderSize:
+    """One size: the values by key that make it, its parameters of the layers, and FLOPs of a token in a forward."""
+
+    name: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    parameters: int = 0
+    flops: int = 0
+
+
+@dataclass(frozen=True)
+class SizeRule:
+    """The keys of a recipe that are scaled, with what the recipe says there, by their path."""
+
+    written: Mapping[str, int]
+    units: int  # of width: the greatest number of heads, or 8 of a model without
+
+    @property
+    def depth(self) -> int:
+        """The layers of the deepest stack."""
+        return max(self._of(LAYERS))
+
+    @property
+    def width(self) -> int:
+        """The widest d_model."""
+        return max(self._of("d_model"))
+
+    def _of(self, name: str) -> list[int]:
+        return [value for key, value in self.written.items() if key.endswith(f".{name}")]
+
+    def values(self, heads: int, layers: int) -> dict[str, int] | None:
+        """What is laid over the recipe for so many heads and layers; None where a width or a number of heads breaks."""
+        found: dict[str, int] = {}
+        for key, value in self.written.items():
+            name = key.rpartition(".")[2]
+            if name == LAYERS:
+                found[key] = max(1, round(value * layers / self.depth))
+            elif name in WIDTHS and (value * heads) % self.units and name == "d_model":
+                return None
+            elif name in WIDTHS:
+                found[key] = max(1, round(value * heads / self.units))
+            elif name == HEADS and (value * heads) % self.units:
+                return None
+            elif name == HEADS:
+                found[key] = value * heads // self.units
+        return found | self._groups(found)
+
+    def _groups(self, found: Mapping[str, int]) -> dict[str, int]:
+        """The heads of keys and values: as many as in proportion, or fewer, so that they divide the heads."""
+        groups = {}
+        for key, value in self.written.items():
+            if not key.endswith(f".{GROUPS}"):
+                continue
+            beside = f"{key.removesuffix(GROUPS)}{HEADS}"
+            heads = found.get(beside, value)
+            most = max(1, value * heads // self.written.get(beside, heads))
+            groups[key] = next(one for one in range(most, 0, -1) if heads % one == 0)
+        return groups
+
+    def candidates(self, target: float) -> Iterator[tuple[int, int]]:
+        """Heads and layers, those first whose size and shape come nearest to what is due."""
+
+        def distance(one: tuple[int, int]) -> float:
+            heads, layers = one
+            size = math.log(heads * heads * layers / target)
+            return abs(size) + SHAPE * abs(math.log(heads / layers * self.depth / self.units))
+
+        pairs = [(h, d) for h in range(1, self.units + 1) for d in range(1, self.depth + 1)]
+        yield from sorted(pairs, key=lambda one: (distance(one), one))
+
+
+def scaling_of(recipe: Recipe) -> SizeRule:
+    """The keys that are scaled; raises UsageError for a recipe that does not say them."""
+    node = recipe.root.plain()
+    written = dict(_numbers(node.get("model", {}), "model"))
+    names = {key.rpartition(".")[2] for key in written}
+    missing = [name for name in ("d_model", LAYERS) if name not in names]
+    resolved = {key.rpartition(".")[2] for key, _ in _numbers(plain(recipe)["model"], "model")}
+    missing += [HEADS] if HEADS in resolved and HEADS not in names else []
+    if missing:
+        raise UsageError(f"{recipe.name}: model: does not say {' and '.join(missing)}, which a ladder scales")
+    heads = [value for key, value in written.items() if key.endswith(f".{HEADS}")]
+    return SizeRule(written, max(heads, default=UNITS))
+
+
+def _numbers(data: Mapping[str, Any], at: str) -> Iterator[tuple[str, int]]:
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{at}.{key}")
+        elif key in SCALED and isinstance(value, int) and not isinstance(value, bool):
+            yield f"{at}.{key}", value
+
+
+def sizes_of(source: StudySource, variants: tuple[str, ...], number: int, span: float) -> tuple[LadderSize, ...]:
+    """So many sizes from small to large, the recipe itself last; raises UsageError where there are not so many."""
+    if number < LEAST_SIZES:
+        raise UsageError(f"--sizes {number}: a law needs {LEAST_SIZES} sizes or more: three to fit it, one held out")
+    recipe = source.recipe(variants)
+    scaling = scaling_of(recipe)
+    largest = _counted(source, variants, "", {})
+    found = [_named(largest, scaling.units, scaling)]
+    largest_units = scaling.units**2 * scaling.depth
+    span = min(span, largest_units)
+    refused = ""
+    for place in range(1, number):
+        target = largest_units / span ** (place / (number - 1))
+        size, why = _nearest(source, variants, scaling, target, found[-1].parameters)
+        refused = why or refused
+        if size is None:
+            text = f"--sizes {number}: only {place} different sizes can be made of {recipe.name}"
+            text += f" ({scaling.units} units of width, {scaling.depth} layers), the smallest a {span:g}th of it"
+            text += f"; others are refused: {refused}" if refused else ""
+            raise UsageError(f"{text}; give fewer, or another --span")
+        found.append(size)
+    return tuple(reversed(found))
+
+
+def _nearest(
+    source: StudySource, variants: tuple[str, ...], scaling: SizeRule, target: float, below: int
+) -> tuple[LadderSize | None, str]:
+    """The first candidate that is a right recipe and smaller than the size before it; with why others were refused."""
+    why = ""
+    for heads, layers in scaling.candidates(target):
+        values = scaling.values(heads, layers)
+        if values is None or heads * heads * layers > 2 * target:
+            continue
+        try:
+            size = _counted(source, variants, "", values)
+        except RecipeError as error:
+            why = f"{error.faults[0].path}: {error.faults[0].message}"
+            continue
+        except UsageError as error:
+            why = str(error)
+            continue
+        if size.parameters < 0.9 * below and heads * heads * layers > target / 2:
+            return _named(size, heads, scaling), why
+    return None, why
+
+
+def _named(size: LadderSize, heads: int, scaling: SizeRule) -> LadderSize:
+    """The size by its width and layers, as in 96x3; the layers of both stacks, as in 96x3+3."""
+    layers = [size.values.get(key, value) for key, value in scaling.written.items() if key.endswith(f".{LAYERS}")]
+    width = scaling.width * heads // scaling.units
+    return LadderSize(f"{width}x{'+'.join(map(str, layers))}", size.values, size.parameters, size.flops)
+
+
+def _counted(source: StudySource, variants: tuple[str, ...], name: str, values: Mapping[str, Any]) -> LadderSize:
+    recipe = source.recipe(variants, values)
+    return LadderSize(name, values, layer_parameters(source.blueprint(recipe)), source.count(recipe).flops_per_token)
+
+
+def layer_parameters(blueprint: Blueprint) -> int:
+    """N: the parameters of the layers with their norms, without embeddings, positions and heads."""
+    outside = ("embedding", "position", "head")
+    rows = count(blueprint, 1).rows
+    return sum(row.cost.parameters for row in rows if row.stack and row.name not in outside)
