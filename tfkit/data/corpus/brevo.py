@@ -22,7 +22,7 @@ class Brevo(Probe):
 
     The target names the node and all below it, each after all that it depends on itself. Of several such orders it is
     the one that takes the first name of the alphabet wherever there is a choice (the paper draws one, and takes any).
-    The length is the number of nodes; an edge is written as what is needed, then what needs it.
+    The length is the number of nodes, of which one without edges is not seen; of an edge, what is needed comes first.
     """
 
     class Config(Probe.Config):
