@@ -61,7 +61,7 @@ def added(source: list[str]) -> list[str]:
 def followed(source: list[str]) -> list[str]:
     assert len(set(source)) == len(source) - 1
     place = source.index(source[-1]) + 1
-    return source[place : place + min(4, len(source) - 2)]
+    return source[place : place + 4]
 
 
 def hopped(source: list[str]) -> list[str]:
@@ -263,7 +263,7 @@ def test_what_cannot_be_drawn_is_told(name: str, options: dict[str, Any], messag
         ({"type": "depo", "fewest": 9}, r"data\.train\.nodes: a cycle has 9 to 6 nodes"),
         ({"type": "brevo", "shortest": 1}, r"data\.train\.shortest: a graph of one node has no edge; write 2 or more"),
         ({"type": "brevo", "length": 17}, r"data\.train\.symbols: are too few for a graph of 17 nodes"),
-        ({"type": "induction", "shortest": 1}, r"data\.train\.shortest: nothing follows the only symbol"),
+        ({"type": "induction", "shortest": 4}, r"data\.train\.shortest: a sequence needs 5 symbols or more"),
         ({"type": "induction", "symbols": 8}, r"data\.train\.symbols: are too few for a sequence of 16 different ones"),
         ({"type": "lano", "rules": 20}, r"data\.train\.rules: 3 symbols have not so many different rules"),
         ({"type": "lano", "length": 8}, r"data\.train\.length: a sentence may have 8 words: give fewer"),

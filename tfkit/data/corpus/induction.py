@@ -24,7 +24,7 @@ class Induction(Probe):
     class Config(Probe.Config):
         """Options of induction."""
 
-        shortest: PositiveInt = Field(4, description="the least length in train, valid and test")
+        shortest: PositiveInt = Field(5, description="the least length in train, valid and test")
         length: PositiveInt = Field(16, description="the largest length in train, valid and test")
         longest: PositiveInt = Field(32, description="the largest length in longer, which begins after length")
         symbols: PositiveInt = Field(40, description="how many symbols there are")
@@ -34,8 +34,11 @@ class Induction(Probe):
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
-            if self.split != "longer" and self.shortest < 2:
-                yield Problem("shortest", "nothing follows the only symbol of a sequence; write 2 or more")
+            if self.split != "longer" and self.shortest <= self.following:
+                text = (
+                    f"a sequence needs {self.following + 1} symbols or more for {self.following} to follow one of them"
+                )
+                yield Problem("shortest", text)
             most = self.longest if self.split == "longer" else self.length
             if most > self.symbols:
                 yield Problem("symbols", f"are too few for a sequence of {most} different ones")
@@ -44,6 +47,6 @@ class Induction(Probe):
 
     def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
         text = rng.sample(symbols(self.config.symbols), length)
-        following = min(self.config.following, length - 1)
+        following = self.config.following
         place = rng.randrange(length - following)
         return [*text, text[place]], text[place + 1 : place + 1 + following]
