@@ -92,6 +92,8 @@ def overrides(name: str, folder: Path) -> dict[str, object]:
         rows = [f"{n}\t{word}\t_\t{tag}" + "\t_" * 6 for n, word, tag in ((1, "dogs", "NOUN"), (2, "bark", "VERB"))]
         (folder / "treebank").write_text("\n".join([*rows, "", ""]) * 9, encoding="utf-8")
         return {**SHORT, **{f"data.{split}.file": str(folder / "treebank") for split in ("train", "valid")}}
+    if name == "probe":
+        return SHORT | {f"data.{split}.count": 40 for split in ("train", "valid", "test", "longer")}
     if name.endswith("docstrings"):
         return {**SHORT, "data.train.limit": 40, "data.valid.limit": 5, "data.tokenizer.vocab_size": 400}
     sizes = {f"data.{split}.{part}": 60 for split in ("train", "valid", "test") for part in ("train", "valid", "test")}

@@ -43,6 +43,7 @@ from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED
 from tfkit.training.labels import read_labels
 from tfkit.training.lifecycle import is_finished, mark_finished, restore_history, train_in
 from tfkit.training.mend import mend
+from tfkit.training.metric import as_compared, length_of
 from tfkit.training.objective import MaskedLm, Objective, Prediction
 from tfkit.training.objective.answers import predicts, text_fields
 from tfkit.training.objective.reading import Reading
@@ -387,13 +388,18 @@ class Run:
         loss = nats / targets
         scores = {"loss": loss}
         texts: tuple[list[str], list[str]] | None = None
+        fields = text_fields(self.objective)
         for metric in chosen_metrics(metrics, self.objective):
             if metric.reads == "loss":
                 per = nats / self._characters(examples, metric.part_name) if metric.per_character else loss
                 scores[metric.part_name] = metric.from_loss(per)
             else:
                 texts = texts or self._outputs(examples, metric.part_name)
-                scores[metric.part_name] = metric.score(*texts)
+                outputs, references = (
+                    [as_compared(metric, *one) for one in zip(examples, side, strict=True)] for side in texts
+                )
+                scores[metric.part_name] = metric.score(outputs, references)
+                scores |= metric.by_length(outputs, references, [length_of(example, fields) for example in examples])
         return scores
 
     def _characters(self, examples: Sequence[Mapping[str, str]], metric: str) -> int:
@@ -420,11 +426,10 @@ class Run:
         return self.recipe.data
 
     def _examples(self, split: str) -> list[dict[str, str]]:
-        corpus = getattr(self._data, split) if split in ("train", "valid", "test") else None
-        if corpus is None:
-            there = [name for name in ("train", "valid", "test") if getattr(self._data, name) is not None]
-            raise UsageError(f"this run has no split '{split}'; it has {', '.join(there)}")
-        examples: list[dict[str, str]] = corpus.build().examples()
+        corpora = dict(self._data.splits())
+        if split not in corpora:
+            raise UsageError(f"this run has no split '{split}'; it has {', '.join(corpora)}")
+        examples: list[dict[str, str]] = corpora[split].build().examples()
         return examples
 
     def _feed(self, examples: Sequence[Mapping[str, str]]) -> Feed:
@@ -560,9 +565,8 @@ def _conclude(run: Run, reporter: Reporter) -> None:
     """Measure and show what training ends with."""
     settings, data = run.recipe.train, run.recipe.data
     split = "valid" if data is None else run._judged
-    if settings.metrics and data is not None and getattr(data, split) is not None:
-        scores = run._concluding_scores(split)
-        reporter.say(_scores_line(split, scores))
+    for measured in data.measured() if settings.metrics and data is not None else []:
+        reporter.say(_scores_line(measured, run._concluding_scores(measured)))
     for name in settings.evaluations:
         reporter.say(_scores_line(name, run._evaluated(name)))
     if settings.generation_rate is not None:

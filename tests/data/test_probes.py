@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import pytest
 
-from tfkit.core.errors import DataError
+from tfkit.core.errors import DataError, RecipeError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import Probe
+from tfkit.data.corpus.grammar import Grammar
+from tfkit.recipe.load import load_recipe
 
 PROBES = [name for name in REGISTRY.names("corpus") if issubclass(REGISTRY.get("corpus", name), Probe)]
 
 
+def examples(name: str, **options: Any) -> list[dict[str, str]]:
+    count = {} if name == "capo" else {"count": 60}
+    config = REGISTRY.get("corpus", name).Config.model_validate({**count, **options})
+    found: list[dict[str, str]] = config.build().examples()
+    return found
+
+
 def pairs(name: str, **options: Any) -> list[tuple[list[str], list[str]]]:
-    config = REGISTRY.get("corpus", name).Config.model_validate({"count": 60, **options})
-    return [(one["source"].split(), one["target"].split()) for one in config.build().examples()]
+    return [(one["source"].split(), one["target"].split()) for one in examples(name, **options)]
 
 
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", [*PROBES, "capo"])
 def test_every_word_is_a_token(name: str) -> None:
-    config = REGISTRY.get("corpus", name).Config.model_validate({"count": 60})
-    texts = [text for one in config.build().examples() for text in one.values()]
+    texts = [one[field] for one in examples(name) for field in ("source", "target")]
     tokenizer = REGISTRY.get("tokenizer", "word").Config().build().fit(texts)
     assert all(len(tokenizer.encode(text)) == len(text.split()) for text in texts)
     assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in texts)
@@ -50,6 +58,54 @@ def added(source: list[str]) -> list[str]:
     return [str(sum(map(int, source[::2])) % 59)]
 
 
+def followed(source: list[str]) -> list[str]:
+    assert len(set(source)) == len(source) - 1
+    place = source.index(source[-1]) + 1
+    return source[place : place + 4]
+
+
+def hopped(source: list[str]) -> list[str]:
+    """One arrow after another, as often as `hop` is said."""
+    middle, hops = source.index("?"), source.count("hop")
+    arrows = dict(zip(source[: middle - hops : 2], source[1 : middle - hops : 2], strict=True))
+    answer = []
+    for node in source[middle + 1 :]:
+        reached = node
+        for _ in range(hops):
+            reached = arrows[reached]
+        answer += [node, reached]
+    return answer
+
+
+def depended(source: list[str]) -> list[str]:
+    """The first order of the alphabet, of all orders, in which every edge's needed node comes before its other one."""
+    edges = list(zip(source[:-2:2], source[1:-2:2], strict=True))
+    below, before = {source[-1]}, set[str]()
+    while below != before:
+        before = set(below)
+        below |= {needed for needed, node in edges if node in below}
+    inner = [(needed, node) for needed, node in edges if node in below]
+    orders = (
+        order
+        for order in permutations(sorted(below))
+        if all(order.index(needed) < order.index(node) for needed, node in inner)
+    )
+    return list(next(orders))
+
+
+def computed(source: list[str]) -> list[str]:
+    """The prefix notation read from its end, with a stack."""
+    stack: list[int] = []
+    for word in reversed(source):
+        if word.isdigit():
+            stack.append(int(word))
+        else:
+            a, b = stack.pop(), stack.pop()
+            stack.append(a + b if word == "+" else a - b if word == "-" else a * b)
+    assert len(stack) == 1
+    return [str(stack[0] % 13)]
+
+
 RIGHT: dict[str, Callable[[list[str]], list[str]]] = {
     "copying": lambda source: source,
     "reversal": lambda source: source[::-1],
@@ -58,41 +114,124 @@ RIGHT: dict[str, Callable[[list[str]], list[str]]] = {
     "modular_addition": added,
     "associative_recall": recalled,
     "brackets": closing,
-    "induction": lambda source: [source[source.index(source[-1]) + 1]],
+    "induction": followed,
+    "depo": hopped,
+    "brevo": depended,
+    "mano": computed,
 }
 
 
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("split", ["train", "longer"])
 def test_the_target_is_what_is_asked(name: str, split: str) -> None:
-    found = pairs(name, split=split)
+    found = pairs(name, split=split, **({"longest": 7} if name == "brevo" else {}))
     assert len(found) == 60
     assert all(target == RIGHT[name](source) for source, target in found)
 
 
 def test_there_is_a_reference_for_each() -> None:
-    assert set(PROBES) == set(RIGHT)
+    assert set(PROBES) == {*RIGHT, "lano"}
+
+
+def test_running_parity_tells_each_bit() -> None:
+    for source, target in pairs("parity", running=True):
+        assert target == ["odd" if source[: place + 1].count("1") % 2 else "even" for place in range(len(source))]
 
 
 @pytest.mark.parametrize("name", PROBES)
 def test_splits_share_no_source_whatever_the_seed(name: str) -> None:
-    sources = {
-        (split, seed): {" ".join(source) for source, _ in pairs(name, split=split, seed=seed, count=150)}
-        for split in ("train", "valid", "test")
-        for seed in (1, 2)
-    }
-    assert all(len(found) == 150 for found in sources.values())
+    part = REGISTRY.get("corpus", name)
+
+    def wholes(split: str, seed: int) -> set[str]:
+        options = {"split": split, "seed": seed, "count": 80}
+        corpus = part.Config.model_validate(options).build()
+        return {corpus.identity(one["source"], one["target"]) for one in corpus.examples()}
+
+    sources = {(split, seed): wholes(split, seed) for split in ("train", "valid", "test") for seed in (1, 2)}
+    assert all(len(found) == 80 for found in sources.values())
     for (one, _), ours in sources.items():
         for (other, _), theirs in sources.items():
             assert one == other or not ours & theirs
     assert sources["train", 1] != sources["train", 2]
+    assert sources["train", 1] == wholes("train", 1)
 
 
 @pytest.mark.parametrize("name", PROBES)
 def test_longer_begins_after_the_lengths_of_training(name: str) -> None:
-    most = max(len(source) for source, _ in pairs(name))
-    longer = [len(source) for source, _ in pairs(name, split="longer")]
-    assert min(longer) > (most if name != "brackets" else 12)
+    most = max(int(one["length"]) for one in examples(name))
+    longer = [int(one["length"]) for one in examples(name, split="longer")]
+    assert min(longer) == most + 1 == REGISTRY.get("corpus", name).Config().length + 1
+
+
+LENGTH: dict[str, Callable[[list[str]], int]] = {
+    "copying": len,
+    "reversal": len,
+    "sorting": len,
+    "parity": len,
+    "brackets": len,
+    "lano": len,
+    "modular_addition": lambda source: source.count("+") + 1,
+    "associative_recall": lambda source: source.index("?") // 2,
+    "induction": lambda source: len(source) - 1,
+    "depo": lambda source: source.count("hop"),
+    "mano": lambda source: sum(not word.isdigit() for word in source),
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("split", ["test", "longer"])
+def test_the_length_is_what_the_probe_says(name: str, split: str) -> None:
+    for one in examples(name, split=split):
+        words = one["source"].split()
+        if name == "brevo":  # a node without an edge is not seen
+            assert int(one["length"]) >= len({*words} - {"?"})
+        else:
+            assert int(one["length"]) == LENGTH[name](words)
+
+
+def written(grammar: Grammar, level: int, symbol: int) -> set[tuple[str, ...]]:
+    """All that a symbol can become, by writing it out."""
+    if level == grammar.depth:
+        return {(f"n{'abc'[symbol]}",)}
+    found: set[tuple[str, ...]] = set()
+    for rule in grammar.levels[level][symbol]:
+        texts: set[tuple[str, ...]] = {()}
+        for child in rule:
+            texts = {(*text, *more) for text in texts for more in written(grammar, level + 1, child)}
+        found |= texts
+    return found
+
+
+def test_a_grammar_derives_its_sentences_and_no_other() -> None:
+    grammar = Grammar(2, 3, 2, 1)
+    right = written(grammar, 0, 0)
+    assert 8 < len(right) < 100
+    for size in range(1, 8):
+        for number in range(3**size):
+            words = tuple(f"n{'abc'[number // 3**place % 3]}" for place in range(size))
+            assert grammar.derives(words) == (words in right)
+    assert not grammar.derives([]) and not grammar.derives(["other"])
+
+
+def test_lano_is_made_of_sentences() -> None:
+    corpus = REGISTRY.get("corpus", "lano").Config.model_validate({"count": 60, "grammar_seed": 5}).build()
+    grammar, other = Grammar(3, 3, 3, 5), Grammar(3, 3, 3, 1)
+    sentences = [one["source"].split() + one["target"].split() for one in corpus.examples()]
+    assert all(grammar.derives(sentence) for sentence in sentences)
+    assert not any(grammar.derives([*sentence, "na"] * 2) for sentence in sentences)
+    assert sum(other.derives(sentence) for sentence in sentences) < 10
+
+
+def test_capo_tells_each_fact_in_other_words_in_each_split() -> None:
+    splits = {split: examples("capo", split=split, people=30) for split in ("train", "valid", "test")}
+    assert [len(found) for found in splits.values()] == [300, 150, 150]
+    sources = {split: {one["source"] for one in found} for split, found in splits.items()}
+    assert len(set.union(*sources.values())) == 600, "no sentence comes twice"
+    facts = {split: {(*one["source"].split()[:2], one["target"]) for one in found} for split, found in splits.items()}
+    assert facts["train"] == facts["valid"] == facts["test"] and len(facts["test"]) == 150
+    ways = {split: {tuple(source.split()[2:]) for source in found} for split, found in sources.items()}
+    assert ways["test"] <= ways["train"], "every way to say it is learned"
+    assert examples("capo", people=30, seed=2) != splits["train"]
 
 
 @pytest.mark.parametrize(
@@ -115,3 +254,22 @@ def test_longer_begins_after_the_lengths_of_training(name: str) -> None:
 def test_what_cannot_be_drawn_is_told(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         pairs(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        ({"type": "depo", "nodes": 20}, r"data\.train\.nodes: a cycle has 3 to 20 nodes of 12 names"),
+        ({"type": "depo", "fewest": 9}, r"data\.train\.nodes: a cycle has 9 to 6 nodes"),
+        ({"type": "brevo", "shortest": 1}, r"data\.train\.shortest: a graph of one node has no edge; write 2 or more"),
+        ({"type": "brevo", "length": 17}, r"data\.train\.symbols: are too few for a graph of 17 nodes"),
+        ({"type": "induction", "shortest": 4}, r"data\.train\.shortest: a sequence needs 5 symbols or more"),
+        ({"type": "induction", "symbols": 8}, r"data\.train\.symbols: are too few for a sequence of 16 different ones"),
+        ({"type": "lano", "rules": 20}, r"data\.train\.rules: 3 symbols have not so many different rules"),
+        ({"type": "lano", "length": 8}, r"data\.train\.length: a sentence may have 8 words: give fewer"),
+        ({"type": "capo", "split": "longer"}, r"data\.train\.split: .*train.*valid.*test"),
+    ],
+)
+def test_options_that_make_no_examples_are_told_at_their_place(corpus: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_recipe("names", overrides={"data.train": corpus, "data.valid": None, "objective": "completion"})

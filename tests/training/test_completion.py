@@ -72,7 +72,7 @@ def test_the_length_is_what_the_model_reads() -> None:
 
 
 def recipe(**data: Any) -> Recipe:
-    probe = {"type": "induction", "count": 40, "symbols": 3, "length": 5, "shortest": 3}
+    probe = {"type": "induction", "count": 40, "symbols": 8, "length": 5, "shortest": 3, "following": 2}
     corpora = {split: {**probe, "split": split, "count": 20} for split in ("train", "valid", "test")}
     train = {**RECIPE["train"], "metrics": ["exact_match"], "steps": 2}
     whole = {**RECIPE, "objective": "completion", "train": train, "generate": {"max_new_tokens": 4}}

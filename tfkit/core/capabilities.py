@@ -45,12 +45,12 @@ INPUTS = ("token_type_ids", "global_attention_mask", "prefix_length")
 
 # the checks of the contracts room from which a part can except itself, with a reason; `built` comes before them all
 CONTRACTS = (
-    "config", "shapes", "determinism", "precision", "gradients", "coordinates", "future", "openings", "visibility", "masks", "padding",
-    "source_padding", "packing", "few", "cache", "reorder", "encoder_runs_once", "rotation", "bias", "temperature",
-    "cross_attention", "weights", "seed", "initial", "copies", "saving", "meta", "dropout", "refusals", "compile",
-    "export", "ids", "round_trip", "batch", "special_tokens", "refit", "no_text", "saved_tokenizer", "fields",
-    "repeatable", "limit", "missing_file", "says_what_it_reads", "items", "batches", "loss", "loss_gradients",
-    "loss_rows", "packed_loss", "unusable", "step", "learning_rate", "frozen", "decay", "optimizer_state", "rates",
-    "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits", "in_place", "rows", "done", "cut",
-    "candidates", "ruled", "seeded", "beside", "stateless", "untouched", "told",
+    "config", "shapes", "determinism", "precision", "gradients", "coordinates", "future", "openings", "visibility",
+    "masks", "padding", "source_padding", "packing", "few", "cache", "reorder", "encoder_runs_once", "rotation",
+    "bias", "temperature", "cross_attention", "weights", "seed", "initial", "copies", "saving", "meta", "dropout",
+    "refusals", "compile", "export", "ids", "round_trip", "batch", "special_tokens", "refit", "no_text",
+    "saved_tokenizer", "fields", "repeatable", "limit", "missing_file", "says_what_it_reads", "items", "batches",
+    "loss", "loss_gradients", "loss_rows", "packed_loss", "unusable", "step", "learning_rate", "frozen", "decay",
+    "optimizer_state", "rates", "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits", "in_place",
+    "rows", "done", "cut", "candidates", "ruled", "seeded", "beside", "stateless", "untouched", "told",
 )  # fmt: skip

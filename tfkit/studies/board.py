@@ -10,6 +10,7 @@ from typing import Any, Literal
 from tfkit.core.errors import RunError
 from tfkit.core.files import read_bytes
 from tfkit.studies.plan import RUNS, Plan, PlannedRun
+from tfkit.studies.probing import metric_of
 from tfkit.studies.run_list import is_score, scores_of
 from tfkit.training.folder import METRICS, WEIGHTS, RunFolder
 from tfkit.training.history import History, read_history
@@ -95,7 +96,8 @@ class Board:
         for probe in self.plan.probes if not run.probe else ():
             beside = replace(run, probe=probe)
             history = self.history(beside)
-            score = None if history is None else measured(history, self.run_folder(beside)).get("test.exact_match")
+            scores = {} if history is None else measured(history, self.run_folder(beside))
+            score = scores.get(f"test.{metric_of(probe)}")
             if self.state(beside) == "done" and score is not None:
                 found[f"probe.{probe}"] = score
         return found

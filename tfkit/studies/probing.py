@@ -29,7 +29,7 @@ def probe_values(recipe: Recipe, probe: ProbeMeasure) -> dict[str, Any]:
         "data.tokenizer": "word",
         "data.train": probe.probe,
         **splits,
-        "train.metrics": ["exact_match"],
+        "train.metrics": [metric_of(probe.probe)],
         "train.validate.metrics": [],
         "train.validate.samples": 0,
         "train.validate.best": "loss",
@@ -38,3 +38,9 @@ def probe_values(recipe: Recipe, probe: ProbeMeasure) -> dict[str, Any]:
         "train.generation_rate": None,
         **({STEPS: probe.steps} if probe.steps is not None else {}),
     }
+
+
+def metric_of(probe: str) -> str:
+    """The metric that judges the answers to a probe."""
+    part = REGISTRY.get("corpus", probe)
+    return part.metric if issubclass(part, Probe) else "exact_match"

@@ -16,6 +16,7 @@ from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim
 from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of, unchanged
+from tfkit.studies.probing import metric_of
 from tfkit.studies.process import command_of, failure, started
 from tfkit.training.folder import RUN
 
@@ -158,7 +159,7 @@ class Runner:
         worker.claim.release()
         run, state = worker.run, self.board.state(worker.run)
         if state == "done":
-            measure = "test.exact_match" if run.probe else self.board.plan.measure[0]
+            measure = f"test.{metric_of(run.probe)}" if run.probe else self.board.plan.measure[0]
             value = self.board.scores(run).get(measure)
             shown = "" if value is None else f", {measure} {value:.4g}"
             predicted = self.board.plan.seconds(self.board.plan.arm(run.arm))

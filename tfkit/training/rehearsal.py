@@ -28,15 +28,15 @@ def rehearse(
     recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, splits: Mapping[str, Split], longest: int | None
 ) -> None:
     """Raise RecipeError, UsageError, RunError or DataError for what would fail when training has ended."""
-    data, test = recipe.data, splits.get("test")
+    data = recipe.data
     if data is None:
         return
-    if test is not None and not test.examples:
-        raise DataError(f"{test.corpus.name()}: there is no example in it")
-    if test is not None and recipe.train.metrics:
-        test.items(tokenizer, longest, data.batch)
-    measured = splits.get("valid") if test is None else test
-    if recipe.train.metrics and measured is not None:
+    for split in (splits[name] for name in ("test", "longer") if name in splits):
+        if not split.examples:
+            raise DataError(f"{split.corpus.name()}: there is no example in it")
+        if recipe.train.metrics:
+            split.items(tokenizer, longest, data.batch)
+    for measured in (splits[name] for name in data.measured() if recipe.train.metrics):
         for metric in chosen_metrics(recipe.train.metrics, measured.objective):
             _check_metric(metric, measured, splits["train"])
     if recipe.train.validate.metrics and "valid" in splits:

@@ -78,7 +78,8 @@ def prepare(
     _check_classes(blueprint, objective, splits["train"])
     _check_size(blueprint, settings, device)
     longest = longest_example(blueprint, data)
-    items = {name: split.items(tokenizer, longest, data.batch) for name, split in splits.items() if name != "test"}
+    learned = {name: split for name, split in splits.items() if name in ("train", "valid")}
+    items = {name: split.items(tokenizer, longest, data.batch) for name, split in learned.items()}
     rehearse(recipe, blueprint, tokenizer, splits, longest)
     train = Feed(objective, items["train"], data.batch, settings.seed, device)
     valid = Feed(objective, items["valid"], data.batch, settings.seed, device, VALID) if "valid" in items else None
@@ -112,7 +113,7 @@ def _needed(recipe: Recipe) -> tuple[Data, Objective]:
 
 def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> None:
     """Raise RecipeError for the files that are not there, of those that this training reads."""
-    needed = ["data.train", "data.valid", "data.test", "generate"]
+    needed = ["data.train", "data.valid", "data.test", "data.longer", "generate"]
     needed += [] if tokenizer is not None else ["data.tokenizer"]
     needed += ["train.init_from", "model"] if initial else []
     missing = [fault for fault in recipe.missing_files() if fault.path.startswith(tuple(needed))]

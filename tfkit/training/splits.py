@@ -15,7 +15,7 @@ from tfkit.core.slots import HeadFacts, TokenizerFacts
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.settings.sections import Batch
-from tfkit.training.metric import Metric
+from tfkit.training.metric import Metric, as_compared
 from tfkit.training.objective import Item, Objective
 
 
@@ -92,7 +92,7 @@ class Split:
             return
         for number, example in enumerate(self.examples, 1):
             try:
-                metric.check_reference(answers.wanted(example))
+                metric.check_reference(as_compared(metric, example, answers.wanted(example)))
             except UsageError as error:
                 with self.located():
                     raise ExampleError(number, str(error)) from None

@@ -16,6 +16,9 @@
 | `copying`, `reversal`, `sorting` | random symbols, and the same in an order | you probe whether positions are found |
 | `associative_recall`, `induction` | symbols, and what belonged to one | you probe whether things are looked up |
 | `parity`, `brackets` | a sequence, and what is left open in it | you probe whether a model keeps a state |
+| `depo`, `brevo`, `mano` | arrows, a graph, an expression, and what follows | you probe how deep a model reasons |
+| `lano` | the beginning of a sentence, and its end | you probe whether the structure of a language is learned |
+| `capo` | a person and a fact of hers | you probe how much a model holds in its weights |
 | `modular_addition` | a sum, and its remainder | you probe whether a rule is learned, or each case |
 
 Fields: `source` and `target` of pairs, `text` alone, `text` with `label`, `text` with `tags`. In `json_lines`, `csv`
@@ -25,13 +28,18 @@ and `parquet` the option `fields` says which value is which.
 from tfkit.data.corpus.associative_recall import AssociativeRecall
 from tfkit.data.corpus.base import Corpus, Example, RecordCorpus, TextRecordCorpus
 from tfkit.data.corpus.brackets import Brackets
+from tfkit.data.corpus.brevo import Brevo
+from tfkit.data.corpus.capo import Capo
 from tfkit.data.corpus.conllu import Conllu
 from tfkit.data.corpus.copying import Copying
 from tfkit.data.corpus.csv import Csv
+from tfkit.data.corpus.depo import Depo
 from tfkit.data.corpus.docstrings import Docstrings
 from tfkit.data.corpus.induction import Induction
 from tfkit.data.corpus.json_lines import JsonLines
 from tfkit.data.corpus.labelled_text import LabelledText
+from tfkit.data.corpus.lano import Lano
+from tfkit.data.corpus.mano import Mano
 from tfkit.data.corpus.modular_addition import ModularAddition
 from tfkit.data.corpus.parallel_text import ParallelText
 from tfkit.data.corpus.parallel_tsv import ParallelTsv
@@ -47,15 +55,20 @@ from tfkit.data.corpus.text import TextCorpus
 __all__ = [
     "AssociativeRecall",
     "Brackets",
+    "Brevo",
+    "Capo",
     "Conllu",
     "Copying",
     "Corpus",
     "Csv",
+    "Depo",
     "Docstrings",
     "Example",
     "Induction",
     "JsonLines",
     "LabelledText",
+    "Lano",
+    "Mano",
     "ModularAddition",
     "ParallelText",
     "ParallelTsv",

@@ -19,7 +19,7 @@ TRIES = 200  # draws for each example that is wanted, before it is told that the
 
 
 class Probe(Corpus):
-    """Pairs of `source` and `target`: a subclass draws them in `draw`.
+    """Pairs of `source` and `target`, and the `length` that they were drawn with: a subclass draws them in `draw`.
 
     A source belongs to one of train, valid and test by its hash, whatever the seed: no source of one stands in another.
     `longer` has lengths beyond those of the others, up to `longest`. Symbols are words (na, nb, ...), each of them a
@@ -38,7 +38,8 @@ class Probe(Corpus):
         longest: PositiveInt = Field(24, description="the largest length in longer, which begins after length")
         seed: NonNegativeInt = Field(1, description="of the draws")
 
-    fields = ("source", "target")
+    fields = ("source", "target", "length")
+    metric: ClassVar[str] = "exact_match"  # what judges the answers
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -47,6 +48,10 @@ class Probe(Corpus):
     def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
         """A source of that length, and its target, in words; always the same of the same random numbers."""
         raise NotImplementedError(f"{type(self).__name__} has no draw")
+
+    def identity(self, source: str, target: str) -> str:
+        """What belongs to one split only, and comes once in it: by default the source."""
+        return source
 
     def count(self) -> int | None:
         return self.config.count
@@ -60,10 +65,12 @@ class Probe(Corpus):
         for _ in range(config.count * TRIES):
             if len(seen) == config.count:
                 return
-            source, target = (" ".join(words) for words in self.draw(rng.randint(least, most), rng))
-            if source not in seen and (config.split == "longer" or split_of(source) == config.split):
-                seen.add(source)
-                yield {"source": source, "target": target}
+            length = rng.randint(least, most)
+            source, target = (" ".join(words) for words in self.draw(length, rng))
+            whole = self.identity(source, target)
+            if whole not in seen and (config.split == "longer" or split_of(whole) == config.split):
+                seen.add(whole)
+                yield {"source": source, "target": target, "length": str(length)}
         if len(seen) < config.count:
             raise DataError(
                 f"{self.name()}: {config.split} has only {len(seen):,} different pairs with these options, not "

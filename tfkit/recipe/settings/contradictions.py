@@ -25,7 +25,7 @@ WANTED = {
 def data_parts(data: Node | None) -> tuple[TokenizerFacts.Config | None, dict[str, Config]]:
     """The tokenizer, and the corpora by split, that are right by themselves, whatever is wrong beside them."""
     preparer = Preparer(Faults())  # what is wrong with them is reported when the whole section is validated
-    slots = {"tokenizer": "tokenizer", "train": "corpus", "valid": "corpus", "test": "corpus"}
+    slots = {"tokenizer": "tokenizer", **dict.fromkeys(("train", "valid", "test", "longer"), "corpus")}
     nodes = {name: given(mapping(data), name) for name in slots}
     configs = {name: preparer.config(node, slots[name]) for name, node in nodes.items() if node is not None}
     tokenizer = of_kind(configs.pop("tokenizer", None), TokenizerFacts.Config)

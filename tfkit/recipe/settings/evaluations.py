@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 SECTIONS = ("data", "objective", "generate")
 MADE = ("data.tokenizer", "objective.type")  # the weights belong to these
-TAKEN = ("train", "valid", "test", "generation")  # names in evaluation.json
+TAKEN = ("train", "valid", "test", "longer", "generation")  # names in evaluation.json
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 

@@ -107,7 +107,7 @@ def _without_valid(train: Train, data: Data) -> Iterator[Problem]:
         yield Problem("validate", "there is no data.valid to measure on", at="train")
     if _is_given(train, "evaluate_every"):
         yield Doubt("evaluate_every", "nothing is validated: there is no data.valid", at="train")
-    if train.metrics and data.test is None:
+    if train.metrics and not data.measured():
         text = "are measured on data.test or data.valid when training ends, and there is neither"
         yield Doubt("metrics", text, at="train")
 

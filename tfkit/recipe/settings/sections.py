@@ -65,11 +65,19 @@ class Data(Section):
     train: Corpus = Field(description="the examples that the model learns from")
     valid: Corpus | None = Field(None, description="the examples that choose the best weights while training")
     test: Corpus | None = Field(None, description="the examples that evaluate measures on")
+    longer: Corpus | None = Field(
+        None, description="examples beyond those of training, such as longer ones, measured beside test"
+    )
     batch: Batch = Field(Batch(tokens=4096), description="how examples become batches")
+
+    def measured(self) -> list[str]:
+        """The splits that are measured when training ends: test, or valid where there is none; and longer."""
+        found = dict(self.splits())
+        return [split for split in ("test" if "test" in found else "valid", "longer") if split in found]
 
     def splits(self) -> list[tuple[str, Config]]:
         """The corpora that there are, by split."""
-        found = (("train", self.train), ("valid", self.valid), ("test", self.test))
+        found = (("train", self.train), ("valid", self.valid), ("test", self.test), ("longer", self.longer))
         return [(name, config) for name, config in found if config is not None]
 
 

@@ -145,11 +145,10 @@ def measures_of(data: Data | None, train: Train) -> list[str]:
     if data is None:
         return []
     names = [f"valid.{name}" for name in ("loss", *train.validate.names)] if data.valid is not None else []
-    split = "test" if data.test is not None else "valid"
-    if train.metrics and getattr(data, split) is not None:
-        names += [f"{split}.{config.part.part_name}" for config in train.metrics]
-        names += ["test.loss"] if split == "test" else []
-    scores = ["loss", *(config.part.part_name for config in train.metrics)]
+    for split in data.measured() if train.metrics else []:
+        names += [f"{split}.{score}" for config in train.metrics for score in config.scores()]
+        names += [f"{split}.loss"] if split != "valid" else []
+    scores = ["loss", *(score for config in train.metrics for score in config.scores())]
     names += [f"{name}.{score}" for name in train.evaluations for score in scores]
     names += [GENERATION_RATE] if train.generation_rate is not None else []
     return list(dict.fromkeys(names))
@@ -158,7 +157,7 @@ def measures_of(data: Data | None, train: Train) -> list[str]:
 def rises(measure: str, train: Train) -> bool:
     """Whether more of a measure is better, as its metric says."""
     name = measure.partition(".")[2]
-    metrics = {config.part.part_name: config.part for config in (*train.metrics, *train.validate.metrics)}
+    metrics = {score: config.part for config in (*train.metrics, *train.validate.metrics) for score in config.scores()}
     return (
         measure in ("tokens_per_second", GENERATION_RATE)
         or measure.startswith("probe.")

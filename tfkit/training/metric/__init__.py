@@ -13,15 +13,17 @@
 | chrf | translations into a language of rich word forms, or short texts |
 | rouge | summaries are compared with published ones |
 | exact_match | there is one right answer |
+| grammatical | any sentence of the corpus `lano` is right |
 """
 
 from tfkit.training.metric.accuracy import Accuracy
-from tfkit.training.metric.base import LossMetric, Metric, TextMetric
+from tfkit.training.metric.base import LossMetric, Metric, TextMetric, as_compared, length_of, ranges
 from tfkit.training.metric.bits_per_character import BitsPerCharacter
 from tfkit.training.metric.bleu import Bleu
 from tfkit.training.metric.chrf import Chrf
 from tfkit.training.metric.entity_f1 import EntityF1
 from tfkit.training.metric.exact_match import ExactMatch
+from tfkit.training.metric.grammatical import Grammatical
 from tfkit.training.metric.macro_f1 import MacroF1
 from tfkit.training.metric.pearson import Pearson
 from tfkit.training.metric.perplexity import Perplexity
@@ -35,6 +37,7 @@ __all__ = [
     "Chrf",
     "EntityF1",
     "ExactMatch",
+    "Grammatical",
     "LossMetric",
     "MacroF1",
     "Metric",
@@ -43,4 +46,7 @@ __all__ = [
     "Rouge",
     "Spearman",
     "TextMetric",
+    "as_compared",
+    "length_of",
+    "ranges",
 ]

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tfkit.core.errors import UsageError
+from tfkit.core.options import PositiveInt, as_tuple
 from tfkit.core.slots import MetricFacts
+
+
+def _ascending(bounds: tuple[int, ...]) -> tuple[int, ...]:
+    if any(first >= second for first, second in pairwise(bounds)):
+        raise ValueError(f"write the lengths in ascending order, not {', '.join(map(str, bounds))}")
+    return bounds
+
+
+Bounds = Annotated[tuple[PositiveInt, ...], BeforeValidator(as_tuple), AfterValidator(_ascending)]
 
 
 class Metric(MetricFacts):
@@ -30,6 +45,10 @@ class Metric(MetricFacts):
         """The score of generated texts, in the order of their references; raises UsageError."""
         raise UsageError(f"{self.part_name} is computed from the {self.reads}, not from texts")
 
+    def by_length(self, outputs: Sequence[str], references: Sequence[str], lengths: Sequence[int]) -> dict[str, float]:
+        """Further scores by name, of the examples of each range of lengths; none by default."""
+        return {}
+
     def from_loss(self, nats_per_target: float) -> float:
         """The score of a loss in nats per target; raises UsageError."""
         raise UsageError(f"{self.part_name} is computed from {self.reads}s, not from the loss")
@@ -46,6 +65,29 @@ class TextMetric(Metric):
 
     reads: ClassVar = "text"
 
+    class Config(Metric.Config):
+        """Options of every metric that compares texts."""
+
+        by_length: Bounds = Field(
+            (), description="also the score of each range of lengths: [4, 8] makes 1-4, 5-8 and 9+"
+        )
+
+        def scores(self) -> tuple[str, ...]:
+            name = self.part.part_name
+            return (name, *(f"{name}.{said}" for said in ranges(self.by_length)))
+
+    def by_length(self, outputs: Sequence[str], references: Sequence[str], lengths: Sequence[int]) -> dict[str, float]:
+        """The scores of the ranges in `by_length` that have examples."""
+        bounds = self.config.by_length if isinstance(self.config, TextMetric.Config) else ()
+        groups: dict[int, list[int]] = defaultdict(list)
+        for row, length in enumerate(lengths if bounds else ()):
+            groups[bisect_left(bounds, length)].append(row)
+        names = [f"{self.part_name}.{said}" for said in ranges(bounds)]
+        return {
+            names[group]: self.score([outputs[row] for row in rows], [references[row] for row in rows])
+            for group, rows in sorted(groups.items())
+        }
+
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
         """The score over the whole corpus; raises UsageError for texts that do not pair up."""
         if len(outputs) != len(references):
@@ -59,6 +101,23 @@ class TextMetric(Metric):
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """The score of as many outputs as references, at least one."""
         raise NotImplementedError(f"{type(self).__name__} has no compare")
+
+
+def ranges(bounds: Sequence[int]) -> tuple[str, ...]:
+    """The ranges of lengths that end in each of these, and what is longer: 1-4, 5-8, 9+; none without bounds."""
+    firsts = [1, *(bound + 1 for bound in bounds)]
+    inner = [f"{first}-{last}" if first < last else str(last) for first, last in zip(firsts, bounds, strict=False)]
+    return (*inner, f"{firsts[-1]}+") if bounds else ()
+
+
+def as_compared(metric: Metric, example: Mapping[str, str], text: str) -> str:
+    """An output for an example, or its reference, as the metric reads it: after its source, where it `continues`."""
+    return f"{example['source']} {text}".strip() if metric.continues and "source" in example else text
+
+
+def length_of(example: Mapping[str, str], fields: Sequence[str]) -> int:
+    """How long (or how hard) an example is: its `length`, which probes say, or the words in those fields."""
+    return int(example["length"]) if "length" in example else sum(len(example[field].split()) for field in fields)
 
 
 def sacrebleu_metrics(metric: str) -> Any:

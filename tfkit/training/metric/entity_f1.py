@@ -19,7 +19,7 @@ class EntityF1(TextMetric):
     where a tag cannot go on with it, and I-type begins one where nothing of that type stands before it.
     """
 
-    samples: ClassVar = (
+    samples = (
         ("B-place I-place O", "O B-time O B-place", "B-time I-time I-time"),
         ("B-place O O", "O B-place O B-time", "O B-time I-time"),
     )

@@ -13,7 +13,7 @@ from tfkit.training.metric.correlation import SAMPLES, correlation, numbers
 class Pearson(TextMetric):
     """100 * covariance / (standard deviations multiplied) of outputs and references (Pearson 1895)."""
 
-    samples: ClassVar = SAMPLES
+    samples = SAMPLES
     compares: ClassVar = "numbers"
 
     class Config(TextMetric.Config):

@@ -13,7 +13,7 @@ from tfkit.training.metric.correlation import SAMPLES, correlation, numbers, ran
 class Spearman(TextMetric):
     """100 * Pearson's r of the ranks of outputs and references, equal ones sharing a rank (Spearman 1904)."""
 
-    samples: ClassVar = SAMPLES
+    samples = SAMPLES
     compares: ClassVar = "numbers"
 
     class Config(TextMetric.Config):
