@@ -32,5 +32,5 @@ class Parity(Probe):
 
     def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
         bits = [rng.randint(0, 1) for _ in range(length)]
-        said = ["odd" if ones % 2 else "even" for ones in accumulate(bits)]
-        return list(map(str, bits)), said if self.config.running else said[-1:]
+        words = ["odd" if ones % 2 else "even" for ones in accumulate(bits)]
+        return list(map(str, bits)), words if self.config.running else words[-1:]
