@@ -402,3 +402,12 @@ def test_a_plain_key_is_written_in_two_places() -> None:
     sources = [file for file in package.rglob("*.py") if "families" not in file.parts]
     found = {file.relative_to(package).as_posix() for file in sources if "final_dropout" in file.read_text("utf-8")}
     assert found == {"core/blueprint.py", "models/stack.py"}
+
+
+def test_a_study_is_a_section_like_the_others() -> None:
+    recipe = tfkit.load_recipe("glu-variants")
+    seeds = explain(recipe, "study.seeds").answers[0]
+    assert seeds.entries[0].value == 5 and seeds.sentence.startswith("how many seeds")
+    assert explain(recipe, "study.tune").answers[0].entries[0].origin.place is None, "a default"
+    with pytest.raises(UsageError, match=r"Did you mean 'study\.seeds'\?"):
+        explain(recipe, "study.seds")

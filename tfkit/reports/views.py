@@ -104,7 +104,8 @@ class KeyFinder:
             return Value(key, None if node is None else node.plain(), node, sentence(key))
         node = self.recipe.root.get(key)
         written = node.plain() if node is not None and key == "tfkit" else None
-        return Value(key, self.recipe.sections().get(key, written), node, sentence(key))
+        values = {**self.recipe.sections(), "study": self.recipe.study}
+        return Value(key, values.get(key, written), node, sentence(key))
 
     def _model(self, steps: Sequence[str], path: str) -> list[Found]:
         sides = list(self.plans)
@@ -214,7 +215,7 @@ class KeyFinder:
     def _known(self) -> Iterator[str]:
         """The keys that the recipe has, as they are asked for."""
         yield from TOP
-        for key in self.recipe.sections():
+        for key in (*self.recipe.sections(), *(["study"] if self.recipe.study is not None else [])):
             yield from (leaf.path for leaf in self._section(key).leaves())
         for found in self._model([], "model"):
             for view in found.views:

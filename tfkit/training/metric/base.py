@@ -74,7 +74,7 @@ class TextMetric(Metric):
 
         def scores(self) -> tuple[str, ...]:
             name = self.part.part_name
-            return (name, *(f"{name}.{lengths}" for lengths in ranges(self.by_length)))
+            return (name, *(f"{name}.{part}" for part in ranges(self.by_length)))
 
     def by_length(self, outputs: Sequence[str], references: Sequence[str], lengths: Sequence[int]) -> dict[str, float]:
         """The scores of the ranges in `by_length` that have examples."""
@@ -82,7 +82,7 @@ class TextMetric(Metric):
         groups: dict[int, list[int]] = defaultdict(list)
         for row, length in enumerate(lengths if bounds else ()):
             groups[bisect_left(bounds, length)].append(row)
-        names = [f"{self.part_name}.{lengths}" for lengths in ranges(bounds)]
+        names = [f"{self.part_name}.{part}" for part in ranges(bounds)]
         return {
             names[group]: self.score([outputs[row] for row in rows], [references[row] for row in rows])
             for group, rows in sorted(groups.items())
