@@ -342,7 +342,7 @@ def test_a_training_that_outlived_its_study_is_waited_for(tmp_path: Path) -> Non
         lock.release()
         runner._interrupt()
         for worker in runner.progress.workers:
-            worker.process.wait()
+            worker.job.wait()
             worker.claim.release()
 
 

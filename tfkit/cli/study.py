@@ -15,6 +15,7 @@ from tfkit.cli.terminal import echo
 @click.argument("study", metavar="STUDY")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Its folder.  [default: studies/<name>]")
 @click.option("--jobs", type=Whole(), default=1, show_default=True, help="Trainings at a time.")
+@click.option("--on", type=click.Choice(["ray"]), help="Hand the trainings to a Ray cluster, which shares the folder.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do, and train nothing but a trial of some steps.")
 @click.option("--commands", "as_commands", is_flag=True, help="Print a command line for each run that is left.")
 @SETS
@@ -26,6 +27,7 @@ def command(
     study: str,
     out: Path | None,
     jobs: int,
+    on: str | None,
     dry_run: bool,
     as_commands: bool,
     sets: tuple[str, ...],
@@ -39,12 +41,16 @@ def command(
     """
     if dry_run and as_commands:
         raise click.UsageError("--dry-run trains nothing, and so does --commands; give one of them")
+    if on and as_commands:
+        raise click.UsageError("--commands starts nothing; leave --on out")
     from tfkit.cli.main import INTERRUPTED, LOST
     from tfkit.core.console import Console
     from tfkit.core.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.compare import print_results, study_report
+    from tfkit.studies.on_ray import RayCluster
     from tfkit.studies.plan import keep_plan, make_plan
+    from tfkit.studies.process import Here
     from tfkit.studies.report import HTML, check_packages
     from tfkit.studies.runner import Runner, commands
     from tfkit.studies.watching import Watcher, predicted, print_plan
@@ -55,6 +61,7 @@ def command(
     folder = out or Path("studies") / recipe.name
     if not as_commands:
         check_packages()
+    launcher = RayCluster(jobs) if on == "ray" and not dry_run else Here()
     with written_to(folder):
         plan = make_plan(source, folder, timed=not as_commands)
         if as_commands:
@@ -68,7 +75,7 @@ def command(
         if dry_run:
             return
         keep_plan(folder, plan)
-        runner = Runner(source, plan, folder, jobs)
+        runner = Runner(source, plan, folder, jobs, launcher)
         with Watcher(Console()) as watcher:
             finished = runner.run(watcher.show)
         if not finished:

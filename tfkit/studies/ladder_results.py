@@ -29,6 +29,7 @@ from tfkit.studies.report import environment_of
 from tfkit.studies.statistics import spread
 
 FORMAT = 1
+WIDEST = 100.0  # times between the ends of the interval of N: beyond it an optimum tells nothing
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,14 @@ class LadderResults:
 
     @cached_property
     def optimum(self) -> tuple[Interval, Interval] | None:
-        """N and D that are compute-optimal; None where the exponents, or the optimum, have no bounds."""
+        """N and D that are compute-optimal; None where the exponents have no bounds, or N is known too loosely."""
         if self.fit is None:
             return None
         found = self.fit.optimum(self.flops)
         ends = [self.law["a"], self.law["b"], found]
         if any(end is None for one in ends for end in (one.low, one.high)):
+            return None
+        if found.high is None or found.low is None or found.high > WIDEST * found.low:
             return None
         tokens = [self.flops / 6 / (one or 1.0) for one in (found.value, found.high, found.low)]
         return found, Interval(*tokens)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tfkit.core.errors import RunError
 from tfkit.core.files import read_text
@@ -27,6 +29,53 @@ def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str
     for name in source.imports:
         words += ["--import", name]
     return [*words, *(["--trust"] if source.trust else []), "--out", str(out), "--resume"]
+
+
+class Job(Protocol):
+    """A training that was started somewhere."""
+
+    problem: str  # why nothing is known of it any more; empty where all is
+
+    def poll(self) -> int | None:
+        """Its exit status, negative after a signal; None while it runs."""
+
+    def wait(self) -> int:
+        """Its exit status, when it has ended."""
+
+    def interrupt(self) -> None:
+        """Ask it to save and stop; nothing where it has ended."""
+
+
+class Launcher(Protocol):
+    """Where the trainings of a study are started."""
+
+    def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
+        """Start a command line of tfkit, its output in `log`."""
+
+
+@dataclass
+class LocalJob:
+    """A training in a process of this machine."""
+
+    process: subprocess.Popen[bytes]
+    problem: str = ""
+
+    def poll(self) -> int | None:
+        return self.process.poll()
+
+    def wait(self) -> int:
+        return self.process.wait()
+
+    def interrupt(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGINT)
+
+
+class Here:
+    """Starts trainings on this machine."""
+
+    def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
+        return LocalJob(started(words, log, threads))
 
 
 def started(words: Sequence[str], log: Path, threads: int | None = None) -> subprocess.Popen[bytes]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim
 from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of, unchanged
 from tfkit.studies.probing import metric_of
-from tfkit.studies.process import command_of, failure, started
+from tfkit.studies.process import Here, Job, Launcher, command_of, failure
 from tfkit.training.folder import RUN
 
 LOGS = "logs"
@@ -28,10 +26,10 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "
 
 @dataclass
 class Worker:
-    """A run in the making: its process, and the claim that keeps others from it."""
+    """A run in the making: its job, and the claim that keeps others from it."""
 
     run: PlannedRun
-    process: subprocess.Popen[bytes]
+    job: Job
     claim: RunClaim
     began: float = field(default_factory=time.monotonic)
 
@@ -74,8 +72,11 @@ class StudyProgress:
 class Runner:
     """Takes one run after another, `jobs` at a time; what others have taken is left to them."""
 
-    def __init__(self, source: StudySource, plan: Plan, folder: Path, jobs: int = 1) -> None:
+    def __init__(
+        self, source: StudySource, plan: Plan, folder: Path, jobs: int = 1, launcher: Launcher | None = None
+    ) -> None:
         self.source, self.folder = source, folder
+        self.launcher = Here() if launcher is None else launcher
         self.board = Board(plan, folder)
         self.progress = StudyProgress(self.board, jobs=jobs)
         self.threads = max(1, int(machine()["cores"]) // jobs) if jobs > 1 else None
@@ -93,7 +94,7 @@ class Runner:
         finally:
             self._interrupt()
             for worker in list(self.progress.workers):
-                worker.process.wait()
+                worker.job.wait()
                 self._ended(worker)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -104,7 +105,7 @@ class Runner:
         """Take in what has ended, and start what can be; returns whether there is something to wait for."""
         for worker in list(self.progress.workers):
             worker.claim.beat()
-            if worker.process.poll() is not None:
+            if worker.job.poll() is not None:
                 self._ended(worker)
         if self._stopping:
             return bool(self.progress.workers)
@@ -151,7 +152,7 @@ class Runner:
         words = command_of(self.source, arm.variants, self.board.plan.values(run), self.board.run_folder(run).path)
         log = self.folder / LOGS / f"{run.name}.txt"
         log.write_bytes(b"")
-        self.progress.workers.append(Worker(run, started(words, log, self.threads), claim))
+        self.progress.workers.append(Worker(run, self.launcher.start(words, log, self.threads), claim))
 
     def _ended(self, worker: Worker) -> None:
         """Take in a process that has ended: a run that is done, diverged or failed."""
@@ -171,8 +172,8 @@ class Runner:
             history = self.board.history(run)
             step = "" if history is None or history.diverged is None else f" at step {history.diverged:,}"
             self.progress.events.append(f"{run.name}: diverged{step}")
-        elif not self._stopping or worker.process.returncode not in (INTERRUPTED, -signal.SIGINT):
-            self.progress.failed[run] = self._why(run, worker.process.returncode)
+        elif not self._stopping or worker.job.wait() not in (INTERRUPTED, -signal.SIGINT):
+            self.progress.failed[run] = worker.job.problem or self._why(run, worker.job.wait())
             self.progress.events.append(f"{run.name}: failed: {self.progress.failed[run]}")
 
     def _why(self, run: PlannedRun, status: int) -> str:
@@ -189,8 +190,7 @@ class Runner:
     def _interrupt(self) -> None:
         """Ask the runs that are being trained to save and stop."""
         for worker in self.progress.workers:
-            if worker.process.poll() is None:
-                os.killpg(worker.process.pid, signal.SIGINT)
+            worker.job.interrupt()
 
 
 def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:

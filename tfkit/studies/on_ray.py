@@ -1,0 +1,95 @@
+"""Trainings on a Ray cluster: each is one task, on a node that has room for it, and runs in a process of its own.
+
+All nodes see the study's folder and the recipe's files by the same paths, and have tfkit installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import UsageError
+from tfkit.studies.process import Job, started
+
+INTERRUPTED = 130
+
+
+def ray_module() -> Any:
+    """The package ray; raises UsageError that says how to install it."""
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise UsageError('--on ray needs the package ray: pip install "tfkit[ray]"') from None
+
+
+class RayCluster:
+    """Starts trainings as tasks of the cluster at RAY_ADDRESS; without one, of a cluster on this machine.
+
+    A task has an equal share of a node's CPUs, and one GPU where each node has one. Raises UsageError.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self.ray = ray_module()
+        try:
+            if not self.ray.is_initialized():
+                self.ray.init(log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UsageError(f"--on ray: {str(error).partition(chr(10))[0]}") from None
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        self.threads = share([node.get("CPU", 0.0) for node in nodes], jobs)
+        has_gpus = all(node.get("GPU", 0.0) >= 1 for node in nodes)
+        options = {"num_cpus": self.threads, "num_gpus": int(has_gpus), "max_retries": 0}
+        self.task = self.ray.remote(**options)(train)
+
+    def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
+        return RayJob(self.ray, self.task.remote(list(words), str(Path.cwd()), str(log), self.threads))
+
+
+def share(cpus: Sequence[float], jobs: int) -> int:
+    """The CPUs of each of so many tasks at a time, so that the smallest node has room for its share of them."""
+    there = sorted(count for count in cpus if count >= 1) or [1.0]
+    tasks = -(-jobs // len(there))
+    return max(1, int(there[0]) // tasks)
+
+
+class RayJob:
+    """A training in a task."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self.ray, self.reference = ray, reference
+        self.problem = ""
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        if self._status is None and self.ray.wait([self.reference], timeout=0)[0]:
+            self.wait()
+        return self._status
+
+    def wait(self) -> int:
+        if self._status is None:
+            try:
+                self._status = int(self.ray.get(self.reference))
+            except self.ray.exceptions.TaskCancelledError:
+                self._status = INTERRUPTED
+            except self.ray.exceptions.RayError as error:
+                self._status, self.problem = 1, f"its task was lost: {str(error).partition(chr(10))[0]}"
+        return self._status
+
+    def interrupt(self) -> None:
+        if self.poll() is None:
+            self.ray.cancel(self.reference)
+
+
+def train(words: Sequence[str], folder: str, log: str, threads: int) -> int:
+    """What a task does: run the command in the folder that the study was started in; returns its exit status."""
+    os.chdir(folder)
+    process = started(words, Path(log), threads)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:  # how Ray cancels a task
+        os.killpg(process.pid, signal.SIGINT)
+        return process.wait()
