@@ -389,7 +389,7 @@ def test_every_key_of_the_grammar_has_one_sentence() -> None:
     assert set(GROUPS["top"]) == {*TOP_KEYS, "extends", "variants"}
     own = {"residual", "norm", "dropout", "position", "mask", "shared", "sublayers"}
     assert set(GROUPS["layer"]) == own | set(SUBLAYERS) | {f"{name}_norm" for name in SUBLAYERS}
-    assert {"encoder", "decoder", "heads", "special_ids", "memory", "layer", "layers"} == SECTIONS
+    assert {"encoder", "decoder", "heads", "parametrization", "special_ids", "memory", "layer", "layers"} == SECTIONS
     assert all(key.sentence for group in GROUPS.values() for key in group.values())
     for path in ("model.d_model", "model.decoder.d_model", "model.layer.norm", "model.layers.a.feedforward_2_norm"):
         assert sentence(path)

@@ -75,6 +75,9 @@ def measured(objective: str, metric: str, folder: Path) -> str:
     """How a recipe with that metric ends; its data are such as the metric reads."""
     recipe = base(objective, Random(0))
     put(recipe, "train.metrics", [metric])
+    if metric == "grammatical":
+        lano = {"type": "lano", "count": 20}
+        recipe["data"] |= {"train": lano, "valid": {**lano, "split": "valid"}, "tokenizer": "word"}
     if metric in ("pearson", "spearman", "entity_f1"):
         corpus = ENTITIES if metric == "entity_f1" else NUMBERS
         recipe["data"] |= {"train": corpus, "valid": corpus}

@@ -28,6 +28,7 @@ OF_SECTIONS: dict[str, str] = {
     "likelihood": "has a loss that is -log p of what it predicts",
     "characters": "has a loss that is -log p of every character of a text",
     "words": "answers in words, to be compared with a reference",
+    "continuations": "writes a text after its source",
     "tags": "answers with a tag for each word",
     "numbers": "answers with numbers, or with labels that may be numbers",
     "own_model": "trains a model of its own beside the recipe's",

@@ -370,10 +370,11 @@ class MetricFacts(Component):
             return (self.part.part_name,)
 
     reads: ClassVar[Literal["loss", "text"] | None] = None  # which of the two it is computed from
-    compares: ClassVar[Literal["words", "tags", "numbers"]] = "words"  # what its texts are, where it reads texts
+    compares: ClassVar[Literal["words", "continuations", "tags", "numbers"]] = (
+        "words"  # what its texts are, where it reads texts
+    )
     package: ClassVar[str | None] = None  # what has to be installed for it, and tfkit[train] installs
     higher_is_better: ClassVar[bool] = True
-    continues: ClassVar[bool] = False  # whether its texts are the source and what is written after it, in one
     per_character: ClassVar[bool] = False  # whether its loss is counted by characters, not by targets
     # references and wrong outputs for the contract tests, where sentences would not do
     samples: tuple[tuple[str, ...], tuple[str, ...]] | None = None

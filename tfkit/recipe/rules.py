@@ -21,7 +21,7 @@ LAYER = ("attention", "mixer", "feedforward", "position", "norm", "residual")
 # the pairs of slots whose parts meet in a layer; every pair of parts works, or a rule refuses it
 PAIRS = (("position", "attention"), ("mask", "attention"), ("residual", "norm"))
 # what a metric may require of an objective
-OF_OBJECTIVES = ("likelihood", "characters", "words", "tags", "numbers")
+OF_OBJECTIVES = ("likelihood", "characters", "words", "continuations", "tags", "numbers")
 # the same of slots whose parts meet in a recipe
 SECTION_PAIRS = (("metric", "objective"), ("logits", "strategy"))
 

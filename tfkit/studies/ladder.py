@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.files import read_json, write_json
+from tfkit.core.slots import ScheduleFacts, of_kind
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.study import STEPS
 from tfkit.studies.arms import Arm, StudySource
@@ -146,8 +147,8 @@ def _arm(recipe: Recipe, variants: tuple[str, ...], size: LadderSize, divisor: i
 
     values: dict[str, Any] = {**size.values, STEPS: part(train.steps)}
     values |= {f"train.{key}": part(getattr(train, key)) for key in ("evaluate_every", "checkpoint_every")}
-    warmup = getattr(train.schedule, "warmup", 0)
-    if warmup:
+    schedule = of_kind(train.schedule, ScheduleFacts.Config)
+    if schedule is not None and (warmup := schedule.warmup_steps()):
         values["train.schedule.warmup"] = part(warmup)
     values |= {"train.metrics": [], "train.samples": 0, "train.validate.metrics": [], "train.validate.samples": 0}
     values |= {"train.validate.best": "loss", "study": None}

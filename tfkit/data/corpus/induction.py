@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -20,6 +21,8 @@ class Induction(Probe):
 
     The length is that of the sequence before the last symbol; no symbol stands in it twice.
     """
+
+    example: ClassVar = {"count": 20, "shortest": 3, "following": 2}
 
     class Config(Probe.Config):
         """Options of induction."""

@@ -111,8 +111,8 @@ def ranges(bounds: Sequence[int]) -> tuple[str, ...]:
 
 
 def as_compared(metric: Metric, example: Mapping[str, str], text: str) -> str:
-    """An output for an example, or its reference, as the metric reads it: after its source, where it `continues`."""
-    return f"{example['source']} {text}".strip() if metric.continues and "source" in example else text
+    """An output for an example, or its reference, as the metric reads it: after its source, where it compares continuations."""
+    return f"{example['source']} {text}".strip() if metric.compares == "continuations" and "source" in example else text
 
 
 def length_of(example: Mapping[str, str], fields: Sequence[str]) -> int:

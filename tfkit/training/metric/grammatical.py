@@ -24,7 +24,7 @@ class Grammatical(TextMetric):
     Its options are those of the corpus, whose grammar it reads texts with (Allen-Zhu and Li 2023, arXiv 2305.13673).
     """
 
-    continues: ClassVar = True
+    compares: ClassVar = "continuations"
 
     class Config(TextMetric.Config):
         """Options of grammatical."""

@@ -92,7 +92,7 @@ class Completion(Objective):
     rows_type = CompletionRows
     answers_type = Completions
     reads = "causal"
-    capabilities = frozenset({"likelihood", "characters", "words", "packing"})
+    capabilities = frozenset({"likelihood", "characters", "words", "continuations", "packing"})
 
     class Config(Objective.Config):
         """Options of completion."""

@@ -78,7 +78,7 @@ class Seq2Seq(Objective):
     answers_type = Translations
     reads = "encoder_decoder"
     gives = frozenset({"attention_mask"})
-    capabilities = frozenset({"likelihood", "characters", "words"})
+    capabilities = frozenset({"likelihood", "characters", "words", "continuations"})
 
     class Config(Objective.Config):
         """Options of seq2seq."""
