@@ -370,9 +370,8 @@ class MetricFacts(Component):
             return (self.part.part_name,)
 
     reads: ClassVar[Literal["loss", "text"] | None] = None  # which of the two it is computed from
-    compares: ClassVar[Literal["words", "continuations", "tags", "numbers"]] = (
-        "words"  # what its texts are, where it reads texts
-    )
+    # what its texts are, where it reads texts; continuations are each a source and what is written after it, in one
+    compares: ClassVar[Literal["words", "continuations", "tags", "numbers"]] = "words"
     package: ClassVar[str | None] = None  # what has to be installed for it, and tfkit[train] installs
     higher_is_better: ClassVar[bool] = True
     per_character: ClassVar[bool] = False  # whether its loss is counted by characters, not by targets

@@ -111,7 +111,7 @@ def ranges(bounds: Sequence[int]) -> tuple[str, ...]:
 
 
 def as_compared(metric: Metric, example: Mapping[str, str], text: str) -> str:
-    """An output for an example, or its reference, as the metric reads it: after its source, where it compares continuations."""
+    """An output for an example, or its reference, as the metric reads it: after its source, for continuations."""
     return f"{example['source']} {text}".strip() if metric.compares == "continuations" and "source" in example else text
 
 
