@@ -176,3 +176,12 @@ def test_an_optimizer_of_another_kind_is_refused() -> None:
     model = build_model(recipe(BASE).blueprint(), seed=0)
     with pytest.raises(UsageError, match="rates are those of Adam, not of SGD"):
         regroup(torch.optim.SGD(model.parameters(), lr=0.1), model, Train())
+
+
+def test_check_refuses_another_optimizer() -> None:
+    chosen = {"type": "mup", "base": BASE}
+    sgd = {"optimizer": {"type": "torch", "name": "SGD"}}
+    with pytest.raises(RecipeError, match="gives the rates of Adam, not of SGD; take adam or adamw"):
+        load_recipe({"tfkit": 1, "model": {**MODEL, "parametrization": chosen}, "train": sgd})
+    adamax = {"optimizer": {"type": "torch", "name": "Adamax"}}
+    assert load_recipe({"tfkit": 1, "model": {**MODEL, "parametrization": chosen}, "train": adamax}).blueprint()

@@ -16,6 +16,7 @@ from tfkit.recipe.settings.frozen import MOST_LAYERS
 from tfkit.recipe.settings.sections import ParameterGroup, Train
 
 LAYER = re.compile(r"(encoder|decoder)\.(?:layers\.(\d+)\.|(embedding|position)\.)")
+ADAM = ("adam", "adamw", "nadam", "radam", "adamax")  # whose steps muP has rates for
 OUTER = ("embedding", "position", "head")  # what a hidden matrix belongs to none of
 
 
@@ -90,6 +91,15 @@ def decay_of(parameter: Parameter, groups: Sequence[ParameterGroup]) -> float | 
 def depths_of(blueprint: Blueprint) -> dict[str, int]:
     """The layers of each stack."""
     return {plan.side: plan.num_layers for plan in blueprint.stacks()}
+
+
+def parametrization_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
+    """An optimizer whose rates muP does not know."""
+    options = dict(train.optimizer)
+    name = str(options.get("name", train.optimizer.part.part_name))
+    if blueprint.parametrization is not None and name.lower() not in ADAM:
+        text = f"model.parametrization gives the rates of Adam, not of {name}; take adam or adamw"
+        yield Problem("", text, at="train.optimizer")
 
 
 def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:

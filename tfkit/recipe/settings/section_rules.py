@@ -10,7 +10,7 @@ from tfkit.core.facts import Longest, RecipeFacts
 from tfkit.core.slots import ObjectiveFacts
 from tfkit.recipe.settings.contradictions import serves
 from tfkit.recipe.settings.frozen import freeze_problems
-from tfkit.recipe.settings.groups import group_problems
+from tfkit.recipe.settings.groups import group_problems, parametrization_problems
 from tfkit.recipe.settings.sections import Data, Generate, Mean, Train
 
 
@@ -71,6 +71,7 @@ def section_problems(
         yield from _generate_problems(generate, blueprint)
         yield from freeze_problems(train.freeze, blueprint, objective)
         yield from group_problems(train, blueprint)
+        yield from parametrization_problems(train, blueprint)
 
 
 def _data_problems(data: Data) -> Iterator[Problem]:
