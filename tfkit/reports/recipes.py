@@ -15,7 +15,7 @@ from tfkit.reports.parts_table import rows, say
 FOLDERS = {
     "models": "architectures to show, build and start from (tfkit show NAME)",
     "tasks": "models with data and an objective (tfkit train NAME)",
-    "studies": "comparisons",
+    "studies": "variants compared over seeds (tfkit study NAME)",
 }
 
 
