@@ -75,6 +75,8 @@ class Source:
         """The model section that the config says; raises DataError where its values are none that a family can read."""
         try:
             return self.family.recipe(self.config)
+        except RecipeError as error:
+            raise self.no_model(error) from None
         except TfkitError:
             raise
         except Exception as error:  # a map takes values to be of their kind, and stumbles over others in any way
@@ -83,6 +85,10 @@ class Source:
             wrong = [f"{key}: {_short(value)}" for key, value in asked.items() if self._reads_without(key)]
             hint = f"; the model could be read without {' or '.join(wrong)}" if wrong else ""
             raise DataError(f"{self.folder / CONFIG}: {what}{hint}") from error
+
+    def no_model(self, error: TfkitError) -> DataError:
+        """The same fault, as one of the config."""
+        return DataError(f"{self.folder / CONFIG}: describes a model that cannot be built here:\n{error}")
 
     def _reads_without(self, key: str) -> bool:
         """Whether every value would still be right if `key` were left out, or were missed."""
@@ -208,7 +214,7 @@ def _described(read: Source, model: Mapping[str, Any]) -> Blueprint:
     try:
         return blueprint_of(model)
     except TfkitError as error:
-        raise DataError(f"{read.folder / CONFIG}: describes a model that cannot be built here:\n{error}") from None
+        raise read.no_model(error) from None
 
 
 def _without(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:

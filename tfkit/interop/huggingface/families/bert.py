@@ -13,8 +13,8 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import OF_TEXTS, bring_classes, say_classes
-from tfkit.interop.huggingface.family import Family, Tree, laid
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look, put
+from tfkit.interop.huggingface.family import Family, Tree, laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
@@ -135,10 +135,10 @@ class BertLike(Family):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         bring_classes(model, config)
         if look(model, "head.type") == "masked_lm":
-            put(model, "head.activation", cls.head_activation or look(model, "layer.feedforward.activation"))
+            lay(model, {"head.activation": cls.head_activation or look(model, "layer.feedforward.activation")})
         if look(model, "head.type") in (*OF_TEXTS, "token_classifier"):
             rates = (config.get(key) for key in ("classifier_dropout", "classifier_dropout_prob"))
-            put(model, "head.dropout", next((rate for rate in rates if rate is not None), model["layer"]["dropout"]))
+            lay(model, {"head.dropout": next((rate for rate in rates if rate is not None), model["layer"]["dropout"])})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
@@ -148,7 +148,7 @@ class BertLike(Family):
 
     @classmethod
     def as_read(cls, model: Mapping[str, Any]) -> Mapping[str, Any]:
-        return laid(model, {"embedding": {"segments": 1}}) if cls._adds_types(model["embedding"]["segments"]) else model
+        return laid(model, {"embedding.segments": 1}) if cls._adds_types(model["embedding"]["segments"]) else model
 
     @classmethod
     def constants(cls, blueprint: Blueprint) -> Mapping[str, Tensor]:

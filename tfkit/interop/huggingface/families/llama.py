@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.family import Family, Tree, spelled
+from tfkit.interop.huggingface.family import Family, Tree, lay, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
 from tfkit.interop.huggingface.rotary import Rope, first
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, look, put
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "decoder.layers.{layer}", "layers.{layer}"
@@ -123,9 +123,9 @@ class Llama(Family):
             if position != model["position"]:
                 kinds[name]["position"] = position
         lay_kinds(model, types, kinds, cls.once)
-        tie(model, config, cls.ties)
-        for row in cls.head_settings if model["head"] is not None else ():
-            put(model, row.keys[0], row.read(config))
+        if model["head"] is not None:
+            lay(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
+            lay(model, {row.keys[0]: row.read(config) for row in cls.head_settings})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
@@ -190,12 +190,6 @@ class Llama(Family):
     def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
         """Say the position of the layers; that all have it is checked by reading it back."""
         config["rope_parameters"] = cls.rope.write(layers[0]["position"], config)
-
-
-def tie(model: Tree, config: Mapping[str, Any], default: bool) -> None:
-    """Say whether the head uses the token table."""
-    if model["head"] is not None:
-        put(model, "head.tied", bool(config.get("tie_word_embeddings", default)))
 
 
 def head_width(model: Mapping[str, Any]) -> int:

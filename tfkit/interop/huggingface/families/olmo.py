@@ -17,7 +17,7 @@ class Olmo(Llama):
     """OLMo: norms with nothing to learn, queries, keys and values kept within bounds."""
 
     model_types = ("olmo",)
-    base = laid(Llama.base, {"layer": {"norm": {"type": "layer_norm", "affine": False, "eps": 1e-5}}})
+    base = laid(Llama.base, {"layer.norm": {"type": "layer_norm", "affine": False, "eps": 1e-5}})
     heads = heads_of("Olmo")
     settings = amended(SETTINGS, Setting("clip_qkv", "layer.attention.clip", None), without=("rms_norm_eps",))
 
