@@ -14,7 +14,7 @@ import pytest
 from tests.interop.parity import Row
 from tests.interop.rows import ROWS
 from tfkit.core.errors import DataError, TfkitError
-from tfkit.interop.huggingface.importing import Source
+from tfkit.interop.huggingface.source import Source
 from tfkit.recipe.model import blueprint_of
 
 transformers = pytest.importorskip("transformers")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.by_type import ByType
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
     ENDS,
     GATED,
-    ByType,
     Llama,
     head_width,
     heads_of,

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.llama import LAYER, THEIRS, ByType, Llama
+from tfkit.interop.huggingface.families.by_type import ByType
+from tfkit.interop.huggingface.families.llama import LAYER, THEIRS, Llama
 from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, ByType, Llama, heads_of, norm_rules
+from tfkit.interop.huggingface.families.by_type import ByType
+from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, Llama, heads_of, norm_rules
 from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
