@@ -74,6 +74,14 @@ def test_the_message_names_the_file_and_the_value(tmp_path: Path) -> None:
     assert 'num_hidden_layers: {"a": 1}' in str(caught.value)
 
 
+def test_a_number_that_no_recipe_may_hold_is_a_fault_of_the_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**config_of(FIRST["llama"]), "rms_norm_eps": float("inf")}))
+    with pytest.raises(DataError) as caught:
+        Source.of(str(tmp_path)).model()
+    where = f"{tmp_path / 'config.json'}: describes a model that cannot be built here:"
+    assert str(caught.value) == f"{where}\n<mapping>: model.layer.norm.eps: inf: a number in a recipe is finite"
+
+
 @pytest.mark.parametrize("value", [{"a": 1}, [1], 3, ""])
 def test_a_model_type_that_is_none(value: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": value}))
