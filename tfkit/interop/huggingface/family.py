@@ -56,9 +56,9 @@ class Family(Component):
             look(config, key)  # so that it is not told as one that nobody knows
         for row in cls.fixed:
             row.check(config)
-        values = ((row.keys, row.read(config)) for row in cls.settings)
-        said = {key: value for keys, value in values if value is not None for key in keys}
-        model = laid(cls.base, cls.heads[cls.head_class(config)], said)
+        rows = ((row.keys, row.read(config)) for row in cls.settings)
+        values = {key: value for keys, value in rows if value is not None for key in keys}
+        model = laid(cls.base, cls.heads[cls.head_class(config)], values)
         cls.to_recipe(model, config)
         return model
 

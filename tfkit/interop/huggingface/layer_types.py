@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from tfkit.core.errors import Place
 from tfkit.interop.huggingface.family import Tree, lay
-from tfkit.recipe.architecture.pattern import expand
+from tfkit.recipe.architecture.pattern import expand, shortest
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import from_value
 
@@ -26,22 +25,7 @@ def lay_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once
         lay(model, {"layer": kinds.get(used[0], {})})
         return
     model["layers"] = {KINDS.get(name, name): kinds.get(name, {}) for name in used}
-    words = [KINDS.get(name, name) for name in types]
-    rest = _pattern(words[once:])
-    model["pattern"] = [*_runs(words[:once]), rest] if once and rest else _pattern(words)
-
-
-def _pattern(kinds: Sequence[str]) -> list[Any]:
-    """The shortest list that, repeated, returns the kinds."""
-    count = len(kinds)
-    period = next((n for n in range(1, count) if all(kinds[i] == kinds[i % n] for i in range(count))), count)
-    return _runs(kinds[:period])
-
-
-def _runs(kinds: Sequence[str]) -> list[Any]:
-    """The kinds with those in a row counted."""
-    found = [(kind, len(list(same))) for kind, same in groupby(kinds)]
-    return [kind if count == 1 else f"{kind}*{count}" for kind, count in found]
+    model["pattern"] = shortest([KINDS.get(name, name) for name in types], once)
 
 
 def spelled_layers(stack: Mapping[str, Any]) -> list[Tree]:
