@@ -14,7 +14,7 @@ import pytest
 from tests.interop.parity import Row
 from tests.interop.rows import ROWS
 from tfkit.core.errors import DataError, TfkitError
-from tfkit.interop.huggingface.importing import Source
+from tfkit.interop.huggingface.source import Source
 from tfkit.recipe.model import blueprint_of
 
 transformers = pytest.importorskip("transformers")
@@ -72,6 +72,14 @@ def test_the_message_names_the_file_and_the_value(tmp_path: Path) -> None:
         blueprint_of(Source.of(str(tmp_path)).model())
     assert f"{tmp_path / 'config.json'}: no config of the family 'llama'" in str(caught.value)
     assert 'num_hidden_layers: {"a": 1}' in str(caught.value)
+
+
+def test_a_number_that_no_recipe_may_hold_is_a_fault_of_the_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**config_of(FIRST["llama"]), "rms_norm_eps": float("inf")}))
+    with pytest.raises(DataError) as caught:
+        Source.of(str(tmp_path)).model()
+    where = f"{tmp_path / 'config.json'}: describes a model that cannot be built here:"
+    assert str(caught.value) == f"{where}\n<mapping>: model.layer.norm.eps: inf: a number in a recipe is finite"
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [1], 3, ""])

@@ -9,6 +9,7 @@ from tfkit.core.errors import RecipeError, UsageError
 from tfkit.recipe.compose import compose
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.overlays.overlay import choices, read_variants
+from tfkit.recipe.overlays.overlay import laid as laid_data
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.source import parse
 
@@ -45,6 +46,32 @@ def laid(base, over):
 
 
 # ---------------------------------------------------------------------------------------------------------- merging
+
+
+@pytest.mark.parametrize(
+    ("overlays", "expected"),
+    [
+        ([{"layer.norm.eps": 2}], {"layer": {"norm": {"type": "a", "eps": 2}}}),
+        ([{"layer.norm.type": "b"}], {"layer": {"norm": {"type": "b"}}}),
+        ([{"layer": {"norm": "b"}, "layer.norm.eps": 2}], {"layer": {"norm": {"type": "b", "eps": 2}}}),
+        ([{"layer.mask": "m"}, {"layer": {"norm": "none"}, "layer.mask.size": 3}],
+         {"layer": {"norm": None, "mask": {"type": "m", "size": 3}}}),
+        ([], {"layer": {"norm": {"type": "a", "eps": 1}}}),
+    ],
+)  # fmt: skip
+def test_data_are_laid_over_a_section_as_variants_are(overlays, expected):
+    base = {"layer": {"norm": {"type": "a", "eps": 1}}}
+    assert laid_data("model", base, *overlays) == expected
+    assert base == {"layer": {"norm": {"type": "a", "eps": 1}}}
+
+
+def test_data_that_cannot_be_laid_are_all_told():
+    with pytest.raises(RecipeError) as caught:
+        laid_data("model", {"head": None, "eps": float("inf")}, {"head.tied": True})
+    assert [str(fault).partition(";")[0] for fault in caught.value.faults] == [
+        "<mapping>: model.eps: inf: a number in a recipe is finite",
+        "<mapping>: model.head: options without a type cannot be laid over none (at <mapping>)",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,12 @@ from tfkit.interop.huggingface.convert import to_theirs
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.folder import target_folder, whole_folder
-from tfkit.interop.huggingface.importing import THEIRS, own_tensors
+from tfkit.interop.huggingface.kept import THEIRS
 from tfkit.interop.huggingface.own import MODELING, SOURCES, head_classes, own_config, write_sources
 from tfkit.interop.huggingface.special import GENERATION, THEIR_IDS, TOKENIZER_CONFIG, TOKENS_MAP, read_optional
 from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs
 from tfkit.interop.huggingface.tokenizer_files import CHAT, write_tokenizer
+from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.run import Run
 from tfkit.training.folder import ENVIRONMENT, RESOLVED, TOKENIZER, RunFolder
 from tfkit.training.record import check_listed

@@ -13,7 +13,7 @@ from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.overlap import check_rules
 from tfkit.interop.huggingface.settings import Fixed, Setting, look, put
 from tfkit.interop.huggingface.tensors import Rule, Sizes
-from tfkit.recipe.overlays.merge import merged
+from tfkit.recipe.overlays import overlay
 
 Tree = dict[str, Any]
 
@@ -56,11 +56,9 @@ class Family(Component):
             look(config, key)  # so that it is not told as one that nobody knows
         for row in cls.fixed:
             row.check(config)
-        model = laid(cls.base, cls.heads[cls.head_class(config)])
-        for setting in cls.settings:
-            value = setting.read(config)
-            for key in setting.keys if value is not None else ():
-                put(model, key, value)
+        rows = ((row.keys, row.read(config)) for row in cls.settings)
+        values = {key: value for keys, value in rows if value is not None for key in keys}
+        model = laid(cls.base, cls.heads[cls.head_class(config)], values)
         cls.to_recipe(model, config)
         return model
 
@@ -148,6 +146,11 @@ def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
     return look(stack, f"{head}.{rest}" if rest else head, default)
 
 
-def laid(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """A copy of the `model:` in `base` with `over` laid over it, by the merge rule of recipes (R20)."""
-    return merged(base, over, "model")
+def laid(base: Mapping[str, Any], *over: Mapping[str, Any]) -> Tree:
+    """A copy of the `model:` in `base` with others laid over it, as variants are: dotted keys, the merge rule (R20)."""
+    return overlay.laid("model", base, *over)
+
+
+def lay(model: Tree, over: Mapping[str, Any]) -> None:
+    """Lay over `model`, in its place."""
+    model.update(laid(model, over))

@@ -164,13 +164,9 @@ def look(tree: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
     return tree
 
 
-def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set the value at a dotted key; a word on the way becomes the part of that type."""
+def put(config: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set the value at a dotted key of a config.json."""
     *path, last = dotted.split(".")
     for key in path:
-        below = tree.get(key)
-        if isinstance(below, str):
-            below = {"type": below}
-        tree[key] = below if isinstance(below, dict) else {}
-        tree = tree[key]
-    tree[last] = value
+        config = config.setdefault(key, {})
+    config[last] = value

@@ -44,17 +44,17 @@ class Watched(dict[str, Any]):
         return super().__getitem__(key)
 
     def __contains__(self, key: object) -> bool:
-        self._ask(key)
+        self._ask(str(key))
         return super().__contains__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
         self._ask(key)
         return super().get(key, default)
 
-    def _ask(self, key: object) -> None:
+    def _ask(self, key: str) -> None:
         name = f"{self._prefix}{key}"
         self.asked.pop(name, None)  # so that it becomes the last
-        self.asked[name] = super().get(key)  # type: ignore[call-overload]
+        self.asked[name] = super().get(key)
 
     def unread(self) -> list[str]:
         """The keys that say something and that nobody looked at, but for those known to be harmless."""

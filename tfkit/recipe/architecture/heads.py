@@ -120,12 +120,12 @@ class HeadResolver:
         for name, child in mapping(mapping(self.model).get("special_ids")).items():
             if name not in SPECIAL:
                 self.faults.unknown_key(child, SPECIAL)
-            elif not is_whole(child.value) or child.value < 0 or (size is not None and child.value >= size):  # type: ignore[operator]
+            elif not is_whole(child.value) or child.value < 0 or (size is not None and child.value >= size):
                 bound = "" if size in (None, WIDTH_LIMIT) else f" below vocab_size {size}"
                 self.faults.add(child, f"expected a token id{bound}, got {shown(child.plain())}")
             else:
                 found.append((name, child.value))
-        return tuple(found)  # type: ignore[arg-type]
+        return tuple(found)
 
 
 def _has_table(plan: StackPlan, node: Node | None) -> bool:

@@ -1,11 +1,12 @@
-"""Patterns: which kind each layer is (rules R1 and R2 of the language)."""
+"""Patterns: which kind each layer is (rules R1 and R2 of the language), read and written."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, groupby
+from typing import Any
 
 from tfkit.core.keys import DEEPEST
 from tfkit.core.output import some
@@ -64,6 +65,25 @@ def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], f
     cycle = _flat([groups[inner[0]]] if inner else groups)
     after = _flat(groups[inner[0] + 1 :] if inner else [])
     return _fill(pattern, before, cycle, after, num_layers, bool(inner), faults)
+
+
+def shortest(kinds: Sequence[str], once: int = 0) -> list[Any]:
+    """The shortest pattern whose layers are `kinds`, the first `once` of which stand before what repeats."""
+    before, cycle = _counted(kinds[:once]), _counted(_cycle(kinds[once:]))
+    return [*before, cycle] if before and cycle else _counted(_cycle(kinds))
+
+
+def _cycle(kinds: Sequence[str]) -> Sequence[str]:
+    """The shortest beginning that, repeated, gives the kinds."""
+    total = len(kinds)
+    period = next((n for n in range(1, total) if all(kinds[i] == kinds[i % n] for i in range(total))), total)
+    return kinds[:period]
+
+
+def _counted(kinds: Sequence[str]) -> list[str]:
+    """The kinds with those in a row counted."""
+    found = [(kind, len(list(same))) for kind, same in groupby(kinds)]
+    return [kind if times == 1 else f"{kind}*{times}" for kind, times in found]
 
 
 def _fill(

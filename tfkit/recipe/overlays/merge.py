@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from tfkit.core.errors import Fault, Place, RecipeError
+from tfkit.core.errors import Fault
 from tfkit.recipe.text.node import Node, kind, under
-from tfkit.recipe.text.source import from_value
 
 # besides the keys that are declared so: mappings that are no parts, and merge whatever their `type` says
 _SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "train.validate", "generate", "study", "study.match"}
@@ -36,16 +33,6 @@ def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
     if isinstance(over.value, str) and isinstance(base.value, dict):
         return _lay_mapping(base, as_part(over), faults)
     return over.over(base)
-
-
-def merged(base: Mapping[str, Any], over: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Data of the section at `path` with more data laid over it; raises RecipeError where that cannot be."""
-    (below, first), (above, second) = (from_value(data, Place("<data>"), path) for data in (base, over))
-    faults = [*first, *second]
-    tree: dict[str, Any] = merge(below, above, faults).plain()
-    if faults:
-        raise RecipeError(faults)
-    return tree
 
 
 def is_section(path: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfkit.core.errors import Fault, Place
+from tfkit.core.errors import Fault, Place, RecipeError
 from tfkit.core.registry import nearest
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.text.node import Node, inline, kind, shorten
@@ -67,6 +67,20 @@ def override_overlay(key: Any, value: Any, faults: list[Fault]) -> Node | None:
     leaf, found = from_value(value, place, key)
     faults += found
     return None if found else nested(key, leaf)
+
+
+def laid(section: str, base: Mapping[str, Any], *overlays: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of a section with overlays laid over it, whose keys may be dotted; raises RecipeError for faults."""
+    place = Place("<mapping>")
+    tree, found = from_value({section: base}, place, "")
+    for key, value in (pair for overlay in overlays for pair in overlay.items()):
+        leaf, faults = from_value(value, place, f"{section}.{key}")
+        tree = merge(tree, nested(leaf.path, leaf), faults)
+        found += faults
+    if found:
+        raise RecipeError(found)
+    data: dict[str, Any] = tree.entries[section].plain()
+    return data
 
 
 def nested(key: str, leaf: Node) -> Node:

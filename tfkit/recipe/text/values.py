@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from tfkit.core.keys import FlagValue, Kind, RateValue
 from tfkit.recipe.text.faults import Faults, shown
@@ -36,7 +36,7 @@ def mapping(node: Node | None) -> Mapping[str, Node]:
     return node.value if node is not None and isinstance(node.value, dict) else {}
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> TypeGuard[int]:
     """Whether a value is a whole number (`true` is none)."""
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -45,8 +45,8 @@ def whole(node: Node | None, limit: int, faults: Faults) -> int | None:
     """A whole number from 1 to `limit`; None by default, and where the value is wrong."""
     if node is None or node.value is None:
         return None
-    if is_whole(node.value) and 1 <= node.value <= limit:  # type: ignore[operator]
-        return node.value  # type: ignore[return-value]
+    if is_whole(node.value) and 1 <= node.value <= limit:
+        return node.value
     faults.add(node, f"expected a whole number from 1 to {limit:,}, got {shown(node.plain())}")
     return None
 

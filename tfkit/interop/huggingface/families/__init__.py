@@ -2,7 +2,7 @@
 
 from tfkit.interop.huggingface.families.albert import Albert
 from tfkit.interop.huggingface.families.bart import MVP, Bart, Blenderbot, BlenderbotSmall, MBart, Pegasus, PLBart
-from tfkit.interop.huggingface.families.bert import Bert, BertGeneration, Ernie, MegatronBert
+from tfkit.interop.huggingface.families.bert import Bert, Ernie
 from tfkit.interop.huggingface.families.bloom import MPT, Bloom, Falcon
 from tfkit.interop.huggingface.families.clip import ClipText, SiglipText
 from tfkit.interop.huggingface.families.cohere import Cohere, Cohere2
@@ -40,6 +40,7 @@ from tfkit.interop.huggingface.families.llama import Llama
 from tfkit.interop.huggingface.families.llama4 import Llama4
 from tfkit.interop.huggingface.families.longformer import Longformer
 from tfkit.interop.huggingface.families.marian import FSMT, M2M100, Marian
+from tfkit.interop.huggingface.families.megatron import BertGeneration, MegatronBert
 from tfkit.interop.huggingface.families.minicpm import MiniCPM3
 from tfkit.interop.huggingface.families.mistral import Ministral, Ministral3, Mistral
 from tfkit.interop.huggingface.families.mixtral import FlexOlmo, MiniMaxM2, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe

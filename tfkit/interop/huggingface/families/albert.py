@@ -10,8 +10,8 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import class_count, named_classes
 from tfkit.interop.huggingface.families.bert import MASKED_LM, BertLike, heads_of, renamed, table_rules
-from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look, put
+from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
 # the places of their layers: several in one group, or one in each of several
@@ -37,7 +37,7 @@ class Albert(BertLike):
     """ALBERT: a BERT whose layers are one, with narrow tables projected to the width of the layers."""
 
     model_types = ("albert",)
-    base: ClassVar = laid(BertLike.base, {"layer": {"shared": True}})
+    base: ClassVar = laid(BertLike.base, {"layer.shared": True})
     heads: ClassVar = {**heads_of("Albert"), "AlbertForPreTraining": {"head": MASKED_LM, **SENTENCE_ORDER}}
     settings = amended(
         BertLike.settings,
@@ -85,7 +85,7 @@ class Albert(BertLike):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
         if "sentence_order" in model.get("heads", {}):
-            put(model, "heads.sentence_order.num_classes", class_count(config))
+            lay(model, {"heads.sentence_order.num_classes": class_count(config)})
         groups, inner = (int(config.get(key, 1)) for key in ("num_hidden_groups", "inner_group_num"))
         if groups > 1 and inner > 1:
             raise DataError(

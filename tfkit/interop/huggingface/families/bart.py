@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import bring_classes, say_classes
 from tfkit.interop.huggingface.families.bert import renamed
-from tfkit.interop.huggingface.family import Family, Tree, laid
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, Switch, amended, look, put
+from tfkit.interop.huggingface.family import Family, Tree, laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, Switch, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
@@ -123,9 +123,9 @@ class Bart(Family):
         _join(model)
         bring_classes(model, config)
         if look(model, "head.type") == "language_model":
-            model["head"]["tied"] = bool(config.get("tie_word_embeddings", cls.ties))
+            lay(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
         elif model["head"] is not None:
-            put(model, "head.dropout", config.get("classifier_dropout", 0.0))
+            lay(model, {"head.dropout": config.get("classifier_dropout", 0.0)})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

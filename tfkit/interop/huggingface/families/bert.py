@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import OF_TEXTS, bring_classes, say_classes
-from tfkit.interop.huggingface.family import Family, Tree, laid
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look, put
+from tfkit.interop.huggingface.family import Family, Tree, laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
@@ -135,10 +133,10 @@ class BertLike(Family):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         bring_classes(model, config)
         if look(model, "head.type") == "masked_lm":
-            put(model, "head.activation", cls.head_activation or look(model, "layer.feedforward.activation"))
+            lay(model, {"head.activation": cls.head_activation or look(model, "layer.feedforward.activation")})
         if look(model, "head.type") in (*OF_TEXTS, "token_classifier"):
             rates = (config.get(key) for key in ("classifier_dropout", "classifier_dropout_prob"))
-            put(model, "head.dropout", next((rate for rate in rates if rate is not None), model["layer"]["dropout"]))
+            lay(model, {"head.dropout": next((rate for rate in rates if rate is not None), model["layer"]["dropout"])})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
@@ -148,7 +146,7 @@ class BertLike(Family):
 
     @classmethod
     def as_read(cls, model: Mapping[str, Any]) -> Mapping[str, Any]:
-        return laid(model, {"embedding": {"segments": 1}}) if cls._adds_types(model["embedding"]["segments"]) else model
+        return laid(model, {"embedding.segments": 1}) if cls._adds_types(model["embedding"]["segments"]) else model
 
     @classmethod
     def constants(cls, blueprint: Blueprint) -> Mapping[str, Tensor]:
@@ -195,59 +193,3 @@ class Ernie(Bert):
     heads: ClassVar = {**heads_of("Ernie"), "ErnieForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
     fixed = (*Bert.fixed, Fixed("use_task_id", (False,)))
     prefix = "ernie."
-
-
-@register("family", "megatron_bert")
-class MegatronBert(Bert):
-    """Megatron-BERT: the norm before each sublayer, none over the embeddings (Shoeybi et al. 2019)."""
-
-    model_types = ("megatron-bert",)
-    base: ClassVar = laid(Bert.base, PRE_NORM)
-    heads: ClassVar = {**heads_of("MegatronBert"), "MegatronBertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
-    settings = amended(
-        Bert.settings,
-        vocab_size=29056,
-        hidden_size=1024,
-        num_hidden_layers=24,
-        num_attention_heads=16,
-        intermediate_size=4096,
-    )
-    rules = (*table_rules()[:3], *layer_rules("attention.ln", "ln"), *renamed({"encoder.ln": "encoder.final_norm"}))
-
-
-@register("family", "bert_generation")
-class BertGeneration(BertLike):
-    """A BERT that writes: the future hidden, no token types, a head without a dense layer (Rothe et al. 2019)."""
-
-    model_types = ("bert-generation",)
-    heads: ClassVar = {
-        "BertGenerationDecoder": {"type": "decoder", "head": {"type": "language_model", "tied": True, "bias": True}},
-        "BertGenerationEncoder": {"head": "none"},
-    }
-    settings = amended(MegatronBert.settings, without=("type_vocab_size",), vocab_size=50358)
-    fixed = tuple(row for row in BertLike.fixed if row.theirs != "is_decoder")
-    rules = tuple(
-        replace(rule, ours=str(rule.ours).replace("encoder.", "{side}.", 1))
-        for rule in (*table_rules(), *layer_rules())
-    )
-    head_rules: ClassVar = {"language_model": (Rule("lm_head.bias", "head.output.bias"),)}
-    prefix, unprefixed = "bert.", ("lm_head.",)
-    tied: ClassVar = {
-        "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    }
-
-    @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
-        super().to_recipe(model, config)
-        if config.get("is_decoder", False):
-            model["type"] = "decoder"
-        elif model["head"] is not None:
-            raise DataError(
-                "config.json: is_decoder: a BertGenerationDecoder that sees the future cannot be brought in"
-            )
-
-    @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
-        super().to_config(config, model)
-        config["is_decoder"] = model["type"] == "decoder"

@@ -10,9 +10,9 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.decoders import GROUPED, INNER, QKV, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import Tree, laid, lay
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look, put
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 THEIRS = "h.{layer}"
@@ -62,7 +62,7 @@ class Falcon(ClassicDecoder):
     """Falcon: attention and feed-forward side by side, few key-value heads; rotary, or as BLOOM."""
 
     model_types = ("falcon",)
-    base: ClassVar = laid(ClassicDecoder.base, {"position": {"type": "rotary"}})
+    base: ClassVar = laid(ClassicDecoder.base, {"position.type": "rotary"})
     heads: ClassVar = heads_of("Falcon")
     settings = (
         Setting("vocab_size", "vocab_size", 65024),
@@ -102,10 +102,10 @@ class Falcon(ClassicDecoder):
         if config.get("alibi", False):
             scale = 1 / math.sqrt(model["d_model"] // heads)
             model["position"] = {"type": "alibi", "scale": scale, "bfloat16": True}
-        put(model, "layer.residual.type", _residual(config))
+        lay(model, {"layer.residual.type": _residual(config)})
         groups = _groups(config, heads)
         if groups != heads:
-            put(model, "layer.attention.num_kv_heads", groups)
+            lay(model, {"layer.attention.num_kv_heads": groups})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

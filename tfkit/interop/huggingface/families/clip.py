@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.bert import BertLike, renamed
-from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look, put
+from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layers.{layer}"
@@ -63,9 +63,9 @@ class ClipText(BertLike):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         end = config.get("eos_token_id", 49407)
         head = "heads.pooler" if model["head"] is None else "head"
-        put(model, f"{head}.until", model["vocab_size"] - 1 if end == OLD_END else end)
+        lay(model, {f"{head}.until": model["vocab_size"] - 1 if end == OLD_END else end})
         if model["head"] is not None:
-            put(model, "head.d_output", config.get("projection_dim", 512))
+            lay(model, {"head.d_output": config.get("projection_dim", 512)})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
@@ -95,7 +95,7 @@ class SiglipText(ClipText):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
-        put(model, "heads.pooler.d_output", config.get("projection_size") or model["d_model"])
+        lay(model, {"heads.pooler.d_output": config.get("projection_size") or model["d_model"]})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.gemma import every
 from tfkit.interop.huggingface.families.llama import ENDS, GATED, LAYER, THEIRS, Llama, attention_rules, heads_of
-from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Factor, Setting, amended, put
+from tfkit.interop.huggingface.settings import Factor, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 
@@ -96,5 +96,5 @@ class Cohere2(Cohere):
 def each_head(model: Tree) -> None:
     """Norms of queries and keys that have weights of their own for each head: of all heads at once, in groups."""
     width = model["d_model"] // model["layer"]["attention"]["num_heads"]
-    put(model, "layer.attention.qk_norm", {"type": model["layer"]["norm"]["type"], "bias": False, "group_size": width})
-    put(model, "layer.attention.qk_norm_at", "width")
+    norm = {"type": model["layer"]["norm"]["type"], "bias": False, "group_size": width}
+    lay(model, {"layer.attention": {"qk_norm": norm, "qk_norm_at": "width"}})

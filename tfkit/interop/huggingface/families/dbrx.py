@@ -9,8 +9,8 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import LAYER, heads_of
 from tfkit.interop.huggingface.families.sparse import BASE, FEEDFORWARD, STACKS, Sparse
-from tfkit.interop.huggingface.family import Tree, laid, spelled
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look, put
+from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 BLOCK = "blocks.{layer}"
@@ -30,7 +30,7 @@ class Dbrx(Sparse):
     """DBRX: 16 experts, four for each token; layer norms without biases, queries, keys and values within bounds."""
 
     model_types = ("dbrx",)
-    base = laid(BASE, {"layer": {"norm": {"type": "layer_norm", "bias": False}}})
+    base = laid(BASE, {"layer.norm": {"type": "layer_norm", "bias": False}})
     heads = heads_of("Dbrx")
     settings = (
         Setting("vocab_size", "vocab_size", 32000),
@@ -75,7 +75,7 @@ class Dbrx(Sparse):
         power = look(config, "ffn_config.moe_normalize_expert_weights", 1.0)
         if power not in (None, 1):
             raise DataError(f"config.json: moe_normalize_expert_weights: only none or 1 can be brought in, got {power}")
-        put(model, "layer.feedforward.router.normalized", power is not None)
+        lay(model, {"layer.feedforward.router.normalized": power is not None})
         super().to_recipe(model, config)
 
     @classmethod

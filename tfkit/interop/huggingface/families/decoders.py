@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.interop.huggingface.classes import OF_TEXTS, bring_classes, say_classes
-from tfkit.interop.huggingface.family import Family, Tree
-from tfkit.interop.huggingface.settings import look, put
+from tfkit.interop.huggingface.family import Family, Tree, lay
+from tfkit.interop.huggingface.settings import look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "decoder.layers.{layer}"
@@ -68,9 +68,9 @@ class ClassicDecoder(Family):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         if look(model, INNER) is None:
-            put(model, INNER, 4 * model["d_model"])
+            lay(model, {INNER: 4 * model["d_model"]})
         if look(model, "head.type") == "language_model":
-            model["head"]["tied"] = bool(config.get("tie_word_embeddings", cls.ties))
+            lay(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
         bring_classes(model, config)
 
     @classmethod

@@ -26,9 +26,9 @@ from tfkit.interop.huggingface.families.sparse import (
     selection_rules,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended, put
+from tfkit.interop.huggingface.settings import Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # its eps stands in no config
@@ -195,7 +195,7 @@ class Glm4Moe(Grouped):
     """GLM-4.5: DeepSeek-V3's experts after grouped-query attention, of which part of each head turns."""
 
     model_types = ("glm4_moe",)
-    base = laid(BASE, {"layer": {"feedforward": SIGMOID}})
+    base = laid(BASE, {"layer.feedforward": SIGMOID})
     heads = heads_of("Glm4Moe")
     settings = (
         *amended(
@@ -213,7 +213,7 @@ class Glm4Moe(Grouped):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         if config.get("use_qk_norm"):
-            put(model, "layer.attention.qk_norm", True)
+            lay(model, {"layer.attention.qk_norm": True})
         super().to_recipe(model, config)
 
     @classmethod
@@ -227,7 +227,7 @@ class Youtu(LatentShell):
     """Youtu-LLM: latent attention with a plain feed-forward."""
 
     model_types = ("youtu",)
-    base = laid(Llama.base, {"layer": {"attention": {**LATENT, "bias": False}}})
+    base = laid(Llama.base, {"layer.attention": {**LATENT, "bias": False}})
     heads = heads_of("Youtu")
     settings = (*amended(Llama.settings, without=(*BY_HEAD, "mlp_bias")), *RANKS)
     rules = (*ENDS, *NORMS, *LATENT_RULES, *GATED)

@@ -19,7 +19,7 @@ class DiffLlama(Llama):
     """DiffLlama: one attention map less another, in a Llama."""
 
     model_types = ("diffllama",)
-    base = laid(Llama.base, {"layer": {"attention": {"type": "differential", "bias": False}}})
+    base = laid(Llama.base, {"layer.attention": {"type": "differential", "bias": False}})
     heads = heads_of("DiffLlama")
     settings = amended(
         Llama.settings,

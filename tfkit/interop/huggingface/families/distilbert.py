@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import OF_TEXTS
 from tfkit.interop.huggingface.families.bert import CLASSIFIER, MASKED_LM, BertLike, renamed, table_rules
-from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look, put
+from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "encoder.layers.{layer}", "transformer.layer.{layer}"
@@ -30,7 +30,7 @@ class DistilBert(BertLike):
     """DistilBERT: half the layers of a BERT, without token types and a pooler."""
 
     model_types = ("distilbert",)
-    base: ClassVar = laid(BertLike.base, {"layer": {"norm": {"eps": 1e-12}}})
+    base: ClassVar = laid(BertLike.base, {"layer.norm.eps": 1e-12})
     heads: ClassVar = {
         "DistilBertForMaskedLM": {"head": MASKED_LM},
         "DistilBertForSequenceClassification": {"head": {**CLASSIFIER, "activation": "relu"}},
@@ -69,6 +69,6 @@ class DistilBert(BertLike):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") in OF_TEXTS:
-            put(model, "head.dropout", config.get("seq_classif_dropout", 0.2))
+            lay(model, {"head.dropout": config.get("seq_classif_dropout", 0.2)})
         elif look(model, "head.type") == "span":
-            put(model, "head.dropout", config.get("qa_dropout", 0.1))
+            lay(model, {"head.dropout": config.get("qa_dropout", 0.1)})

@@ -18,8 +18,8 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look, put
+from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 PROJECTION = renamed({"embeddings_project": "encoder.embedding.projection"})
@@ -83,7 +83,7 @@ class Electra(Narrow):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") == "discriminator":
-            put(model, "head.activation", look(model, "layer.feedforward.activation"))
+            lay(model, {"head.activation": look(model, "layer.feedforward.activation")})
 
 
 @register("family", "roformer")
@@ -118,7 +118,7 @@ class RoFormer(Narrow):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") in OF_TEXTS:
-            put(model, "head.activation", look(model, "layer.feedforward.activation"))
+            lay(model, {"head.activation": look(model, "layer.feedforward.activation")})
 
 
 @register("family", "rembert")
@@ -165,7 +165,7 @@ class RemBert(BertLike):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") == "masked_lm":
-            put(model, "head.d_output", config.get("output_embedding_size", 1664))
+            lay(model, {"head.d_output": config.get("output_embedding_size", 1664)})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.bert import POOLER_RULES, PRE_NORM, heads_of, layer_rules, renamed, table_rules
 from tfkit.interop.huggingface.families.roberta import Offset, Roberta
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import Tree, laid, lay
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Fixed, amended, look, put
+from tfkit.interop.huggingface.settings import Fixed, amended, look
 
 ROPE = Rope()
 INV_FREQ = "encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
@@ -52,7 +52,7 @@ class Esm(Offset):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
-        put(model, "layer.feedforward.activation", "gelu")
+        lay(model, {"layer.feedforward.activation": "gelu"})
         if config.get("position_embedding_type", "absolute") == "rotary":
             super(Offset, cls).to_recipe(model, config)
             model["position"] = ROPE.read(config)

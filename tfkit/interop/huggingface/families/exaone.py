@@ -19,7 +19,7 @@ class Exaone4(Olmo2):
     """EXAONE 4: norms after the sublayers, of queries and keys too; layers without a window have no positions."""
 
     model_types = ("exaone4",)
-    base = laid(Olmo2.base, {"layer": {"attention": {"qk_norm_at": "heads"}}})
+    base = laid(Olmo2.base, {"layer.attention.qk_norm_at": "heads"})
     heads = heads_of("Exaone4")
     settings = amended(
         Llama.settings,

@@ -18,10 +18,10 @@ from tfkit.interop.huggingface.families.llama import (
     feedforward_rules,
     heads_of,
 )
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import Tree, laid, lay
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Setting, amended, put
+from tfkit.interop.huggingface.settings import Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 
@@ -101,7 +101,7 @@ class SeedOSS(Llama):
         inputs = config.get("attention_bias", True)
         names = ["query", "key", "value"] if inputs else []
         names += ["output"] if config.get("attention_out_bias", False) else []
-        put(model, "layer.attention.bias", names)
+        lay(model, {"layer.attention.bias": names})
         super().to_recipe(model, config)
 
     @classmethod
@@ -117,7 +117,7 @@ class HunYuanDense(Llama):
     """Hunyuan (Tencent 2025), dense: norms of queries and keys after they are turned, a larger theta for long texts."""
 
     model_types = ("hunyuan_v1_dense",)
-    base = laid(Llama.base, {"layer": {"attention": {"qk_norm": True, "qk_norm_at": "rotated"}}})
+    base = laid(Llama.base, {"layer.attention": {"qk_norm": True, "qk_norm_at": "rotated"}})
     heads = heads_of("HunYuanDenseV1")
     settings = amended(Llama.settings, without=("mlp_bias",), vocab_size=290943, rms_norm_eps=1e-5)
     rules = (*ENDS, *NORMS, *attention_rules(norms=("query_layernorm", "key_layernorm")), *GATED)

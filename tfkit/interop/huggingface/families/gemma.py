@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.by_type import ByType
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
     ENDS,
     GATED,
-    ByType,
     Llama,
     head_width,
     heads_of,
@@ -68,7 +68,7 @@ class Gemma2(Gemma):
     """Gemma 2: norms before and after each sublayer, capped scores and logits, a window in every other layer."""
 
     model_types = ("gemma2",)
-    base = laid(Gemma.base, {"layer": {"residual": {"type": "sandwich"}}})
+    base = laid(Gemma.base, {"layer.residual.type": "sandwich"})
     heads = heads_of("Gemma2")
     settings = amended(
         Gemma.settings,
@@ -120,7 +120,7 @@ class Gemma3(ByType, Gemma2):
     """Gemma 3, its text: norms of queries and keys, five layers with a window to one without, each with its theta."""
 
     model_types = ("gemma3_text",)
-    base = laid(Gemma2.base, {"layer": {"attention": {"qk_norm": True}}})
+    base = laid(Gemma2.base, {"layer.attention.qk_norm": True})
     heads = {"Gemma3ForCausalLM": {"head": {"type": "language_model"}}, "Gemma3TextModel": {"head": "none"}}
     settings = amended(
         Gemma2.settings, without=("attn_logit_softcapping",), vocab_size=262208, max_position_embeddings=131072

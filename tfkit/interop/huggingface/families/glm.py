@@ -50,7 +50,7 @@ class Glm4(Glm):
     """GLM-4-0414: the same with norms after the sublayers too."""
 
     model_types = ("glm4",)
-    base = laid(Glm.base, {"layer": {"residual": {"type": "sandwich"}}})
+    base = laid(Glm.base, {"layer.residual.type": "sandwich"})
     heads = heads_of("Glm4")
     rules = (
         *ENDS,

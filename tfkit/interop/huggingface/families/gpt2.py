@@ -7,9 +7,9 @@ from typing import Any
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.family import Family, Tree
+from tfkit.interop.huggingface.family import Family, Tree, lay
 from tfkit.interop.huggingface.layer_types import spelled_layers
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look, put
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "decoder.layers.{layer}"
@@ -70,15 +70,15 @@ class GPT2(Family):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
-        put(model, "layer.feedforward.d_ff", config.get("n_inner") or 4 * model["d_model"])
+        lay(model, {"layer.feedforward.d_ff": config.get("n_inner") or 4 * model["d_model"]})
         if model["head"] is not None:
-            put(model, "head.tied", config.get("tie_word_embeddings", True))
+            lay(model, {"head.tied": config.get("tie_word_embeddings", True)})
         scaled = config.get("scale_attn_weights", True)
         if config.get("scale_attn_by_inverse_layer_idx", False):
             whole = (model["d_model"] // look(model, "layer.attention.num_heads")) ** -0.5 if scaled else 1.0
-            put(model, "layer.attention.scale", {"per_layer": _by_depth(whole, model["num_layers"])})
+            lay(model, {"layer.attention.scale": {"per_layer": _by_depth(whole, model["num_layers"])}})
         elif not scaled:
-            put(model, "layer.attention.scale", 1.0)
+            lay(model, {"layer.attention.scale": 1.0})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

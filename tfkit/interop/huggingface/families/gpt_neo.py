@@ -16,9 +16,9 @@ from tfkit.interop.huggingface.families.decoders import (
     heads_of,
     named,
 )
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import Tree, laid, lay
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look, put
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 THEIRS = "h.{layer}"
@@ -43,7 +43,7 @@ class OpenAIGPT(ClassicDecoder):
     """GPT, the first: the norm after each sublayer, none at the end."""
 
     model_types = ("openai-gpt",)
-    base: ClassVar = laid(ClassicDecoder.base, {"layer": {"residual": {"type": "post_norm"}}})
+    base: ClassVar = laid(ClassicDecoder.base, {"layer.residual.type": "post_norm"})
     heads: ClassVar = heads_of("OpenAIGPT", "LMHeadModel")
     settings = amended(
         SIZES, Setting("afn", "layer.feedforward.activation", "gelu", FIRST_WORDS), vocab_size=40478, n_positions=512
@@ -128,7 +128,7 @@ class GPTNeo(ClassicDecoder):
     """GPT-Neo: scores that are not scaled; every other layer sees a window."""
 
     model_types = ("gpt_neo",)
-    base: ClassVar = laid(ClassicDecoder.base, {"layer": {"attention": {"scale": 1.0, "bias": ["output"]}}})
+    base: ClassVar = laid(ClassicDecoder.base, {"layer.attention": {"scale": 1.0, "bias": ["output"]}})
     heads: ClassVar = heads_of("GPTNeo")
     settings = (
         Setting("vocab_size", "vocab_size", 50257),
@@ -217,7 +217,7 @@ class GPTBigCode(ClassicDecoder):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
         if config.get("multi_query", True):
-            put(model, "layer.attention.num_kv_heads", 1)
+            lay(model, {"layer.attention.num_kv_heads": 1})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.decoders import GROUPED, INNER, LAYER, QKV, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import Tree, laid, lay
 from tfkit.interop.huggingface.layer_types import lay_kinds, spelled_layers
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look, put
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
 THEIRS = "layers.{layer}"
@@ -67,7 +67,7 @@ class GPTNeoX(ClassicDecoder):
         super().to_recipe(model, config)
         model["position"] = cls.rope.read(config)
         if not cls.side_by_side(config):
-            put(model, "layer.residual.type", "pre_norm")
+            lay(model, {"layer.residual.type": "pre_norm"})
 
     @classmethod
     def side_by_side(cls, config: Mapping[str, Any]) -> bool:
@@ -107,7 +107,7 @@ class GPTNeoXJapanese(GPTNeoX):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
-        put(model, INNER, model["d_model"] * (config.get("intermediate_multiple_size") or 4))
+        lay(model, {INNER: model["d_model"] * (config.get("intermediate_multiple_size") or 4)})
         super().to_recipe(model, config)
         kinds = ["inner"] * (model["num_layers"] - 1) + ["last"]
         lay_kinds(model, kinds, {"last": {"attention": {"bias": ["output"]}}})

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.decoders import LAYER, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, look, put
+from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 THEIRS = "h.{layer}"
@@ -67,7 +67,7 @@ class GPTJ(ClassicDecoder):
         if turned is None:
             raise DataError("config.json says no rotary_dim")
         fraction = turned / dim
-        put(model, "position.fraction", fraction if int(dim * fraction) == turned else math.nextafter(fraction, 1))
+        lay(model, {"position.fraction": fraction if int(dim * fraction) == turned else math.nextafter(fraction, 1)})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

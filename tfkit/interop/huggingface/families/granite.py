@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import NORMS, Llama, head_width, heads_of, norm_rules
-from tfkit.interop.huggingface.family import Tree, spelled
-from tfkit.interop.huggingface.settings import Factor, Power, Setting, amended, put
+from tfkit.interop.huggingface.family import Tree, lay, spelled
+from tfkit.interop.huggingface.settings import Factor, Power, Setting, amended
 
 MULTIPLIERS = (
     Factor("embedding_multiplier", "embedding.scale", 1.0),
@@ -64,7 +64,8 @@ class HyperClovaX(Granite):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
-        put(model, "layer.residual.type", "sandwich" if config.get("use_post_norm", True) else "pre_norm")
+        layout = "sandwich" if config.get("use_post_norm", True) else "pre_norm"
+        lay(model, {"layer.residual": {**model["layer"]["residual"], "type": layout}})  # whose factor stays
         super().to_recipe(model, config)
 
     @classmethod

@@ -18,8 +18,8 @@ from tfkit.interop.huggingface.families.sparse import (
     Sparse,
     expert_settings,
 )
-from tfkit.interop.huggingface.family import Tree, laid, spelled
-from tfkit.interop.huggingface.settings import amended, look, put
+from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
+from tfkit.interop.huggingface.settings import amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
 BLOCK = f"{THEIRS}.block_sparse_moe"
@@ -32,7 +32,7 @@ class GraniteMoe(Sparse):
     """Granite with experts: Granite's factors, and a softmax over the chosen experts alone."""
 
     model_types = ("granitemoe",)
-    base = laid(BASE, {"layer": {"feedforward": {"router": {"over": "chosen"}}}})
+    base = laid(BASE, {"layer.feedforward.router.over": "chosen"})
     heads = heads_of("GraniteMoe")
     settings = (
         *amended(SHELL, *MULTIPLIERS, without=("head_dim",)),
@@ -72,7 +72,7 @@ class GraniteMoeShared(GraniteMoe):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         if config.get("shared_intermediate_size"):
-            put(model, "layer.feedforward.shared_expert", {"d_ff": config["shared_intermediate_size"]})
+            lay(model, {"layer.feedforward.shared_expert.d_ff": config["shared_intermediate_size"]})
         super().to_recipe(model, config)
 
     @classmethod

@@ -26,7 +26,7 @@ FIRST_FILES = {  # the names of the layers in the files that began the families
 class Turning(BertLike):
     """An encoder with the norm after each sublayer and rotary positions."""
 
-    base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {"position": {"type": "rotary"}})
+    base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {"position.type": "rotary"})
     fixed = (Fixed("tie_word_embeddings", (True,)),)
     rope: ClassVar[Rope] = Rope()
 
@@ -81,7 +81,7 @@ class Gte(Turning):
     """GTE: rotary positions and gated layers, for long texts; a text's vector is its first token's."""
 
     model_types = ("gte",)
-    base: ClassVar = laid(Turning.base, {"layer": {"feedforward": {"type": "glu", "bias": ["down"]}}})
+    base: ClassVar = laid(Turning.base, {"layer.feedforward": {"type": "glu", "bias": ["down"]}})
     heads: ClassVar = {**heads_of("Gte", answers=False), "GteModel": {"head": "none"}}
     settings = amended(
         BertLike.settings,

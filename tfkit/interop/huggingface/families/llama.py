@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.family import Family, Tree, spelled
+from tfkit.interop.huggingface.family import Family, Tree, lay, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
-from tfkit.interop.huggingface.rotary import Rope, first
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, look, put
+from tfkit.interop.huggingface.rotary import Rope
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "decoder.layers.{layer}", "layers.{layer}"
@@ -123,9 +123,9 @@ class Llama(Family):
             if position != model["position"]:
                 kinds[name]["position"] = position
         lay_kinds(model, types, kinds, cls.once)
-        tie(model, config, cls.ties)
-        for row in cls.head_settings if model["head"] is not None else ():
-            put(model, row.keys[0], row.read(config))
+        if model["head"] is not None:
+            lay(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
+            lay(model, {row.keys[0]: row.read(config) for row in cls.head_settings})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
@@ -192,12 +192,6 @@ class Llama(Family):
         config["rope_parameters"] = cls.rope.write(layers[0]["position"], config)
 
 
-def tie(model: Tree, config: Mapping[str, Any], default: bool) -> None:
-    """Say whether the head uses the token table."""
-    if model["head"] is not None:
-        put(model, "head.tied", bool(config.get("tie_word_embeddings", default)))
-
-
 def head_width(model: Mapping[str, Any]) -> int:
     """The width of a head of a spelled-out model."""
     heads: int = spelled(model, "layer.attention.num_heads")
@@ -207,33 +201,6 @@ def head_width(model: Mapping[str, Any]) -> int:
 def types_of(layers: Sequence[Tree]) -> list[str]:
     """Their word for the type of each spelled-out layer."""
     return [SLIDING if layer["mask"] else FULL for layer in layers]
-
-
-class ByType(Llama):
-    """Layers with a window turn otherwise than those without: rope_parameters has an entry for each type."""
-
-    listed = True
-    local: ClassVar[Rope] = Rope()  # of the layers with a window
-    thetas: ClassVar[Mapping[str, str]] = {}  # what older files call the theta of a type
-    scaled: ClassVar[tuple[str, ...]] = (FULL,)  # the types that rope_scaling of older files is about
-
-    @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
-        rope = cls.rope if name == FULL else cls.local
-        parameters = look(config, f"rope_parameters.{name}")
-        if parameters is None:
-            theta = first(config.get(cls.thetas.get(name, "rope_theta")), rope.theta)
-            parameters = {"rope_theta": theta, **((look(config, "rope_scaling") or {}) if name in cls.scaled else {})}
-        return rope.read(config, {"rope_theta": rope.theta, **parameters})
-
-    @classmethod
-    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        positions = {name: layer["position"] for name, layer in zip(types_of(layers), layers, strict=True)}
-        any_one = next(iter(positions.values()))
-        config["rope_parameters"] = {
-            name: rope.write(positions.get(name, any_one), config)
-            for name, rope in ((FULL, cls.rope), (SLIDING, cls.local))
-        }
 
 
 def _leave_out_defaults(model: Tree) -> None:

@@ -33,7 +33,7 @@ class Llama4(Sparse):
     """Llama 4: three layers that turn and see a chunk to one that does neither; weights multiply what experts read."""
 
     model_types = ("llama4_text",)
-    base = laid(BASE, {"layer": {"feedforward": {"router": {"type": "sigmoid"}, "weigh": "input", "num_shared": 1}}})
+    base = laid(BASE, {"layer.feedforward": {"router": {"type": "sigmoid"}, "weigh": "input", "num_shared": 1}})
     heads = heads_of("Llama4")
     settings = (*SHELL, *expert_settings("num_local_experts", d_ff="intermediate_size"))
     fixed = (Fixed("router_jitter_noise", (0.0, 0, None)),)

@@ -22,7 +22,7 @@ class Longformer(Roberta):
     """Longformer: a RoBERTa for long texts, with a window for all tokens and a view of everything for a few."""
 
     model_types = ("longformer",)
-    base: ClassVar = laid(Roberta.base, {"layer": {"attention": {"type": "longformer"}}})
+    base: ClassVar = laid(Roberta.base, {"layer.attention.type": "longformer"})
     heads: ClassVar = heads_of("Longformer")
     settings = amended(Roberta.settings, vocab_size=30522)
     rules = (*Roberta.rules, *renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in GLOBAL.items()}))

@@ -17,8 +17,8 @@ from tfkit.interop.huggingface.families.bart import (
     Bart,
     heads_of,
 )
-from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import Setting, amended, put
+from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.settings import Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 FAIRSEQ = {"type": "sinusoidal", "layout": "halves", "spacing": "endpoints", "skip_padding": True}
@@ -44,7 +44,7 @@ class Marian(Bart):
         super().to_recipe(model, config)
         if not config.get("share_encoder_decoder_embeddings", True):
             del model["embedding"]["shared"]
-            put(model, "decoder.vocab_size", config.get("decoder_vocab_size") or model["vocab_size"])
+            lay(model, {"decoder.vocab_size": config.get("decoder_vocab_size") or model["vocab_size"]})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class M2M100(Bart):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
         pad = config.get("pad_token_id", 1)
-        put(model, "position.offset", pad + 1)
+        lay(model, {"position.offset": pad + 1})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

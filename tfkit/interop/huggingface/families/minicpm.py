@@ -9,9 +9,9 @@ from typing import Any
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.deepseek import BY_HEAD, LATENT, LATENT_RULES, RANKS, LatentShell
 from tfkit.interop.huggingface.families.llama import ENDS, GATED, NORMS, Llama, heads_of
-from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Setting, amended, put
+from tfkit.interop.huggingface.settings import Setting, amended
 
 DIGITS = 12  # that a product of a root and its inverse keeps
 
@@ -21,7 +21,7 @@ class MiniCPM3(LatentShell):
     """MiniCPM3: latent attention, and factors on token vectors, on what sublayers add, and on logits."""
 
     model_types = ("minicpm3",)
-    base = laid(Llama.base, {"layer": {"attention": {**LATENT, "bias": False}}})
+    base = laid(Llama.base, {"layer.attention": {**LATENT, "bias": False}})
     heads = heads_of("MiniCPM3")
     settings = (
         *amended(Llama.settings, Setting("scale_emb", "embedding.scale", 12), without=BY_HEAD),
@@ -34,12 +34,12 @@ class MiniCPM3(LatentShell):
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         layers, width = model["num_layers"], model["d_model"]
         if config.get("v_head_dim") is None:
-            put(model, "layer.attention.value_head_dim", width // model["layer"]["attention"]["num_heads"])
+            lay(model, {"layer.attention.value_head_dim": width // model["layer"]["attention"]["num_heads"]})
         depth = config.get("scale_depth", 1.4)
-        put(model, "layer.residual.branch_scale", 1.0 if depth is None else depth / math.sqrt(layers))
+        lay(model, {"layer.residual.branch_scale": 1.0 if depth is None else depth / math.sqrt(layers)})
         super().to_recipe(model, config)
         if model["head"] is not None:
-            put(model, "head.scale", (config.get("dim_model_base", 256) or width) / width)
+            lay(model, {"head.scale": (config.get("dim_model_base", 256) or width) / width})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ class Mixtral(Sparse):
     """Mixtral: experts in every layer, a softmax over all of them, the weights of the chosen ones normalised."""
 
     model_types = ("mixtral",)
-    base = laid(BASE, {"layer": {"feedforward": {"router": {"normalized": True}}}})
+    base = laid(BASE, {"layer.feedforward.router.normalized": True})
     heads = heads_of("Mixtral")
     settings = (
         *amended(SHELL, without=("attention_bias",), rms_norm_eps=1e-5),
@@ -68,7 +68,7 @@ class Qwen2Moe(QwenMoe):
     """Qwen1.5-MoE and Qwen2-MoE: a gated expert that every token passes, biases of queries, keys and values."""
 
     model_types = ("qwen2_moe",)
-    base = laid(BASE, {"layer": {"feedforward": {"shared_expert": {"type": "glu"}, "shared_gate": True}}})
+    base = laid(BASE, {"layer.feedforward": {"shared_expert": {"type": "glu"}, "shared_gate": True}})
     heads = heads_of("Qwen2Moe")
     settings = (
         *amended(
@@ -91,7 +91,7 @@ class Qwen3Moe(QwenMoe):
     """Qwen3-MoE: a norm of each query and key head, many small experts and none that every token passes."""
 
     model_types = ("qwen3_moe",)
-    base = laid(BASE, {"layer": {"attention": {"qk_norm": True}}})
+    base = laid(BASE, {"layer.attention.qk_norm": True})
     heads = heads_of("Qwen3Moe")
     settings = (*SHELL, *expert_settings(), NORMALIZED)
 
@@ -101,7 +101,7 @@ class Olmoe(Sparse):
     """OLMoE: queries and keys are normed over all heads at once."""
 
     model_types = ("olmoe",)
-    base = laid(BASE, {"layer": {"attention": {"qk_norm": True, "qk_norm_at": "width"}}})
+    base = laid(BASE, {"layer.attention": {"qk_norm": True, "qk_norm_at": "width"}})
     heads = heads_of("Olmoe")
     settings = (*amended(SHELL, without=("head_dim",)), *expert_settings(d_ff="intermediate_size"), NORMALIZED)
     fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # theirs clips after the norm, ours before it
@@ -113,7 +113,7 @@ class FlexOlmo(Olmoe):
     """FlexOlmo: OLMoE with the norm after each sublayer, before it enters the residual stream."""
 
     model_types = ("flex_olmo",)
-    base = laid(Olmoe.base, {"layer": {"residual": "branch_norm"}})
+    base = laid(Olmoe.base, {"layer.residual": "branch_norm"})
     heads = heads_of("FlexOlmo")
     fixed = ()
     rules = (
@@ -133,7 +133,7 @@ class MiniMaxM2(Sparse):
         {
             "layer": {
                 "attention": {"qk_norm": True, "qk_norm_at": "width"},
-                "feedforward": laid(SIGMOID, {"router": {"normalized": True}}),
+                "feedforward": laid(SIGMOID, {"router.normalized": True}),
             }
         },
     )

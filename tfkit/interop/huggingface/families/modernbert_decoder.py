@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.llama import LAYER, THEIRS, ByType, Llama
-from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.families.by_type import ByType
+from tfkit.interop.huggingface.families.llama import LAYER, THEIRS, Llama
+from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, put
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 FIRST = "first"  # the kind of the first layer, whose attention has no norm: the token vectors have one
@@ -76,7 +77,7 @@ class ModernBertDecoder(ByType):
         super().to_recipe(model, config)
         if model["head"] is not None:
             biases = (("dense", config.get("classifier_bias", False)), ("output", config.get("decoder_bias", True)))
-            put(model, "head.bias", [name for name, has in biases if has])
+            lay(model, {"head.bias": [name for name, has in biases if has]})
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:

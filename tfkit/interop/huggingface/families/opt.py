@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.decoders import INNER, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, Switch, look, put
+from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, Switch, look
 from tfkit.interop.huggingface.tensors import Rule
 
 ATTENTION = {"attention__query": "q_proj", "attention__key": "k_proj", "attention__value": "v_proj"}
@@ -71,7 +71,7 @@ class OPT(ClassicDecoder):
             model["embedding"] |= {"d_embedding": narrow, "project_tokens": True, "projection_bias": False}
         before, bare = config.get("do_layer_norm_before", True), config.get("_remove_final_layer_norm", False)
         if not before:
-            put(model, "layer.residual.type", "post_norm")
+            lay(model, {"layer.residual.type": "post_norm"})
         elif bare:
             model["final_norm"] = "none"
 

@@ -17,10 +17,10 @@ from tfkit.interop.huggingface.families.llama import (
     feedforward_rules,
     heads_of,
 )
-from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
 from tfkit.interop.huggingface.layer_types import SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Setting, amended, put
+from tfkit.interop.huggingface.settings import Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
@@ -103,7 +103,7 @@ class Phi(Llama):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         if config.get("qk_layernorm", False):
-            put(model, "layer.attention.qk_norm", True)
+            lay(model, {"layer.attention.qk_norm": True})
         super().to_recipe(model, config)
 
     @classmethod

@@ -27,7 +27,7 @@ from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-BASE = laid(Llama.base, {"layer": {"feedforward": {"type": "mlp", "bias": False}}})
+BASE = laid(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
 TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the word that is written
 SQUARED = Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS)
 RULES = (*ENDS, *NORMS, *ATTENTION, *PLAIN)
@@ -56,7 +56,7 @@ class Apertus(Llama):
     """Apertus (Swiss AI 2025): xIELU, norms of queries and keys, rotary positions stretched as in Llama 3.1."""
 
     model_types = ("apertus",)
-    base = laid(BASE, {"layer": {"attention": {"qk_norm": True}}})
+    base = laid(BASE, {"layer.attention.qk_norm": True})
     heads = heads_of("Apertus")
     settings = amended(
         Llama.settings,
@@ -103,7 +103,7 @@ class Nemotron(Llama):
     """Nemotron 4 (Parmar et al. 2024): layer norms whose weight counts from 1, squared ReLU, half a head turns."""
 
     model_types = ("nemotron",)
-    base = laid(BASE, {"layer": {"norm": {"type": "layer_norm", "weight_offset": 1.0}}})
+    base = laid(BASE, {"layer.norm": {"type": "layer_norm", "weight_offset": 1.0}})
     heads = heads_of("Nemotron")
     settings = amended(
         Llama.settings,
@@ -126,7 +126,7 @@ class Jais2(Llama):
     """Jais 2 (Inception 2025): layer norms, biases everywhere, squared ReLU."""
 
     model_types = ("jais2",)
-    base = laid(BASE, {"layer": {"norm": {"type": "layer_norm"}}})
+    base = laid(BASE, {"layer.norm.type": "layer_norm"})
     heads = heads_of("Jais2")
     settings = amended(
         Llama.settings,
@@ -149,7 +149,7 @@ class StarCoder2(Llama):
     """StarCoder 2 (Lozhkov et al. 2024): layer norms, biases, GELU, a window in all layers, a tied head."""
 
     model_types = ("starcoder2",)
-    base = laid(BASE, {"layer": {"norm": {"type": "layer_norm"}}})
+    base = laid(BASE, {"layer.norm.type": "layer_norm"})
     heads = heads_of("Starcoder2")
     settings = amended(
         Llama.settings,

@@ -24,7 +24,7 @@ class Qwen2(Llama):
     """Qwen 2: a Llama with biases of queries, keys and values; the upper layers may see a window."""
 
     model_types = ("qwen2",)
-    base = laid(Llama.base, {"layer": {"attention": {"bias": ["query", "key", "value"]}}})
+    base = laid(Llama.base, {"layer.attention.bias": ["query", "key", "value"]})
     heads = heads_of("Qwen2")
     settings = amended(Llama.settings, *SIZES, without=("attention_bias", "mlp_bias", "head_dim"))
     listed, window = True, 4096
@@ -49,7 +49,7 @@ class Qwen3(Qwen2):
     """Qwen 3: norms of queries and keys in place of the biases."""
 
     model_types = ("qwen3",)
-    base = laid(Llama.base, {"layer": {"attention": {"qk_norm": True}}})
+    base = laid(Llama.base, {"layer.attention.qk_norm": True})
     heads = heads_of("Qwen3")
     settings = amended(
         Qwen2.settings,

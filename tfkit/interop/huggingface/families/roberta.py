@@ -26,7 +26,7 @@ FINAL_NORM = "encoder.final_norm"
 class Offset(BertLike):
     """A table of places that begins after the row of padding: max_position_embeddings counts the rows of it all."""
 
-    base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {"position": {"skip_padding": True}})
+    base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {"position.skip_padding": True})
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:

@@ -74,7 +74,7 @@ class Ernie45Moe(Sparse):
     """ERNIE 4.5 with experts: softmax scores with a bias that only chooses, experts in some of the layers."""
 
     model_types = ("ernie4_5_moe",)
-    base = laid(BASE, {"layer": {"feedforward": {"router": {"selection_bias": True, "normalized": True}}}})
+    base = laid(BASE, {"layer.feedforward.router": {"selection_bias": True, "normalized": True}})
     heads = heads_of("Ernie4_5_Moe")
     settings = (
         *amended(SHELL, without=("attention_bias", "attention_dropout")),
@@ -114,7 +114,7 @@ class AriaText(Sparse):
     """The decoder of Aria: a softmax over the chosen experts alone, whose weights are stored transposed."""
 
     model_types = ("aria_text",)
-    base = laid(BASE, {"layer": {"feedforward": {"router": {"over": "chosen"}}}})
+    base = laid(BASE, {"layer.feedforward.router.over": "chosen"})
     heads = heads_of("AriaText")
     settings = (
         *SHELL,

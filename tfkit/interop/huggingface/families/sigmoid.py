@@ -29,9 +29,9 @@ from tfkit.interop.huggingface.families.sparse import (
     selection_rules,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
-from tfkit.interop.huggingface.settings import Setting, amended, put
+from tfkit.interop.huggingface.settings import Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 HEAD_NORMS = laid(BASE, {"layer": {"attention": {"qk_norm": True}, "feedforward": SIGMOID}})
@@ -137,7 +137,7 @@ class Afmoe(LocalTurns):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         if config.get("mup_enabled"):
-            put(model, "embedding.scale", "sqrt_d_model")
+            lay(model, {"embedding.scale": "sqrt_d_model"})
         super().to_recipe(model, config)
 
     @classmethod

@@ -18,7 +18,7 @@ APART = "expert inner width -> 1 expert inner width"
 # Llama's settings but those of its feed-forward
 SHELL = amended(Llama.settings, without=("intermediate_size", "hidden_act", "mlp_bias"))
 EXPERTS: Tree = {"type": "experts", "expert": {"type": "glu", "bias": False}, "router": {"type": "softmax"}}
-BASE = laid(Llama.base, {"layer": {"feedforward": EXPERTS}})
+BASE = laid(Llama.base, {"layer.feedforward": EXPERTS})
 # scores by a sigmoid, chosen with a bias that does not weigh
 SIGMOID: Tree = {"router": {"type": "sigmoid", "selection_bias": True}}
 

@@ -9,9 +9,9 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.cohere import each_head
 from tfkit.interop.huggingface.families.llama import ENDS, GATED, LAYER, NORMS, THEIRS, Llama, attention_rules, heads_of
-from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Setting, amended, put
+from tfkit.interop.huggingface.settings import Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 JOINED = ("", "(number dim) -> number dim")  # the norms of all heads in one
@@ -24,7 +24,7 @@ class StableLM(Llama):
     """StableLM 2: layer norms, a quarter of each head turns; each head may have norms of its own."""
 
     model_types = ("stablelm",)
-    base = laid(Llama.base, {"layer": {"norm": {"type": "layer_norm"}}})
+    base = laid(Llama.base, {"layer.norm.type": "layer_norm"})
     heads = heads_of("StableLm")
     settings = amended(
         Llama.settings,
@@ -60,7 +60,7 @@ class StableLM(Llama):
         if config.get("qk_layernorm", False):
             each_head(model)
         if config.get("use_parallel_residual", False):
-            put(model, "layer.residual.type", "parallel")
+            lay(model, {"layer.residual.type": "parallel"})
         super().to_recipe(model, config)
 
     @classmethod

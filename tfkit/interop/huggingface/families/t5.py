@@ -12,8 +12,8 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import bring_classes, say_classes
 from tfkit.interop.huggingface.families.bart import HEAD_RULES, OF_TEXTS
-from tfkit.interop.huggingface.family import Family, Tree, laid
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look, put
+from tfkit.interop.huggingface.family import Family, Tree, laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Names, Rule
 
 PROJECTIONS: Mapping[Names, Names] = {"q": "query", "k": "key", "v": "value", "o": "output"}
@@ -117,13 +117,13 @@ class T5(Family):
         if look(model, "head.type") == "language_model":
             model["head"] |= cls.output(config)
         elif model["head"] is not None:
-            put(model, "head.dropout", config.get("classifier_dropout", 0.0))
+            lay(model, {"head.dropout": config.get("classifier_dropout", 0.0)})
         if model["type"] == "encoder":
             model["num_layers"] = model.pop("encoder")["num_layers"]
             del model["embedding"]["shared"]
             model.pop("decoder", None)
         elif config.get("num_decoder_layers") is None:
-            put(model, "decoder.num_layers", model["encoder"]["num_layers"])
+            lay(model, {"decoder.num_layers": model["encoder"]["num_layers"]})
 
     @classmethod
     def output(cls, config: Mapping[str, Any]) -> Tree:
@@ -188,7 +188,7 @@ class UMT5(MT5):
     """umT5: a mT5 with a bias of its own in every layer."""
 
     model_types = ("umt5",)
-    base: ClassVar = laid({**T5.base, "position": "none"}, {"layer": {"position": {"type": "t5_bias"}}})
+    base: ClassVar = laid({**T5.base, "position": "none"}, {"layer.position.type": "t5_bias"})
     heads: ClassVar = {name.replace("T5", "UMT5"): over for name, over in T5.heads.items()}
     settings = amended(
         MT5.settings,
@@ -208,4 +208,4 @@ def _say_feedforward(model: Tree, config: Mapping[str, Any], projection: str) ->
     gated = projection.startswith("gated-")
     activation_name = look(config, "dense_act_fn") or activation
     model["layer"]["feedforward"]["type"] = "glu" if look(config, "is_gated_act", gated) else "mlp"
-    put(model, ACTIVATION.keys[0], ACTIVATION.read({"dense_act_fn": activation_name}))
+    lay(model, {ACTIVATION.keys[0]: ACTIVATION.read({"dense_act_fn": activation_name})})

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.gemma import Gemma2
-from tfkit.interop.huggingface.family import Family, Tree
-from tfkit.interop.huggingface.settings import put
+from tfkit.interop.huggingface.family import Family, Tree, lay
 from tfkit.interop.huggingface.tensors import Rule
 
 OURS, THEIRS = "{side}.layers.{layer}", "{side}.layers.{layer}"
@@ -58,9 +57,9 @@ class T5Gemma(Family):
             stack = Gemma2.recipe(ChainMap(more, config[side]))  # a view: which keys are read is watched
             head, model["init"] = stack.pop("head"), stack.pop("init")
             del stack["type"]
-            put(stack, "layer.attention.dropout", config.get("attention_dropout", 0.0))
+            lay(stack, {"layer.attention.dropout": config.get("attention_dropout", 0.0)})
             for key in DROPOUTS:
-                put(stack, key, config.get("dropout_rate", 0.0))
+                lay(stack, {key: config.get("dropout_rate", 0.0)})
             model[side] = stack
         model["head"] = head
         _scale_windows(model["encoder"], 2)

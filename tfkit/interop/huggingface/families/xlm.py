@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.bert import BertLike, renamed
-from tfkit.interop.huggingface.family import Tree
-from tfkit.interop.huggingface.settings import Fixed, Setting, put
+from tfkit.interop.huggingface.family import Tree, lay
+from tfkit.interop.huggingface.settings import Fixed, Setting
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "encoder.layers.{layer}"
@@ -70,7 +70,7 @@ class XLM(BertLike):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
-        put(model, "layer.feedforward.d_ff", 4 * model["d_model"])
+        lay(model, {"layer.feedforward.d_ff": 4 * model["d_model"]})
 
 
 @register("family", "flaubert")

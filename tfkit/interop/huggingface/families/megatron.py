@@ -1,0 +1,80 @@
+"""Megatron-BERT (Shoeybi et al. 2019), and a BERT that writes (Rothe et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tfkit.core.errors import DataError
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.bert import (
+    MASKED_LM,
+    NEXT_SENTENCE,
+    PRE_NORM,
+    Bert,
+    BertLike,
+    heads_of,
+    layer_rules,
+    renamed,
+    table_rules,
+)
+from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.settings import amended
+from tfkit.interop.huggingface.tensors import Rule
+
+
+@register("family", "megatron_bert")
+class MegatronBert(Bert):
+    """Megatron-BERT: the norm before each sublayer, none over the embeddings (Shoeybi et al. 2019)."""
+
+    model_types = ("megatron-bert",)
+    base: ClassVar = laid(Bert.base, PRE_NORM)
+    heads: ClassVar = {**heads_of("MegatronBert"), "MegatronBertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
+    settings = amended(
+        Bert.settings,
+        vocab_size=29056,
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+    )
+    rules = (*table_rules()[:3], *layer_rules("attention.ln", "ln"), *renamed({"encoder.ln": "encoder.final_norm"}))
+
+
+@register("family", "bert_generation")
+class BertGeneration(BertLike):
+    """A BERT that writes: the future hidden, no token types, a head without a dense layer (Rothe et al. 2019)."""
+
+    model_types = ("bert-generation",)
+    heads: ClassVar = {
+        "BertGenerationDecoder": {"type": "decoder", "head": {"type": "language_model", "tied": True, "bias": True}},
+        "BertGenerationEncoder": {"head": "none"},
+    }
+    settings = amended(MegatronBert.settings, without=("type_vocab_size",), vocab_size=50358)
+    fixed = tuple(row for row in BertLike.fixed if row.theirs != "is_decoder")
+    rules = tuple(
+        replace(rule, ours=str(rule.ours).replace("encoder.", "{side}.", 1))
+        for rule in (*table_rules(), *layer_rules())
+    )
+    head_rules: ClassVar = {"language_model": (Rule("lm_head.bias", "head.output.bias"),)}
+    prefix, unprefixed = "bert.", ("lm_head.",)
+    tied: ClassVar = {
+        "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    }
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+        super().to_recipe(model, config)
+        if config.get("is_decoder", False):
+            model["type"] = "decoder"
+        elif model["head"] is not None:
+            raise DataError(
+                "config.json: is_decoder: a BertGenerationDecoder that sees the future cannot be brought in"
+            )
+
+    @classmethod
+    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+        super().to_config(config, model)
+        config["is_decoder"] = model["type"] == "decoder"

@@ -1,0 +1,86 @@
+"""Their model as transformers loads and runs it, for a comparison."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.core.errors import DataError
+from tfkit.interop.huggingface.files import CONFIG, read_config
+
+EXTRA = 'verify computes with transformers, which is not installed: pip install "tfkit[hf]"'
+
+
+def load_theirs(folder: Path, trust: bool) -> nn.Module:
+    """Their model, in float32."""
+    try:
+        import transformers
+    except ImportError:
+        raise DataError(EXTRA) from None
+    config = read_config(folder)
+    own = "auto_map" in config
+    if own and not trust:
+        raise DataError(f"{folder}: this model brings its own code; read it, then give --trust to let it run")
+    name = (config.get("architectures") or ["AutoModel"])[0]
+    heads = [key for key, value in config.get("auto_map", {}).items() if str(value).endswith(f".{name}")]
+    loader = getattr(transformers, heads[0] if own and heads else name, None)
+    if loader is None:
+        raise DataError(f"{folder / CONFIG}: architectures: this transformers has no {name}")
+    with _quiet(transformers):
+        try:
+            model = loader.from_pretrained(folder, dtype=torch.float32, **({"trust_remote_code": True} if own else {}))
+        except Exception as error:  # whatever their code raises
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise DataError(f"{folder}: transformers cannot load it: {first}") from None
+    model.config.use_cache = False  # the whole text at once, as ours does
+    made: nn.Module = model.eval()
+    return made
+
+
+def reply_of(theirs: nn.Module, call: dict[str, Tensor], folder: Path) -> Any:
+    """Their output; raises DataError where their model cannot read what ours can."""
+    try:
+        return theirs(**call, output_hidden_states=True)
+    except Exception as error:  # whatever their code raises
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{folder}: its model cannot read what this run reads; is it the same one? {first}") from None
+
+
+def logits_of(out: Any) -> Tensor | None:
+    """What their head says; of the beginning and the end of an answer as one tensor, as ours has it."""
+    if getattr(out, "start_logits", None) is not None:
+        return torch.stack((out.start_logits, out.end_logits), dim=-1)
+    logits: Tensor | None = getattr(out, "logits", None)
+    return logits
+
+
+def their_ids(folder: Path, text: str, ids: Sequence[int]) -> list[str]:
+    """What to say where their tokenizer reads the text otherwise."""
+    import transformers
+
+    with _quiet(transformers):
+        try:
+            theirs = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+        except Exception:  # no tokenizer there, or one that needs more packages
+            return ["their tokenizer cannot be loaded, so that the tokens are this run's alone"]
+    return [] if theirs == list(ids) else [f"the tokenizers differ: {list(ids)} here, {theirs} there"]
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No progress bars and no advice of theirs within the block."""
+    logging = transformers.logging
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()

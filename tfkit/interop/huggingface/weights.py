@@ -1,0 +1,68 @@
+"""The weights of a run, and those of an import as a run keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import DataError
+from tfkit.core.output import some
+from tfkit.interop.huggingface.convert import to_ours
+from tfkit.interop.huggingface.files import CONFIG, COUNTED, open_checkpoint
+from tfkit.interop.huggingface.source import Source
+from tfkit.models.build import build_model
+from tfkit.training.weights import Weights, dtype_name, warn_not_finite
+
+
+def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors that a model saves, each once under its first name; and the other names of those with several."""
+    first: dict[int, str] = {}
+    tensors: dict[str, Tensor] = {}
+    tied: dict[str, str] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        owner = first.setdefault(id(tensor), name)
+        if owner == name:
+            tensors[name] = tensor
+        else:
+            tied[name] = owner
+    return tensors, tied
+
+
+def write_weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.dtype) -> tuple[list[str], int]:
+    """Write the weights; returns their names that no output reads, and how many numbers there are."""
+    own, tied = own_tensors(build_model(blueprint, device="meta"))
+    wanted = {name: tensor.shape for name, tensor in own.items()}
+    with open_checkpoint(read.folder, dtype) as checkpoint:
+        brought = to_ours(read.family, checkpoint, wanted, blueprint)
+    ordered = {name: brought.tensors[name] for name in wanted}
+    _check_numbers(read.folder, own, ordered)
+    Weights(ordered, tied).save(file)
+    return brought.unread, sum(tensor.numel() for name, tensor in own.items() if isinstance(tensor, nn.Parameter))
+
+
+def _check_numbers(folder: Path, own: Mapping[str, Tensor], brought: Mapping[str, Tensor]) -> None:
+    """Raise DataError for integers where a model has floats; warn of numbers that are not finite."""
+    wrong = [
+        f"{name} ({dtype_name(tensor)})"
+        for name, tensor in brought.items()
+        if own[name].is_floating_point() and not tensor.is_floating_point()
+    ]
+    if wrong:
+        raise DataError(f"{folder}: the tensors of {some(wrong)} hold no floats, so they are no weights")
+    warn_not_finite(folder, brought)
+
+
+def check_depth(read: Source, blueprint: Blueprint) -> None:
+    """Raise DataError for more layers than any model has, or than the files have tensors: none is built before that."""
+    layers = sum(plan.num_layers for plan in blueprint.stacks())
+    entries = [entry for plan in blueprint.stacks() for entry in plan.entries]
+    apart = entries.count(-1) + len({entry for entry in entries if entry >= 0})  # those of one entry are one
+    with open_checkpoint(read.folder) as checkpoint:
+        held = len(checkpoint)
+    if layers > COUNTED["layer"] or apart > held:
+        text = f"describes {layers:,} layers; {COUNTED['layer']:,} are taken, and the files hold {held:,} tensors"
+        raise DataError(f"{read.folder / CONFIG}: {text}")
