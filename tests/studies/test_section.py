@@ -100,6 +100,14 @@ def test_what_contradicts_is_told_with_its_place(keys: dict[str, Any], message: 
     assert all(fault.line > 0 for fault in found.value.faults)
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_number_that_is_not_finite_is_one_fault(value: float, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as found:
+        load_recipe(study(tmp_path, match={"seconds": value}))
+    [fault] = found.value.faults
+    assert fault.path == "study.match.seconds" and "is finite" in fault.message
+
+
 def test_all_faults_of_all_arms_at_once(tmp_path: Path) -> None:
     more = {"variants": {"one": {"model.layer.nrm": "rms_norm"}, "two": {"model.d_model": 0}}}
     source = StudySource(str(study(tmp_path, more=more, compare=["one", "two", "norm"])))

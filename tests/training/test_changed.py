@@ -54,6 +54,28 @@ def test_what_is_the_same_goes_on(tmp_path: Path, run: Path) -> None:
     trained(small(tmp_path), run, resume=True)
 
 
+def test_a_run_that_was_moved_with_its_data_goes_on(tmp_path: Path) -> None:
+    """Its test split, too, of which training keeps no hash."""
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+
+    def loaded(name: str, steps: int) -> Any:
+        recipe = small(tmp_path / name, steps=steps, metrics=[]).root.plain()
+        test = {"type": "text", "files": str(tmp_path / name / "valid.txt")}
+        return load_recipe({**recipe, "data": {**recipe["data"], "test": test}})
+
+    trained(loaded("here", 2), tmp_path / "here" / "run")
+    shutil.move(tmp_path / "here" / "run", tmp_path / "there" / "run")
+    run = trained(loaded("there", 4), tmp_path / "there" / "run", resume=True).folder
+    assert str(tmp_path / "here") not in (run / "resolved.yaml").read_text()
+    assert list(known(run)["data"]["train"]) == [str(tmp_path / "there" / "train.txt")]
+    (tmp_path / "here" / "train.txt").write_text("six six six\n" * 4)
+    before = (run / "environment.json").read_text()
+    with pytest.raises(RunError, match=r"was started from another recipe[^\n]*\n  data\.train\.files: "):
+        trained(loaded("here", 6), run, resume=True)
+    assert (run / "environment.json").read_text() == before
+
+
 def test_a_file_in_two_splits_is_told_once(tmp_path: Path) -> None:
     loaded = small(tmp_path)
     both = load_recipe(

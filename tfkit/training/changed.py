@@ -45,6 +45,17 @@ def differences(before: Any, now: Hashes) -> dict[str, list[str]]:
     return found
 
 
+def moved(before: Any, now: Hashes) -> dict[str, str]:
+    """Where each recorded file was that is at another place now, unchanged, and where it is."""
+    found: dict[str, str] = {}
+    for name, hashes in now.items():
+        known = before.get(name) if isinstance(before, Mapping) else None
+        if isinstance(known, Mapping):
+            gone = {sha256: file for file, sha256 in known.items() if file not in hashes and isinstance(sha256, str)}
+            found |= {gone[sha256]: file for file, sha256 in hashes.items() if file not in known and sha256 in gone}
+    return found
+
+
 def _files(data: Data) -> dict[str, tuple[str, ...]]:
     """What training reads its data from; nothing of a split whose examples no file holds."""
     read = {name: _read_by(getattr(data, name)) for name in ("train", "valid", "tokenizer")}

@@ -85,7 +85,7 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
     if checkpoint is None or not (folder / ENVIRONMENT).is_file():
         return False
     recipe = recipe.labelled(len(read_labels(folder)))
-    check_same(folder, recipe.resolved(Tokenizer.load(folder / TOKENIZER).vocab_size))
+    check_same(folder, recipe.resolved(Tokenizer.load(folder / TOKENIZER).vocab_size), recipe.data)
     finished = folder.known.get("finished")
     whole = all((folder / name).is_file() for name in (WEIGHTS, RESOLVED, RECIPE))
     return bool(finished == _ending(recipe, step_of(checkpoint)) and whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import yaml
 
 from tfkit.core.errors import RunError
 from tfkit.core.files import read_text
+from tfkit.recipe.settings.sections import Data
+from tfkit.training.changed import DATA, file_hashes, moved
 from tfkit.training.checkpoint import Checkpoints, read_progress
 from tfkit.training.contents import in_checkpoints
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, WEIGHTS, RunFolder
@@ -53,10 +56,10 @@ def check_nothing_is_lost(folder: RunFolder) -> None:
         )
 
 
-def check_same(folder: RunFolder, resolved: str) -> None:
+def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> None:
     """Raise RunError when the run in `folder` was started from another model, other data or another objective.
 
-    A run whose resolved.yaml is gone is believed.
+    A run whose resolved.yaml is gone is believed. `data` is that of the recipe: files that were moved are the same.
     """
     if not (folder / RESOLVED).is_file():
         return
@@ -65,6 +68,8 @@ def check_same(folder: RunFolder, resolved: str) -> None:
     except yaml.YAMLError as error:
         raise RunError(f"{folder / RESOLVED}: cannot be read, so this run cannot be resumed: {error}") from None
     here = yaml.safe_load(resolved)
+    if data is not None and _at(there, "data") != _at(here, "data"):
+        there, here = _at_one_place(folder, there, data), _test_by_name(here)
     # a run of an older version says nothing of groups, and has none
     older = [key for key in GROUPED if _at(there, key) is ABSENT and _at(here, key) in ([], "none")]
     fixed = [key for key in FIXED if key not in older]
@@ -76,6 +81,36 @@ def check_same(folder: RunFolder, resolved: str) -> None:
             + "\n  ".join(found[:5])
             + more
         )
+
+
+def _at_one_place(folder: RunFolder, there: Any, data: Data) -> Any:
+    """What the run says, with each file of its data where a file with the recorded hash is now."""
+    places = moved(folder.known.get(DATA), file_hashes(data))
+    corpora = _at(there, "data")
+    return _test_by_name({**there, "data": _replaced(corpora, places)} if isinstance(corpora, Mapping) else there)
+
+
+def _test_by_name(recipe: Any) -> Any:
+    """The same with the files of the test split by their names alone: training does not read them."""
+    test = _at(recipe, "data.test")
+    if not isinstance(test, Mapping):
+        return recipe
+    named = {key: _names(value) for key, value in test.items()}
+    return {**recipe, "data": {**recipe["data"], "test": named}}
+
+
+def _names(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_names(one) for one in value]
+    return os.path.basename(value) if isinstance(value, str) and os.path.isabs(value) else value
+
+
+def _replaced(value: Any, places: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _replaced(child, places) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_replaced(child, places) for child in value]
+    return places.get(value, value) if isinstance(value, str) else value
 
 
 def _what_is_there(folder: RunFolder) -> str:

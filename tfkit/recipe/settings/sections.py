@@ -136,7 +136,10 @@ class Validate(Section):
     )
     samples: NonNegativeInt = Field(0, description="sample outputs shown at each validation")
     limit: PositiveInt | None = Field(None, description="how many examples metrics are computed on; none: all")
-    best: str = Field("loss", description="what keep: best and patience go by: loss, or one of these metrics")
+    best: str = Field(
+        "loss",
+        description="what keep: best and patience go by: loss, or one of these metrics; of equal values the first",
+    )
 
     @model_validator(mode="after")
     def _measured(self) -> Validate:

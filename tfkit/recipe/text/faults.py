@@ -111,6 +111,8 @@ class Faults:
         if kind == "missing":
             option = str(first["rest"][0]) if first["rest"] else "?"
             return self.add(node, f"needs the option '{option}'{dropped_note(node, option)}")
+        if kind == "value_error" and self._holds_unread(node):
+            return None
         context = first.get("ctx", {})
         if kind == "unknown_part":
             if self._is_awaited(context):
@@ -125,6 +127,13 @@ class Faults:
                 [word.strip(" '") for word in str(context.get("expected", "")).replace(" or ", ",").split(",")],
             )
         self.add(node, _either(phrases) + got, suggestion)
+
+    def _holds_unread(self, node: Node) -> bool:
+        """Whether a value in a mapping or list could not be read, so that what is left of it may seem to contradict."""
+        if isinstance(node.value, (dict, list)):
+            children = node.value.values() if isinstance(node.value, dict) else node.value
+            return any(self._holds_unread(child) for child in children)
+        return node.value is None and bool(self._unread & {node.place, node.key_place})
 
     def _is_awaited(self, unknown: Mapping[str, Any]) -> bool:
         """Whether an unknown part follows from code that was not imported, of which there is a fault already."""
