@@ -69,7 +69,7 @@ class Parametrizer:
         return float(value)
 
     def _is_size(self, node: Node) -> bool:
-        if is_whole(node.value) and node.value > 0:  # type: ignore[operator]
+        if is_whole(node.value) and node.value > 0:
             return True
         self.faults.add(node, "a size of the base is a whole number from 1")
         return False
