@@ -97,7 +97,7 @@ def replaced(patch: pytest.MonkeyPatch) -> None:
     """Trainings happen in this process."""
     for name, value in (("began", []), ("failing", ""), ("above", 0.0), ("flat", False)):
         patch.setattr(Trained, name, value)
-    patch.setattr("tfkit.studies.runner.started", Trained)
+    patch.setattr("tfkit.studies.process.started", Trained)
     patch.setattr("tfkit.studies.trial.started", Trained)
     patch.setattr("tfkit.studies.runner.POLL", 0.001)
 
