@@ -14,7 +14,9 @@ from tfkit.reports.counts import count_parameters
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.match import nearest_value
-from tfkit.studies.plan import Plan, PlannedRun, keep_plan, make_plan, read_plan, runs_of
+from tfkit.studies.plan import Plan, PlannedRun, runs_of
+from tfkit.studies.plan_file import keep_plan, read_plan
+from tfkit.studies.planning import make_plan
 from tfkit.studies.process import command_of
 from tfkit.studies.trial import Timing
 from tfkit.training.history import History
@@ -112,13 +114,42 @@ def test_a_probe_is_trained_beside_each_run_by_the_same_architecture(tmp_path: P
     assert probed.blueprint().last.d_model == 16
 
 
+def test_a_probe_has_its_own_difficulty_and_its_own_values_of_training(tmp_path: Path) -> None:
+    probe = {"probe": {"type": "induction", "shortest": 6}, "steps": 7, "set": {"data.batch": {"size": 5}}}
+    found = plan(tmp_path, compare=["wide"], measure=["valid.loss", probe])
+    assert found.measure == ("valid.loss", "probe.induction")
+    run = next(run for run in runs_of(found, {arm.name: {} for arm in found.arms}) if run.probe)
+    probed = StudySource(str(tmp_path / "small.yaml")).recipe((), found.values(run))
+    assert probed.data is not None
+    assert probed.data.batch.size == 5
+    assert {split: corpus.shortest for split, corpus in probed.data.splits()} == {"train": 6, "valid": 6, "test": 6}
+
+
 @pytest.mark.parametrize(
     ("probe", "message"),
-    [("inductin", r"'inductin' is no probe; there are: .*induction"), ("docstrings", r"'docstrings' is no probe")],
+    [
+        ({"probe": "inductin"}, r"'inductin' is no probe; there are: .*Did you mean 'induction'"),
+        ({"probe": "docstrings"}, r"'docstrings' is no probe"),
+        ({"probe": {"shortest": 3}}, r"a mapping needs the name of a probe as its `type`"),
+        ({"probe": {"type": "induction", "shortst": 3}}, r"shortst"),
+        ({"probe": {"type": "induction", "split": "valid"}}, r"split: the study chooses it"),
+        ({"probe": "induction", "set": {"data.train": "copying"}}, r"set: data.train: the probe sets it itself"),
+        ({"probe": "induction", "steps": 3, "set": {"train.steps": 4}}, r"set: train.steps: the probe sets it itself"),
+        ({"probe": "induction", "set": {"train.seed": 3}}, r"set: train.seed: is no key that makes another training"),
+        ({"probe": "induction", "set": {"train.stepz": 3}}, r"stepz"),
+        ({"probe": "induction", "set": {"train.batch..": 3}}, r"train.batch"),
+    ],
 )
-def test_what_is_no_probe_is_refused(probe: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=message):
-        plan(tmp_path, measure=["valid.loss", {"probe": probe}])
+def test_what_is_no_probe_is_refused(probe: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=message) as caught:
+        plan(tmp_path, measure=["valid.loss", probe])
+    assert all(fault.path.startswith("study.measure[1]") and fault.line > 1 for fault in caught.value.faults)
+
+
+def test_all_probes_at_fault_are_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        plan(tmp_path, measure=["valid.loss", {"probe": "inductin"}, {"probe": "sortin"}])
+    assert [fault.path for fault in caught.value.faults] == ["study.measure[1]", "study.measure[2]"]
 
 
 def test_the_score_of_a_probe_belongs_to_the_run_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +207,7 @@ def test_another_budget_is_another_study(tmp_path: Path) -> None:
 def test_tokens_and_seconds_are_matched_by_steps_and_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wider model takes twice as long; what was solved for stays when the study goes on."""
     times = {"baseline": Timing(0.01, 50.0), "wide": Timing(0.02, 50.0)}
-    monkeypatch.setattr("tfkit.studies.plan.trial", lambda source, arm, folder: times[arm.name])
+    monkeypatch.setattr("tfkit.studies.planning.trial", lambda source, arm, folder: times[arm.name])
     (tmp_path / "tokens").mkdir()
     of_tokens = plan(tmp_path / "tokens", compare=["wide"], match={"tokens": 1000})
     assert [of_tokens.steps_of(arm) for arm in of_tokens.arms] == [20, 20]

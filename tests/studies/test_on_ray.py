@@ -16,7 +16,8 @@ from tfkit.cli.main import main
 from tfkit.core.errors import UsageError
 from tfkit.studies.arms import StudySource
 from tfkit.studies.on_ray import RayCluster, share
-from tfkit.studies.plan import keep_plan, make_plan
+from tfkit.studies.plan_file import keep_plan
+from tfkit.studies.planning import make_plan
 from tfkit.studies.runner import Runner, StudyProgress
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.studies.small import study
 from tfkit.studies.arms import StudySource
 from tfkit.studies.compare import study_report
-from tfkit.studies.plan import make_plan
+from tfkit.studies.planning import make_plan
 from tfkit.studies.results import ArmResult, Cell, Results, results_of
 
 LOOK = """

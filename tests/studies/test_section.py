@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from tests.studies.small import study
+from tfkit.cli.main import main
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.schema import language_schema
 from tfkit.studies.arms import StudySource, arms_of, slug, study_of
+from tfkit.studies.planning import check_study
 
 
 def names(folder: Path, **keys: Any) -> list[str]:
@@ -118,6 +120,27 @@ def test_all_faults_of_all_arms_at_once(tmp_path: Path) -> None:
     assert len(texts) == 2
     assert any("model.layer.nrm" in text and "Did you mean 'norm'" in text for text in texts)
     assert any("model.d_model" in text for text in texts)
+
+
+def test_all_faults_of_variants_tuning_and_probes_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = {"variants": {"one": {"model.layer.nrm": "rms_norm"}, "two": {"model.d_model": 16}}}
+    keys = {"compare": ["one", "two"], "measure": ["valid.loss", {"probe": "sortin"}]}
+    file = study(tmp_path, more=more, **keys, tune={"train.schedule.lrr": [0.1, 0.2]})
+    with pytest.raises(RecipeError) as found:
+        check_study(StudySource(str(file)))
+    wrong = ["model.layer.nrm", "study.tune", "study.measure[1]"]
+    assert sorted(fault.path for fault in found.value.faults) == sorted(wrong)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(file)])
+    assert ended.value.code == 2
+    printed = " ".join(capsys.readouterr().err.split())
+    assert all(path in printed for path in wrong)
+
+
+def test_check_says_how_many_variants_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", str(study(tmp_path, compare=["norm", "wide"]))])
+    assert "a study of 4 variants" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_recipe_without_a_study_is_told_apart(tmp_path: Path) -> None:

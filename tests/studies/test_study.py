@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import fcntl
 import io
 import json
 import os
+import pty
+import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -26,7 +32,9 @@ from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim
 from tfkit.studies.compare import study_report
-from tfkit.studies.plan import PlannedRun, keep_plan, make_plan, read_plan, runs_of
+from tfkit.studies.plan import PlannedRun, runs_of
+from tfkit.studies.plan_file import keep_plan, read_plan
+from tfkit.studies.planning import make_plan
 from tfkit.studies.runner import Runner
 
 KEYS: dict[str, Any] = {
@@ -397,3 +405,28 @@ def test_a_claim_is_held_by_one_and_taken_over_from_the_dead(tmp_path: Path) -> 
     assert RunClaim.take(file) is not None
     file.write_text("{")
     assert RunClaim.take(file) is None  # its writer may be at it
+
+
+def test_on_a_terminal_a_table_shows_each_run(done: tuple[Path, Result]) -> None:
+    """What is done is not repeated: the plan, the table of all runs, and the verdicts, within the terminal's width."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tfkit", "study", "small.yaml"],
+        cwd=done[0], stdin=slave, stdout=slave, stderr=slave, env={**environment, "TERM": "xterm"},
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    pieces = []
+    with contextlib.suppress(OSError):  # the terminal of a process that has ended
+        while piece := os.read(master, 65536):
+            pieces.append(piece)
+    os.close(master)
+    assert process.wait() == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(pieces).decode())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text)]
+    assert any(re.fullmatch(r"variant +seed 0 +seed 1", line) for line in lines)
+    assert any(re.fullmatch(r"norm=rms_norm +\d\.\d+ +\d\.\d+", line) for line in lines)
+    assert "4 of 4 done, 0 running, 0 s left" in lines
+    assert max(map(len, lines)) <= 80

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfkit.cli.options import DEVICE, EXACT_JSON, Whole
-from tfkit.cli.terminal import echo_json
+from tfkit.cli.options import DEVICE, EXACT_JSON, ReadOptions, Whole, reads_recipe
+from tfkit.cli.terminal import echo, echo_json
+
+if TYPE_CHECKING:
+    from tfkit.recipe.load import Recipe
 
 LENGTHS = "512,1024,2048,4096,8192,16384"
 
@@ -119,3 +125,46 @@ def decoding(
         echo_json(rows)
     else:
         render(rows, Console())
+
+
+@command.command("coordinates")
+@click.argument("recipe", metavar="RECIPE")
+@click.option(
+    "--factors", type=Several(Whole()), default="1,2,4,8", show_default=True, help="Widths, as multiples of the base."
+)
+@click.option("--steps", type=Whole(), default=4, show_default=True, help="Steps of training.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Draw the changes into an SVG file.")
+@EXACT_JSON
+@reads_recipe
+def coordinates(
+    recipe: str, factors: list[int], steps: int, out: Path | None, as_json: bool, reading: ReadOptions
+) -> None:
+    """Measure how much training changes each part as RECIPE grows from the base of its muP, with muP and without.
+
+    What changes as much at every width learns as well at every width: the coordinate check of arXiv 2203.03466.
+    """
+    from tfkit.core.console import Console
+    from tfkit.core.files import write_text
+    from tfkit.reports.parts_table import rows
+    from tfkit.studies.coordinates import coordinate_changes, growth, picture
+
+    def read(sets: Sequence[str]) -> Recipe:
+        return replace(reading, sets=(*reading.sets, *sets)).recipe(recipe)
+
+    changes = []
+    with Console(stderr=True).status("measuring") as status:
+        for change in coordinate_changes(read, factors, steps):
+            status.update(f"measured {change.part} at {change.factor} times the width")
+            changes.append(change)
+    if out is not None:
+        write_text(out, picture(changes, f"{recipe}: what training changes, by width"))
+    found = growth(changes)
+    if as_json:
+        echo_json(found)
+        return
+    for name in dict.fromkeys(row["parametrization"] for row in found):
+        own = [row for row in found if row["parametrization"] == name]
+        cells = [[row["part"], f"{row['first']:.3g}", *(f"{one:.2f}" for one in row["ratios"].values())] for row in own]
+        heads = ["muP" if name == "mup" else name, "change", *(f"x {factor}" for factor in factors)]
+        rows(Console(), cells, heads)
+        echo("")

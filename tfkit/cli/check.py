@@ -29,7 +29,8 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) ->
     for file in files:
         try:
             recipe = reading.recipe(file)
-            echo(f"{file}: ok ({_summary(recipe)})")
+            compared = "" if recipe.study is None or reading.variants else _compared(file, reading)
+            echo(f"{file}: ok ({_summary(recipe)}{compared})")
             recipe.tell_warnings()
             for fault in recipe.missing_files():  # they may be elsewhere, or come later
                 warnings.warn(RecipeWarning(fault), stacklevel=1)
@@ -40,6 +41,15 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) ->
             wrong = True
     if wrong:
         ctx.exit(WRONG)
+
+
+def _compared(file: str, reading: ReadOptions) -> str:
+    """How many variants the study in a recipe compares; raises RecipeError with the faults of all of them."""
+    from tfkit.studies.arms import StudySource
+    from tfkit.studies.planning import check_study
+
+    found = check_study(StudySource(file, reading.sets, reading.imports, reading.trust))
+    return f"; a study of {found:,} variants"
 
 
 def _summary(recipe: Recipe) -> str:

@@ -33,7 +33,7 @@ def command(
     from tfkit.core.errors import UsageError
     from tfkit.core.files import written_to
     from tfkit.studies.compare import print_results, runs_report, study_report
-    from tfkit.studies.plan import PLAN, read_plan
+    from tfkit.studies.plan_file import PLAN, read_plan
     from tfkit.studies.report import HTML, check_packages
 
     if len(runs) == 1:

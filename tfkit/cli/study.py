@@ -49,11 +49,12 @@ def command(
     from tfkit.studies.arms import StudySource
     from tfkit.studies.compare import print_results, study_report
     from tfkit.studies.on_ray import RayCluster
-    from tfkit.studies.plan import keep_plan, make_plan
+    from tfkit.studies.plan_file import keep_plan
+    from tfkit.studies.planning import make_plan
     from tfkit.studies.process import Here
     from tfkit.studies.report import HTML, check_packages
     from tfkit.studies.runner import Runner, commands
-    from tfkit.studies.watching import Watcher, predicted, print_plan
+    from tfkit.studies.watching import Planning, Watcher, predicted, print_plan
 
     source = StudySource(study, sets, imports, trust)
     recipe = source.recipe()
@@ -63,7 +64,8 @@ def command(
         check_packages()
     launcher = RayCluster(jobs) if on == "ray" and not dry_run else Here()
     with written_to(folder):
-        plan = make_plan(source, folder, timed=not as_commands)
+        with Planning(Console()) as planning:
+            plan = make_plan(source, folder, timed=not as_commands, tell=planning.tell)
         if as_commands:
             keep_plan(folder, plan)
             for words in commands(source, plan, folder):

@@ -31,6 +31,11 @@ class StudySource:
     imports: tuple[str, ...] = ()
     trust: bool = False
     _sizes: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+    _recipes: dict[str, Recipe] | None = field(default=None, compare=False, repr=False)
+
+    def remembering(self) -> StudySource:
+        """The same that reads each recipe once."""
+        return replace(self, _recipes={})
 
     def blueprint(self, recipe: Recipe) -> Blueprint:
         """The architecture that training the recipe makes, with the sizes that only its corpus tells, read once."""
@@ -51,7 +56,13 @@ class StudySource:
     def recipe(self, variants: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
         """The recipe with these variants, what the command line says, and these values by key; raises RecipeError."""
         laid = (*self.sets, *texts_of(values or {}))
-        return load_recipe(self.file, None, tuple(variants), trust=self.trust, sets=laid, imports=self.imports)
+        known, asked = self._recipes, repr((tuple(variants), laid))
+        if known is not None and asked in known:
+            return known[asked]
+        recipe = load_recipe(self.file, None, tuple(variants), trust=self.trust, sets=laid, imports=self.imports)
+        if known is not None:
+            known[asked] = recipe
+        return recipe
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.parts_table import rows, say
 from tfkit.studies.arms import changes_of, plain
 from tfkit.studies.board import measured
-from tfkit.studies.plan import PLAN, Plan
+from tfkit.studies.plan import Plan
+from tfkit.studies.plan_file import PLAN
 from tfkit.studies.report import StudyReport, environment_of
 from tfkit.studies.results import EXACT, ArmResult, Cell, curve_of, results_of, study_results
 from tfkit.training.folder import TOKENIZER, RunFolder
@@ -129,7 +130,8 @@ def print_results(report: StudyReport, console: Console) -> None:
         say(console, f"{measure} ({'more' if measure in results.rising else 'less'} is better)", "bold")
         heads = ["variant", "n", "mean", "sd", "difference [95 % interval]", "p (Holm)", "verdict"]
         keys = ["arm", "n", "mean", "sd", "difference", "p", "verdict"]
-        rows(console, [[row[key] for key in keys] for row in report.rows(measure)], heads)
+        cells = [[row[key].replace(", ", ",") for key in keys] for row in report.rows(measure)]  # no line breaks there
+        rows(console, cells, heads)
     exact = [measure for measure in results.measure if measure in EXACT]
     if exact:
         console.print()

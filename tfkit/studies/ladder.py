@@ -17,7 +17,8 @@ from tfkit.core.slots import ScheduleFacts, of_kind
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.study import STEPS
 from tfkit.studies.arms import Arm, StudySource
-from tfkit.studies.plan import RUNS, Plan, digest_of
+from tfkit.studies.digest import digest_of
+from tfkit.studies.plan import RUNS, Plan
 from tfkit.studies.sizes import LadderSize, sizes_of
 from tfkit.studies.trial import Timing, trial
 

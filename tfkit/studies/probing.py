@@ -2,34 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from tfkit.core.errors import UsageError
-from tfkit.core.registry import REGISTRY
+from tfkit.core.errors import Fault, RecipeError
+from tfkit.core.registry import REGISTRY, nearest
 from tfkit.data.corpus import Probe
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.study import STEPS, ProbeMeasure
+from tfkit.recipe.settings.study import STEPS, ProbeMeasure, Study
 
 SIZES = {"valid": 100, "test": 300}  # pairs
 
 
-def probe_values(recipe: Recipe, probe: ProbeMeasure) -> dict[str, Any]:
-    """The values by key that make `recipe` train on the probe; raises UsageError for what cannot be probed."""
+def probes_of(recipe: Recipe, baseline: Recipe, study: Study) -> dict[str, dict[str, Any]]:
+    """The values by key that make the study's recipe train on each of its probes, by the probes' names.
+
+    Raises RecipeError with what cannot be probed.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    faults: list[Fault] = []
     known = [name for name in REGISTRY.names("corpus") if issubclass(REGISTRY.get("corpus", name), Probe)]
-    if probe.probe not in known:
-        raise UsageError(f"study.measure: '{probe.probe}' is no probe; there are: {', '.join(known)}")
-    blueprint = recipe.blueprint()
-    if blueprint.decoder is None:
-        raise UsageError("study.measure: a probe is answered by a decoder, and this model has none")
-    splits = {f"data.{split}": {"type": probe.probe, "split": split, "count": count} for split, count in SIZES.items()}
+    for place, probe in enumerate(study.measure):
+        if not isinstance(probe, ProbeMeasure):
+            continue
+        at = f"study.measure[{place}]"
+        if probe.corpus not in known:
+            fault = recipe.fault(at, f"'{probe.corpus}' is no probe; there are: {', '.join(known)}")
+            faults.append(replace(fault, suggestion=nearest(probe.corpus, known)))
+            continue
+        values = _values(baseline, probe)
+        faults += [recipe.fault(at, problem) for problem in _problems(baseline, probe, values)]
+        found[probe.corpus] = {**values, **probe.set}
+    if faults:
+        raise RecipeError(faults)
+    return found
+
+
+def metric_of(probe: str) -> str:
+    """The metric that judges the answers to a probe."""
+    part = REGISTRY.get("corpus", probe)
+    return part.metric if issubclass(part, Probe) else "exact_match"
+
+
+def _problems(baseline: Recipe, probe: ProbeMeasure, values: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with a probe of a recipe."""
+    if baseline.blueprint().decoder is None:
+        yield "a probe is answered by a decoder, and this model has none"
+    if "split" in probe.options:
+        yield "split: the study chooses it: it trains on train, and measures test"
+    for key in probe.set:
+        if key in values:
+            yield f"set: {key}: the probe sets it itself"
+        elif key.partition(".")[0] in ("study", "extends", "variants") or key == "train.seed":
+            yield f"set: {key}: is no key that makes another training"
+
+
+def _values(baseline: Recipe, probe: ProbeMeasure) -> dict[str, Any]:
+    """The values by key that make a recipe train on the probe."""
+    corpus = {"type": probe.corpus, **probe.options}
+    splits = {f"data.{split}": {**corpus, "split": split, "count": count} for split, count in SIZES.items()}
     return {
         "study": None,
-        "objective": "seq2seq" if blueprint.encoder is not None else "completion",
+        "objective": "seq2seq" if baseline.blueprint().encoder is not None else "completion",
         "model.vocab_size": "tokenizer",
         "data.tokenizer": "word",
-        "data.train": probe.probe,
+        "data.train": corpus,
         **splits,
-        "train.metrics": [metric_of(probe.probe)],
+        "train.metrics": [metric_of(probe.corpus)],
         "train.validate.metrics": [],
         "train.validate.samples": 0,
         "train.validate.best": "loss",
@@ -38,9 +78,3 @@ def probe_values(recipe: Recipe, probe: ProbeMeasure) -> dict[str, Any]:
         "train.generation_rate": None,
         **({STEPS: probe.steps} if probe.steps is not None else {}),
     }
-
-
-def metric_of(probe: str) -> str:
-    """The metric that judges the answers to a probe."""
-    part = REGISTRY.get("corpus", probe)
-    return part.metric if issubclass(part, Probe) else "exact_match"

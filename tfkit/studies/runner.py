@@ -13,7 +13,8 @@ from tfkit.core.machine import machine
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim
-from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of, unchanged
+from tfkit.studies.digest import unchanged
+from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of
 from tfkit.studies.probing import metric_of
 from tfkit.studies.process import Here, Job, Launcher, command_of, failure
 from tfkit.training.folder import RUN

@@ -45,6 +45,27 @@ def predicted(plan: Plan, jobs: int) -> str:
     return f"{runs}; about {duration(total)}{f' with {jobs} at a time' if jobs > 1 else ''}"
 
 
+class Planning:
+    """Shows on a terminal what is being planned."""
+
+    def __init__(self, console: Console) -> None:
+        self._status = console.status("planning") if console.is_terminal else None
+
+    def __enter__(self) -> Planning:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def tell(self, text: str) -> None:
+        """Show it in place of what was told before."""
+        if self._status is not None:
+            self._status.update(Text(f"planning: {printable(text)}"))
+
+
 class Watcher:
     """Shows the progress of a study."""
 

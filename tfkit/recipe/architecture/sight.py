@@ -57,7 +57,7 @@ def mixes(layer: LayerPlan) -> bool:
 def _chooses(layer: LayerPlan) -> bool:
     """Whether a layer has an attention over its own tokens that has no choice but among them."""
     own = [sub.config for sub in layer.sublayers if not sub.memory]
-    return any(isinstance(config, AttentionFacts.Config) and not config.sees_nothing_at_will() for config in own)
+    return any(isinstance(config, AttentionFacts.Config) and not config.may_attend_to_nothing() for config in own)
 
 
 def sight(layer: LayerPlan, plan: StackPlan) -> Sight:

@@ -77,13 +77,34 @@ class PaperClaim(Section):
 class ProbeMeasure(Section):
     """A probe that is trained beside each run, by the same architecture: how much of its test split is right."""
 
-    probe: str = Field(description="a corpus of pairs that is made here, such as induction or associative_recall")
+    probe: Key | dict[str, Any] = Field(
+        description="a corpus of pairs that is made here, such as induction, or {type: induction} with its options"
+    )
     steps: PositiveInt | None = Field(None, description="optimizer steps of the probe; none: as many as the study's")
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="values by key that its training has in place of the study's"
+    )
+
+    @model_validator(mode="after")
+    def _named(self) -> ProbeMeasure:
+        if isinstance(self.probe, dict) and not isinstance(self.probe.get("type"), str):
+            raise ValueError("probe: a mapping needs the name of a probe as its `type`")
+        return self
+
+    @property
+    def corpus(self) -> str:
+        """The name of the corpus."""
+        return self.probe if isinstance(self.probe, str) else str(self.probe["type"])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the corpus that are given."""
+        return {} if isinstance(self.probe, str) else {key: self.probe[key] for key in self.probe if key != "type"}
 
     @property
     def name(self) -> str:
         """What the measure is called."""
-        return f"probe.{self.probe}"
+        return f"probe.{self.corpus}"
 
 
 Seeds = (

@@ -1,0 +1,166 @@
+"""The coordinate check of muP: how much a few steps of training change what each part of a model computes, by width.
+
+Under muP the changes stay of one size as the width grows; under the standard parametrization those of the logits and of
+late layers grow with it (Yang et al. 2022, arXiv 2203.03466, appendix D.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tfkit.core.errors import UsageError
+from tfkit.core.figures import COLOURS, finished, matplotlib_figure, svg
+from tfkit.models import Model, build_model
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings.sections import Train
+from tfkit.training.groups import regroup, set_rate
+
+PARAMETRIZATIONS = ("mup", "standard")
+DEPTHS = ("num_layers", "encoder.num_layers", "decoder.num_layers")
+ROWS, LONGEST = 4, 32  # the random ids: rows, and tokens of a row at most
+UNKNOWN = 256  # tokens where a tokenizer would say how many
+Reader = Callable[[Sequence[str]], Recipe]  # a recipe with these `--set` laid over it
+
+
+@dataclass(frozen=True)
+class Change:
+    """How much the values of a part change, as a mean of absolute differences, after each step of training."""
+
+    parametrization: str
+    factor: int
+    part: str
+    after: tuple[float, ...]
+
+
+def coordinate_changes(read: Reader, factors: Sequence[int], steps: int) -> Iterator[Change]:
+    """Train a recipe at its base widths times each of the factors, under muP and without; yields each part's change.
+
+    The ids are random, the optimizer and the highest learning rate are the recipe's. Raises UsageError for a recipe
+    without `model.parametrization`, and for a model that reads no ids or gives no logits; RecipeError for a width that
+    the recipe cannot have.
+    """
+    chosen = read(()).blueprint(UNKNOWN if read(()).unknown_vocab else None).parametrization
+    if chosen is None:
+        raise UsageError("model.parametrization: needs a base, whose widths grow: {type: mup, base: {d_model: 64}}")
+    widths = [(key, size) for key, size in chosen.written if key not in DEPTHS]
+    for parametrization in PARAMETRIZATIONS:
+        standard = ["model.parametrization=none"] if parametrization == "standard" else []
+        for factor in factors:
+            recipe = read([*(f"model.{key}={factor * size}" for key, size in widths), *standard])
+            for part, after in _changes(recipe, steps).items():
+                yield Change(parametrization, factor, part, after)
+
+
+def _changes(recipe: Recipe, steps: int) -> dict[str, tuple[float, ...]]:
+    """How much each part changes after each step."""
+    blueprint = recipe.labelled(2).blueprint(UNKNOWN if recipe.unknown_vocab else None)
+    model = build_model(blueprint, seed=0).eval()  # without dropout, whose noise would hide the changes
+    inputs = _inputs(model)
+    rate = _highest_rate(recipe.train, blueprint.last.d_model)
+    optimizer = recipe.train.optimizer.build().make(model, rate)
+    regroup(optimizer, model, recipe.train)
+    set_rate(optimizer, rate)
+    begun = _values(model, inputs)
+    found: dict[str, list[float]] = {part: [] for part in begun}
+    for _ in range(steps):
+        optimizer.zero_grad()
+        _loss(model(**inputs).logits).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        for part, value in _values(model, inputs).items():
+            found[part].append(float((value - begun[part]).abs().mean()))
+    return {part: tuple(after) for part, after in found.items()}
+
+
+def _highest_rate(settings: Train, d_model: int) -> float:
+    """The learning rate at the end of the warmup."""
+    schedule = settings.schedule.build()
+    return max(float(schedule.lr(step, settings.steps, d_model)) for step in range(1, settings.steps + 1))
+
+
+def _inputs(model: Model) -> dict[str, Tensor]:
+    """Random ids for each stack of the model; raises UsageError where a stack reads vectors."""
+    draw = torch.Generator().manual_seed(1)
+    names = ("input_ids", "decoder_input_ids")
+    found = {}
+    for name, plan in zip(names, model.blueprint.stacks(), strict=False):
+        if plan.reads_vectors or plan.vocab_size is None:
+            raise UsageError(f"the {plan.side} reads vectors; coordinates are measured with random ids")
+        length = min(LONGEST, plan.max_length or LONGEST)
+        found[name] = torch.randint(plan.vocab_size, (ROWS, length), generator=draw)
+    return found
+
+
+def _loss(logits: Tensor | None) -> Tensor:
+    """A loss against random classes, or random numbers where there is one output a text; raises UsageError."""
+    if logits is None:
+        raise UsageError("the model has no head that gives logits")
+    draw = torch.Generator().manual_seed(2)
+    if logits.dim() == 1:
+        return F.mse_loss(logits, torch.randn(logits.shape, generator=draw))
+    targets = torch.randint(logits.shape[-1], logits.shape[:-1], generator=draw)
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+
+@torch.no_grad()
+def _values(model: Model, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What each part computes: the embeddings, the layers, the logits."""
+    found: dict[str, Tensor] = {}
+    handles = []
+    for plan in model.blueprint.stacks():
+        stack = model.stack(plan.side)
+        named = [("embedding", stack.embedding), *((f"layer {i}", layer) for i, layer in enumerate(stack.layers))]
+        for name, module in named:
+            if module is not None:
+                handles.append(module.register_forward_hook(_keeper(found, f"{plan.side} {name}")))
+    try:
+        logits = model(**inputs).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {**found, **({} if logits is None else {"logits": logits})}
+
+
+def _keeper(found: dict[str, Tensor], name: str) -> Callable[..., None]:
+    def keep(module: Any, arguments: Any, output: Tensor) -> None:
+        found[name] = output.clone()
+
+    return keep
+
+
+def growth(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    """A row for each part and parametrization: its last change at each width, over that at the smallest."""
+    rows = []
+    for parametrization in PARAMETRIZATIONS:
+        own = [one for one in changes if one.parametrization == parametrization]
+        for part in dict.fromkeys(one.part for one in own):
+            by_factor = {one.factor: one.after[-1] for one in own if one.part == part}
+            first = next(iter(by_factor.values()))
+            ratios = {factor: after / first if first else 1.0 for factor, after in by_factor.items()}
+            rows.append({"parametrization": parametrization, "part": part, "first": first, "ratios": ratios})
+    return rows
+
+
+def picture(changes: Sequence[Change], title: str) -> str:
+    """The changes as SVG: a panel for each parametrization, a line for each part; needs the extra `study`."""
+    figure = matplotlib_figure()(figsize=(9, 4), layout="constrained")
+    figure.suptitle(title)
+    panels = figure.subplots(1, len(PARAMETRIZATIONS), sharey=True)
+    parts = list(dict.fromkeys(one.part for one in changes))
+    for axes, parametrization in zip(panels, PARAMETRIZATIONS, strict=True):
+        for place, part in enumerate(parts):
+            own = [one for one in changes if one.parametrization == parametrization and one.part == part]
+            colour = COLOURS[place % len(COLOURS)]
+            axes.plot([one.factor for one in own], [one.after[-1] for one in own], marker="o", color=colour, label=part)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xlabel("width, times the base")
+        axes.set_title("muP" if parametrization == "mup" else parametrization)
+        finished(axes)
+    panels[0].set_ylabel(f"mean change after {len(changes[0].after)} steps")
+    return svg(figure, "coordinates") + "\n"

@@ -1,0 +1,30 @@
+"""Hashes of recipes, by which a study knows its own runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings.study import Match
+from tfkit.studies.arms import Arm, StudySource, plain, without_seed
+from tfkit.studies.plan import Plan
+
+
+def identity(recipe: Recipe, match: Match | None = None) -> str:
+    """A hash of what a recipe says, wherever its folder is, and of the budget that its runs are held to."""
+    home = str(Path.cwd() if recipe.file is None else recipe.file.resolve().parent)
+    budget = None if match is None else match.model_dump()
+    text = json.dumps([without_seed(plain(recipe)), budget], sort_keys=True, default=str)
+    return hashlib.sha256(text.replace(json.dumps(home)[1:-1], ".").encode()).hexdigest()
+
+
+def unchanged(source: StudySource, plan: Plan, arm: Arm) -> bool:
+    """Whether the recipe of an arm still is what it was when the study was planned."""
+    return digest_of(source, arm) == plan.digests.get(arm.name)
+
+
+def digest_of(source: StudySource, arm: Arm) -> str:
+    """A hash of the recipe of an arm."""
+    return identity(source.recipe(arm.variants, arm.all_values()))

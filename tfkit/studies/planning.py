@@ -1,0 +1,205 @@
+"""Makes the plan of a study from its recipe: what is compared, with equal budgets, and what it will take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import Fault, RecipeError, UsageError, by_place
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings.study import BASELINE, STEPS, Match, Study, rises
+from tfkit.studies.arms import Arm, StudySource, arms_of, changes_of, study_of
+from tfkit.studies.digest import identity
+from tfkit.studies.match import matched, start_value
+from tfkit.studies.plan import Plan
+from tfkit.studies.plan_file import PLAN, read_plan
+from tfkit.studies.probing import probes_of
+from tfkit.studies.trial import trial
+
+
+def make_plan(
+    source: StudySource, out: Path, timed: bool = True, tell: Callable[[str], None] = lambda text: None
+) -> Plan:
+    """The plan of the study in a recipe; `timed` trains the baseline for some steps, to predict how long it will take.
+
+    `tell` is called with what is being done. Raises RecipeError with all faults of all arms, UsageError for a budget
+    that no value matches.
+    """
+    planner = _planner(source, tell)
+    study, baseline = planner.study, planner.baseline
+    arms, probes = planner.checked()
+    plan = Plan(
+        name=planner.recipe.name,
+        identity=identity(baseline, study.match),
+        arms=tuple(planner.counted(arms)),
+        seeds=study.seed_list,
+        grid=planner.grid,
+        measure=study.names,
+        probes=probes,
+        rising=tuple(name for name in study.names if rises(name, baseline.train)),
+        steps=baseline.train.steps,
+        about=study.about,
+        claims=study.claims,
+        text=planner.recipe.text or "",
+    )
+    _check_names(plan)
+    return planner.described(planner.budgeted(plan, out, timed))
+
+
+def check_study(source: StudySource) -> int:
+    """Return how many variants the study in a recipe compares; raises RecipeError with all faults of all of them."""
+    arms, _ = _planner(source, lambda text: None).checked()
+    return len(arms)
+
+
+def _planner(source: StudySource, tell: Callable[[str], None]) -> _Planner:
+    source = source.remembering()
+    recipe = source.recipe()
+    study = study_of(recipe)
+    if recipe.data is None or recipe.objective is None:
+        raise UsageError(f"{recipe.name}: a study trains its variants, and this recipe has no data or no objective")
+    _check_sets(source, study)
+    return _Planner(source, study, recipe, source.recipe(study.base_variants, study.base_values), tell)
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """What the steps of planning share."""
+
+    source: StudySource
+    study: Study
+    recipe: Recipe
+    baseline: Recipe
+    tell: Callable[[str], None]
+
+    @property
+    def grid(self) -> tuple[Mapping[str, Any], ...]:
+        """The values that are tried of what is tuned, by key; one empty mapping where nothing is."""
+        tuned = self.study.tune
+        return tuple({**dict(zip(tuned, values, strict=True))} for values in product(*tuned.values()))
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """The value of the key that a counter solves for; empty where none does."""
+        match = self.study.match
+        if match is None or match.what in ("tokens", "seconds"):
+            return {}
+        return {match.key: start_value(self.baseline, match)}
+
+    def checked(self) -> tuple[list[Arm], dict[str, dict[str, Any]]]:
+        """The arms, and the values by key of each probe; raises RecipeError with all faults of both."""
+        faults: list[Fault] = []
+        arms = [Arm(BASELINE, self.study.base_variants, self.study.base_values)]
+        probes: dict[str, dict[str, Any]] = {}
+        try:
+            arms = arms_of(self.source, self.study, self.recipe.variant_entries, self.start)
+        except RecipeError as error:
+            faults += error.faults
+        try:
+            probes = probes_of(self.recipe, self.baseline, self.study)
+        except RecipeError as error:
+            faults += error.faults
+        for place, arm in enumerate(arms, start=1):
+            self.tell(f"checking variant {place:,} of {len(arms):,}")
+            for values in self.grid if self.study.tune else ():
+                faults += self._faults(arm, {**self.start, **values}, "study.tune")
+            for name, values in probes.items() if not arm.same_as else ():
+                at = f"study.measure[{self.study.names.index(f'probe.{name}')}]"
+                faults += self._faults(arm, {**self.start, **values}, at)
+        if faults:
+            raise RecipeError(by_place(faults))
+        return arms, probes
+
+    def counted(self, arms: Sequence[Arm]) -> list[Arm]:
+        """The arms with their parameters and FLOPs, and where a counter matches them, with the value that does."""
+        found = [arms[0].counted(self.source)]
+        for place, arm in enumerate(arms[1:], start=2):
+            self.tell(f"counting variant {place:,} of {len(arms):,}")
+            found.append(self._counted(arm, found[0]))
+        return found
+
+    def _counted(self, arm: Arm, first: Arm) -> Arm:
+        match, start = self.study.match, self.start
+        if match is None or not start or arm.same_as:
+            return arm.counted(self.source)
+        if match.key == STEPS:
+            arm = arm.counted(self.source)
+        return matched(self.source, arm, match, first, start[match.key])
+
+    def _faults(self, arm: Arm, values: Mapping[str, Any], at: str) -> list[Fault]:
+        """What is wrong with an arm that has these values, said at a place in the study."""
+        try:
+            self.source.recipe(arm.variants, arm.all_values(values))
+        except RecipeError as error:
+            texts = dict.fromkeys(f"'{arm.name}': {fault.path}: {fault.message}" for fault in error.faults)
+            return [self.recipe.fault(at, text) for text in texts]
+        return []
+
+    def budgeted(self, plan: Plan, out: Path, timed: bool) -> Plan:
+        """The plan with what a step takes, and with steps where tokens or seconds are matched."""
+        match = self.study.match
+        needed = match is not None and match.what in ("tokens", "seconds")
+        before = _begun(out, plan)
+        if before is not None and (before.timing.seconds_per_step or not (timed or needed)):
+            plan = replace(plan, timing=before.timing)
+        elif timed or needed:
+            self.tell("a trial of some steps")
+            plan = replace(plan, timing=trial(self.source, plan.arms[0], out))
+        return self._with_budget(plan, match, out, before) if match is not None and needed else plan
+
+    def _with_budget(self, plan: Plan, match: Match, out: Path, before: Plan | None) -> Plan:
+        """Every arm, the baseline too, with the steps in which it reads so many tokens, or trains so many seconds.
+
+        What was solved for `before` stays: its runs go on with the same steps.
+        """
+        known = {arm.name: arm.solved for arm in before.arms} if before is not None else {}
+        arms = []
+        for arm in plan.arms:
+            if arm.name in known:
+                solved = known[arm.name]
+                arms.append(replace(arm, solved=solved, steps=int(solved.get(STEPS, arm.steps))))
+                continue
+            self.tell(f"a trial of {arm.name}")
+            timing = plan.timing if arm.same_as or arm is plan.arms[0] else trial(self.source, arm, out)
+            each = timing.tokens_per_step if match.what == "tokens" else timing.seconds_per_step
+            steps = max(1, round((match.tokens or match.seconds or 0) / each))
+            arms.append(replace(arm, solved={STEPS: steps}, steps=steps))
+        return replace(plan, arms=tuple(arms))
+
+    def described(self, plan: Plan) -> Plan:
+        """The plan with each arm's digest and what it differs in."""
+        digests, changes = {}, {}
+        for place, arm in enumerate(plan.arms, start=1):
+            self.tell(f"comparing variant {place:,} of {len(plan.arms):,}")
+            recipe = self.source.recipe(arm.variants, arm.all_values())
+            digests[arm.name] = identity(recipe)
+            if place > 1 and not arm.same_as:
+                changes[arm.name] = changes_of(self.baseline, recipe)
+        return replace(plan, digests=digests, changes=changes)
+
+
+def _check_sets(source: StudySource, study: Study) -> None:
+    """Raise UsageError for a --set of what the study itself sets."""
+    solved = [study.match.key] if study.match is not None else []
+    for text in source.sets:
+        key = text.partition("=")[0].strip()
+        if key in ("train.seed", *study.tune, *solved, *study.base_values):
+            raise UsageError(f"--set {text}: the study sets {key} itself; change it in the study")
+
+
+def _check_names(plan: Plan) -> None:
+    """Raise UsageError for runs that would have one folder."""
+    names = [run.name for arm in plan.trained for run in plan.tuning(arm)]
+    if len(set(names)) < len(names):
+        raise UsageError("study.tune: two of its values would have folders of one name; write them in another way")
+
+
+def _begun(folder: Path, plan: Plan) -> Plan | None:
+    """The plan by which the study was begun, None where it has not been."""
+    if not (folder / PLAN).is_file():
+        return None
+    there = read_plan(folder)
+    return there if there.identity == plan.identity else None
