@@ -1,4 +1,4 @@
-"""What attention and feed-forward have in common: a sublayer maps [batch time d_model] to the same."""
+"""Base class of attention, feed-forward and mixers: a sublayer maps [batch time d_model] to the same shape."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sublayer(SublayerFacts, nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """What the linear layers named in `fused` make of x, in their order."""
+        """The outputs for x of the linear layers named in `fused`, in their order."""
         return tuple([getattr(self, name)(x) for name in self.fused])
 
     def new_state(self) -> Any | None:

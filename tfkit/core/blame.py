@@ -1,4 +1,4 @@
-"""Whose code an exception came from: a part of somebody's own, with its file and line, or tfkit itself."""
+"""Tells whether an exception came from a user's own part, with its file and line, or from tfkit itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Blame:
 
 
 def blame(error: BaseException) -> Blame | None:
-    """The place in somebody's own part where an exception arose; None where it passed through no such part."""
+    """The place in a user's own part where an exception was raised; None where it passed through no such part."""
     parts = own_parts()
     modules = {part.__module__ for part in parts}
     walked = traceback.walk_tb(error.__traceback__)
@@ -66,7 +66,7 @@ def _part_of(frame: FrameType, parts: list[type[Any]]) -> type[Any] | None:
 
 
 def described(error: Exception) -> str | None:
-    """An exception of somebody's own part on one line, with its place; None for one of tfkit's own."""
+    """An exception from a user's own part on one line, with its place; None for one from tfkit."""
     found = None if isinstance(error, TfkitError) else blame(error)
     if found is None:
         return None
@@ -76,7 +76,7 @@ def described(error: Exception) -> str | None:
 
 
 def shortened(error: BaseException) -> str:
-    """The message of an error from elsewhere on one line, what is only its maker's left out."""
+    """The message of another library's error on one line, without what concerns only that library's developers."""
     line = " ".join(INNER.split(str(error))[0].split())
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
@@ -92,7 +92,7 @@ def parts_named() -> Iterator[None]:
 
 
 def note(error: Exception) -> None:
-    """Add to an exception which part of somebody's own it came from, or might have; nothing where there is none."""
+    """Add a note to an exception that names the user's own part that it came from, or may have come from."""
     if isinstance(error, TfkitError) or any(line.startswith("tfkit: ") for line in getattr(error, "__notes__", ())):
         return
     found, parts = blame(error), own_parts()

@@ -1,6 +1,6 @@
 """The Blueprint: an architecture fully spelled out, frozen, one description for all equal layers.
 
-Whatever looks at an architecture (show, counts, build, maps to other formats) looks at this, never at a recipe.
+Everything that inspects an architecture (show, counts, build, maps to other formats) reads this, never a recipe.
 """
 
 from __future__ import annotations
@@ -215,13 +215,13 @@ class StackPlan:
 
     @property
     def caches(self) -> bool:
-        """Whether it can decode from a state: nothing sees the future, and every sublayer keeps its past."""
+        """Whether it can decode from a state: no layer attends to the future, and every sublayer keeps a state."""
         parts = [sublayer.config.part for layer in self.layers for sublayer in layer.sublayers]
         return self.causal and all("cache" in part.capabilities for part in parts)
 
     @property
     def causal(self) -> bool:
-        """Whether no layer sees the future."""
+        """Whether no layer attends to the future."""
         return bool(self.layers) and all(plan.causal for plan in self.layers)
 
     @property

@@ -1,4 +1,4 @@
-"""What parts can declare, as data: their capabilities, the inputs that they read, the contracts that they except.
+"""What parts can declare, as data: their capabilities, the inputs that they read, the contracts that they opt out of.
 
 The rule table of the recipe room refuses, by name, what a part does not declare; the contract tests try what it does.
 A word that is not here is refused when the part is registered.

@@ -1,4 +1,4 @@
-"""SHA256SUMS: what each file of a folder was when it was written, so that damage and exchange are noticed.
+"""SHA256SUMS: what each file of a folder was when it was written, so that damaged and replaced files are detected.
 
 The format is that of `sha256sum`, which can check it too. A file and its line cannot change in one step: the line of
 the new content is added first, then the file is replaced, then the old line goes. So a name may have two lines for a
@@ -63,7 +63,7 @@ def read_sums(folder: Path) -> Sums | None:
 
 
 def believed(folder: Path) -> Sums:
-    """The record of a folder for those who do not check by it: one that is missing or damaged is empty."""
+    """The record of a folder for callers that do not check it: a missing or damaged one is empty."""
     try:
         return read_sums(folder) or {}
     except RunError:

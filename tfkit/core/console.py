@@ -16,7 +16,7 @@ WIDTH = 80  # columns where the environment says there are none
 
 
 class Console(rich.console.Console):
-    """A console of rich's that prints strangers' text with its control characters spelled out.
+    """A rich console that prints text from files with its control characters escaped.
 
     `stream` is standard output unless given, which is followed where it is replaced. Raises OutputLost where the
     stream takes nothing.
@@ -29,7 +29,7 @@ class Console(rich.console.Console):
             self.width = WIDTH
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of a renderable, harmless ones."""
+        """The segments of a renderable, control characters escaped."""
         return (self._harmless(segment) for segment in super().render(renderable, options))
 
     def print(self, *objects: Any, **how: Any) -> None:

@@ -1,4 +1,4 @@
-"""What one call of the model means to the layers: a frozen bundle handed down to every sublayer.
+"""The facts of one call of the model: a frozen bundle that is passed to every sublayer.
 
 Nothing else is passed down, and no flag tells a module what kind of call this is: training, prefill, one-token decoding
 and packing differ only in what the context holds.
@@ -263,7 +263,7 @@ class Placement:
         return _total([part.embed(self._seen_by(part)[0]) for part in self.parts])
 
     def rotation(self, dim: int, of_keys: bool = False) -> Any | None:
-        """A callable that turns queries and new keys [batch heads query dim], or None where nothing rotates.
+        """A callable that rotates queries and new keys [batch heads query dim], or None where nothing rotates.
 
         With `of_keys` it turns all keys so far, [batch heads key dim].
         """

@@ -1,4 +1,4 @@
-"""What a class declares about itself, checked when it is registered: a word that nothing asks for is a mistake."""
+"""Checks what a class declares about itself when it is registered: an unknown word is an error."""
 
 from __future__ import annotations
 

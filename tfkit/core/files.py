@@ -1,4 +1,4 @@
-"""Files: read only when they are regular and whole, written whole or not at all."""
+"""Files are read only if they are regular files, and written completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that are replaced whole or not at all, and in which nothing is deleted that is not known as ours.
+"""Folders are replaced completely or not at all; files that tfkit did not write are never deleted.
 
 A new folder is built beside the old one and takes its name in one step. What in the old one is not ours then moves
 over, and only then does the old one go. Whoever is killed in between leaves a temporary folder beside the target, which
@@ -88,7 +88,7 @@ class NewFolder:
         return before
 
     def close(self) -> None:
-        """Let go of it; what was not put in place is removed."""
+        """Release the lock; a folder that was not put in place is removed."""
         if lock_says(self.path) == NEW:
             with contextlib.suppress(OSError):
                 _remove_new(self.path)

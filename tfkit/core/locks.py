@@ -28,7 +28,7 @@ _held: set[FolderLock] = set()
 
 
 class FolderBusy(RunError):
-    """Somebody else writes to that folder now."""
+    """Another process or thread is writing to that folder."""
 
 
 class FolderLock:
@@ -103,10 +103,10 @@ class FolderLock:
         self._content = doing
 
     def moved(self, folder: Path) -> None:
-        """Hear that the folder has another name now."""
+        """Take note that the folder was renamed."""
 
     def release(self) -> None:
-        """Let others in; the file goes, unless `let_lock_say` has left a word in it that is to stay."""
+        """Release the lock; its file is removed, unless `let_lock_say` wrote something into it that must stay."""
         if self in _held:
             with contextlib.suppress(OSError):
                 holder = self._holder()
@@ -249,7 +249,7 @@ def _strange(folder: Path) -> RunError:
 
 
 def _let_go() -> None:
-    """A forked child holds no lock: it would keep the folder closed when its parent is gone."""
+    """A forked child holds no lock: it would keep the folder locked after its parent has ended."""
     for lock in _held:
         lock._close()
     _held.clear()

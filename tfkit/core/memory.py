@@ -1,4 +1,4 @@
-"""How much memory this machine has left."""
+"""Free memory and peak memory of this machine."""
 
 from __future__ import annotations
 

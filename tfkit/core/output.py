@@ -1,4 +1,4 @@
-"""Text on its way to a terminal or a log: no character of it acts on what shows it, and a lost reader is told."""
+"""Text for a terminal or a log: control characters are escaped, and a closed stream is reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GONE = (errno.EPIPE, errno.EIO)
 
 
 class OutputLost(Exception):
-    """A stream that takes no more text; `quiet` where its reader has gone, so that nobody needs to be told."""
+    """A stream that accepts no more text; `quiet` where its reader has closed it, which needs no message."""
 
     def __init__(self, reason: str, quiet: bool = False) -> None:
         super().__init__(f"the output cannot be written: {reason}")

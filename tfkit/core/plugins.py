@@ -1,4 +1,4 @@
-"""Code from outside that registers parts: what is installed beside tfkit, and where such code failed, in a sentence."""
+"""Installed packages that register parts, and messages about those that cannot be imported."""
 
 from __future__ import annotations
 

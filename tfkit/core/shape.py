@@ -1,4 +1,4 @@
-"""The sizes that the parts of a model agree on."""
+"""The sizes that the parts of a model share."""
 
 from __future__ import annotations
 

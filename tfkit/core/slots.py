@@ -1,4 +1,4 @@
-"""What the parts of a slot tell recipes, models and generation about themselves: typed, each with a default.
+"""The facts that the parts of a slot declare for recipes, models and generation: typed, each with a default.
 
 The classes that people extend (`Attention`, `Head`, ...) live in rooms of their own and extend those here, so that
 whatever needs a fact of a part imports core alone. A fact that depends on options is a method of the Config.
@@ -68,8 +68,8 @@ class AttentionFacts(SublayerFacts):
             options, heads = dict(self), self.heads()
             return options.get("head_dim") or (shape.d_model // heads if heads else None)
 
-        def sees_nothing_at_will(self) -> bool:
-            """Whether a query can give its weight to no key at all."""
+        def may_attend_to_nothing(self) -> bool:
+            """Whether the attention weights of a query may sum to less than 1, as with sinks."""
             return False
 
         def axes(self, shape: Shape) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""Which examples be combined in a batch, and in what order.
+"""Plans which examples are combined in a batch, and in what order.
 
 Everything is a pure function of (lengths, settings, seed, epoch), so that a run resumes exactly from two numbers and
 every process of a distributed run computes the same plan. No state of a random generator is kept anywhere.
@@ -71,7 +71,7 @@ def plan_packed(
 
 
 class BatchOrder(Generic[Batch]):
-    """The batches of all epochs, for ever; `state` = (epoch, batch) of the next one is all that resuming needs.
+    """The batches of all epochs, without end; `state` = (epoch, batch) of the next one is all that resuming needs.
 
     `planner` gives the batches of an epoch: `BatchOrder(lambda epoch: plan(lengths, config, seed, epoch))`.
     """

@@ -1,4 +1,4 @@
-"""Texts that are only read: those of like length together, so that hardly any padding is computed."""
+"""Batches for inference: texts of similar length together, so that little padding is computed."""
 
 from __future__ import annotations
 

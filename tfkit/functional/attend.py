@@ -33,7 +33,7 @@ class Scores:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Visibility, scores: Scores, bias: Tensor | None = None
 ) -> Tensor:
-    """Attention by the fastest kernel that can do it; rows that may see nothing give zeros.
+    """Attention by the fastest kernel that supports the call; rows in which everything is masked return zeros.
 
     `query` is [batch heads query dim], `key` [batch kv_heads key dim], `value` [batch kv_heads key value_dim], where
     heads is a multiple of kv_heads; `bias` is [batch|1 heads query key]. Returns [batch heads query value_dim]. Under a
@@ -150,6 +150,6 @@ def reference(
 
 @cache
 def announce(message: str) -> None:
-    """Say once that a slower way is taken."""
+    """Warn once that a slower implementation is used."""
     if not torch.compiler.is_compiling():
         log.info(message)

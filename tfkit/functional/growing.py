@@ -30,11 +30,11 @@ class GrowingBuffers:
 
     @property
     def rows(self) -> int:
-        """Entries of the first axis; 0 while nothing was added."""
+        """The size of the first axis; 0 before anything is added."""
         return self._buffers[0].shape[0] if self._buffers else 0
 
     def append(self, *new: Tensor) -> tuple[Tensor, ...]:
-        """Add tensors of one length, and give what is kept of those before with the new ones after."""
+        """Append tensors of one length; returns what is kept of the earlier ones, followed by the new ones."""
         count = new[0].shape[self.axis]
         first = 0 if self.keeps is None else self._first(self.length)
         end = self.length + count

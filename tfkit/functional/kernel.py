@@ -14,7 +14,7 @@ CHUNK = 128  # tokens that meet one another directly; those before them as one s
 
 @dataclass
 class KernelSums:
-    """What linear attention keeps of the keys so far, for each feature: exp(-peak) times the sums over them.
+    """The decode state of linear attention: for each feature, exp(-peak) times the sums over the keys so far.
 
     `values` are [rows head feature value_dim] of features times values, `total` [rows head feature] of features; `peak`
     [rows head feature] is the largest logarithm so far, so that no exponential overflows.

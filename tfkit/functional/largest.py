@@ -1,4 +1,4 @@
-"""The largest of many numbers.
+"""argmax and top-k of long rows.
 
 They stand in the blocks whose own largest are the largest, or after the last block. To find the largest of each block
 is quick on a CPU, and to keep the best of all in order is not: of a vocabulary's logits it takes a quarter of the time.

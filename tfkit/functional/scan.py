@@ -1,4 +1,4 @@
-"""A linear recurrence computed for all times in a few parallel steps."""
+"""A linear recurrence computed for all positions by a parallel scan."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def _doubled(decay: Tensor, given: Tensor, before: Tensor | None) -> Tensor:
 
 
 def _later(x: Tensor, by: int) -> Tensor:
-    """[batch time ...] moved on in time, with zeros before."""
+    """[batch time ...] shifted towards later positions, with zeros at the beginning."""
     return F.pad(x[:, :-by], (0, 0) * (x.dim() - 2) + (by, 0))

@@ -1,4 +1,4 @@
-"""Views of modules: other objects with the same tensors, so that what is replaced in a view leaves the module alone."""
+"""Views of modules: other objects with the same tensors, so that a replacement in a view does not change the module."""
 
 from __future__ import annotations
 

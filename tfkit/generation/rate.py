@@ -1,4 +1,4 @@
-"""How many tokens per second a model generates."""
+"""Measures how many tokens per second a model generates."""
 
 from __future__ import annotations
 

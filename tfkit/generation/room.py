@@ -1,4 +1,4 @@
-"""Whether the texts that a strategy follows at once fit into memory, known before anything is computed."""
+"""Checks before anything is computed that the texts that are generated at once fit into memory."""
 
 from __future__ import annotations
 

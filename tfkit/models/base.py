@@ -1,4 +1,4 @@
-"""What every topology has: stacks, heads, and one public forward from tensors to tensors."""
+"""Base class of the topologies: stacks, heads, and one public forward from tensors to tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call of one stack: what the caller gave, checked and bundled."""
+"""The inputs of one stack in a call, checked and bundled."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class SingleStack(Model):
 
 @register("model", "encoder")
 class Encoder(SingleStack):
-    """Encoder-only: every token sees every other (Devlin et al. 2018, arXiv 1810.04805)."""
+    """Encoder-only: every token attends to every other (Devlin et al. 2018, arXiv 1810.04805)."""
 
     side = "encoder"
     sides: ClassVar = {"encoder": False}
@@ -60,7 +60,7 @@ class Encoder(SingleStack):
 
 @register("model", "decoder")
 class Decoder(SingleStack):
-    """Decoder-only: a token sees itself and the past (Liu et al. 2018, arXiv 1801.10198; Radford et al. 2018)."""
+    """Decoder-only: a token attends to itself and the past (Liu et al. 2018, arXiv 1801.10198; Radford et al. 2018)."""
 
     side = "decoder"
     sides: ClassVar = {"decoder": True}

@@ -207,7 +207,7 @@ class Stack(nn.Module):
 
     @property
     def keeps_nothing(self) -> str:
-        """Why this stack cannot decode from a state."""
+        """Why this stack cannot decode from a state, for one that cannot."""
         parts = {sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers}
         without = [part.part_name for part in parts if "cache" not in part.capabilities]
         why = f"'{sorted(without)[0]}' keeps no past" if without else "its tokens see those after them"

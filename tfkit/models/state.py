@@ -1,4 +1,4 @@
-"""The decode state of a whole stack: it lives outside the modules and is handed over layer by layer."""
+"""The decode state of a whole stack: it is kept outside the modules and passed to each layer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class DecodeState:
         return positions if known is None else known, self.real, self.segments
 
     def take_back(self, length: int) -> None:
-        """Forget the facts of all but the first `length` tokens, where no layer has read the others."""
+        """Drop the facts of all but the first `length` tokens, where no layer has read the others."""
         for held in self._facts.values():
             held.rewind(length)
         self.length = length

@@ -1,4 +1,4 @@
-"""What simple methods reach: a model is judged beside an n-gram model or the most frequent token."""
+"""Simple baselines to compare a model with: an n-gram model, and token frequencies."""
 
 from __future__ import annotations
 

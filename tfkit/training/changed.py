@@ -1,4 +1,4 @@
-"""What a run was trained on, as hashes in its environment.json, so that --resume notices other data."""
+"""Hashes of a run's training data in its environment.json, so that --resume detects changed data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the weights of one model fit another: what is the same by name and shape, what is new, what is left."""
+"""Matches the weights of one model with another's: equal by name and shape, new, or unused."""
 
 from __future__ import annotations
 

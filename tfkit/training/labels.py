@@ -1,4 +1,4 @@
-"""The labels of a run: what its classes are called, in labels.json."""
+"""The labels of a run, the names of its classes, in labels.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loop: steps, validations and checkpoints until the work is done or somebody stops it."""
+"""The training loop: steps, validations and checkpoints until training ends or is stopped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Measure = Callable[[Task], ValidationScores]
 
 
 class NotFinite(TfkitError):
-    """The loss or its gradient is no number any more; nothing of that step was kept."""
+    """The loss or its gradient is not finite; the weights of the step before are kept."""
 
 
 class Trainer:

@@ -1,4 +1,4 @@
-"""Files of a run that training does not need: where one is damaged, it is set aside, told, and begun anew."""
+"""Damaged files of a run that training does not need are set aside, reported, and started again."""
 
 from __future__ import annotations
 

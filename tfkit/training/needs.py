@@ -1,4 +1,4 @@
-"""The code that a saved run needs beside tfkit: recorded with the run, and found again when the run is loaded.
+"""The code besides tfkit that a saved run needs: recorded with the run, and located when the run is loaded.
 
 What a run says is data. Code is imported where the user gives it with --import, or trusts the run; a file that was
 imported is looked for where it was, then at the same place as seen from the run, so that a folder of both can be moved.

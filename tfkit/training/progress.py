@@ -1,4 +1,4 @@
-"""What a run says: one changing line on a terminal, a line now and then elsewhere; all with its time in train.log."""
+"""Progress of a run: one changing line on a terminal, occasional lines elsewhere, all with times in train.log."""
 
 from __future__ import annotations
 

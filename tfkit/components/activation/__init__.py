@@ -10,13 +10,13 @@
 | relu_squared | Primer, Nemotron: sparse, and no gate needed |
 | xielu | Apertus: quadratic above 0, and it learns both sides |
 | identity | the bilinear GLU |
-| relu6, leaky_relu, prelu, rrelu, threshold | a ReLU that is capped, leaks, learns or draws its leak, or begins late |
+| relu6, leaky_relu, prelu, rrelu, threshold | a ReLU with a cap, a slope below 0 or a threshold |
 | elu, selu, celu | a ReLU that is smooth below 0 |
 | mish, hardswish | another self-gated curve, or silu by straight lines |
 | sigmoid, hardsigmoid, logsigmoid | a gate between 0 and 1, by straight lines, or its logarithm |
 | tanh, hardtanh, softsign | a pooler, or anything that must stay between two bounds |
 | softplus | a positive number |
-| tanhshrink, softshrink, hardshrink | small values are to vanish |
+| tanhshrink, softshrink, hardshrink | small values should become 0 |
 """
 
 from tfkit.components.activation.base import Activation

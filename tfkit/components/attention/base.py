@@ -18,11 +18,11 @@ class KeyValueState:
 
     @property
     def length(self) -> int:
-        """How many tokens were read, those that are forgotten too."""
+        """How many tokens were read, including those whose keys and values are no longer kept."""
         return self._held.length
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add [rows heads new dim] and give all that the new ones may look at, themselves included.
+        """Append [rows heads new dim] and return all that the new tokens may attend to, themselves included.
 
         Those are the keys and values at the places of `context.mask.span.key()`.
         """
@@ -35,11 +35,11 @@ class KeyValueState:
         return (held[0], held[1]) if held else None
 
     def keep_last(self, count: int) -> None:
-        """Say, before anything is read, that no token looks back at more than the `count` before it."""
+        """Declare, before anything is read, that no token attends to more than the `count` tokens before it."""
         self._held.keeps = count
 
     def reserve(self, length: int) -> None:
-        """Say that the text will become that long, so that room for it is made at once."""
+        """Allocate memory for a text of that length at once."""
         self._held.reserve(length)
 
     def reorder(self, rows: Tensor) -> None:
@@ -47,7 +47,7 @@ class KeyValueState:
         self._held.reorder(rows)
 
     def earliest(self) -> int:
-        """The shortest length that `rewind` can go back to: what stands before a window is forgotten."""
+        """The shortest length that `rewind` can go back to; tokens before a window are no longer kept."""
         return self._held.earliest()
 
     def rewind(self, length: int) -> None:
@@ -55,7 +55,7 @@ class KeyValueState:
         self._held.rewind(length)
 
     def bytes(self) -> int:
-        """Bytes of the keys and values that later tokens may look at; room to grow is not counted."""
+        """Bytes of the keys and values that later tokens may attend to, without memory allocated in advance."""
         return self._held.bytes()
 
 

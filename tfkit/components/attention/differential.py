@@ -1,4 +1,4 @@
-"""Differential attention: what one head attends to, less what another does."""
+"""Differential attention: the attention map of one head minus that of another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gate on what the heads of an attention give."""
+"""A gate on the outputs of attention heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values are made from one narrow latent, which is all that decoding keeps."""
+"""Multi-head latent attention: keys and values are computed from one narrow latent, the only thing that is cached."""
 
 from __future__ import annotations
 

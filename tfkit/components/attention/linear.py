@@ -1,4 +1,4 @@
-"""Linear attention: the exponential of a product replaced by a product of features."""
+"""Linear attention: the exponential of a dot product is replaced by a dot product of features."""
 
 from __future__ import annotations
 

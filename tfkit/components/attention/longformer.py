@@ -1,4 +1,4 @@
-"""Longformer's attention: marked tokens see all, and are seen by all, with projections of their own."""
+"""Longformer's attention: marked tokens attend to all tokens through projections of their own."""
 
 from __future__ import annotations
 

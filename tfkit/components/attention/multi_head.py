@@ -97,7 +97,7 @@ class MultiHead(Attention):
             """Width of one query and key head."""
             return self.head_dim or shape.d_model // self.num_heads
 
-        def sees_nothing_at_will(self) -> bool:
+        def may_attend_to_nothing(self) -> bool:
             return self.sinks
 
         def axes(self, shape: Shape) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ from tfkit.core.slots import EmbeddingFacts
 
 
 class Embedding(EmbeddingFacts, nn.Module):
-    """Turns token ids, or vectors in their stead, into what the first layer reads."""
+    """Maps token ids, or vectors given instead of them, to the input of the first layer."""
 
     capabilities = TOKENWISE
     config: EmbeddingFacts.Config

@@ -1,4 +1,4 @@
-"""Vectors in the place of tokens: images, sounds, or what another model gives."""
+"""Vectors instead of tokens: images, audio, or another model's outputs."""
 
 from __future__ import annotations
 

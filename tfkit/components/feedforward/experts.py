@@ -1,4 +1,4 @@
-"""Mixture of experts: many feed-forwards, of which each token passes a few."""
+"""Mixture of experts: many feed-forward networks, of which each token is routed to a few."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Experts(FeedForward):
             yield from self._check_shared()
 
         def _check_weights(self) -> Iterator[Problem]:
-            """A router learns from the task by the weights of the experts; one that is always 1 says nothing."""
+            """A router learns from the task through the weights of the experts, unless these are always 1."""
             if self.router.weighs(self.num_experts, self.num_active):
                 return
             if self.num_experts == 1:
@@ -100,7 +100,7 @@ class Experts(FeedForward):
             return {"expert": self.num_experts}
 
         def common(self) -> component.Config | None:
-            """What every token passes, None where there is no such thing."""
+            """The experts that every token is routed to; None without such experts."""
             if self.shared_expert is not None or not self.num_shared:
                 return self.shared_expert
             widened = {"d_ff": self.num_shared * self.expert.d_ff} if hasattr(self.expert, "d_ff") else {}
@@ -129,7 +129,7 @@ class Experts(FeedForward):
         return out + (common if self.shared_gate is None else common * self.shared_gate(x).sigmoid())
 
     def idle_parameters(self) -> int:
-        """Parameters of the experts that a token does not pass."""
+        """Parameters of the experts that a token is not routed to."""
         of_all = sum(weight.numel() for weight in self.experts.parameters())
         return of_all // self.config.num_experts * (self.config.num_experts - self.config.num_active)
 
@@ -185,14 +185,14 @@ class Experts(FeedForward):
 
 
 def _alone(experts: nn.Module, weights: Mapping[str, Tensor], x: Tensor, context: Context) -> Tensor:
-    """One expert, by a view with its own weights: another thread may be computing with the same part."""
+    """One expert, as a view with its own weights, because another thread may be using the same part."""
     instead = {parameter: weights[name] for name, parameter in experts.named_parameters()}
     out: Tensor = with_tensors(experts, instead)(x, context)
     return out
 
 
 def _compiled(experts: nn.Module, weights: Mapping[str, Tensor], x: Tensor, context: Context) -> Tensor:
-    """The same as the compiler can read it; it is run once, in one thread."""
+    """The same in a form that torch.compile can trace; it runs once, in one thread."""
     out: Tensor = functional_call(experts, dict(weights), (x, context))
     return out
 

@@ -1,4 +1,4 @@
-"""Which experts a token goes to, and with what weight: the scores, the choice, and what keeps the load even."""
+"""Routing of tokens to experts: the scores, the choice, the weights, and load balancing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Router(BaseModel):
     )
 
     def check(self, num_experts: int, num_active: int) -> Iterator[tuple[str, str]]:
-        """What cannot be: options and what is wrong with them."""
+        """Options that contradict each other, and what is wrong with them."""
         if self.type != "softmax" and self.over != "all":
             yield "over", f"only a softmax is taken over the chosen experts; the router is '{self.type}'"
         if self.over == "chosen" and self.normalized:

@@ -1,4 +1,4 @@
-"""Bases of the heads: what is computed from the last stack's hidden states."""
+"""Base classes of the heads, which map the last stack's hidden states to the model's output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfkit.functional.loss import cross_entropy, linear_cross_entropy
 
 
 class Head(HeadFacts, nn.Module):
-    """Reads hidden states [batch time d_model] and gives logits."""
+    """Maps hidden states [batch time d_model] to logits."""
 
     class Config(HeadFacts.Config):
         dropout: DropoutRate = Field(0.0, description="dropout of its input")

@@ -28,7 +28,7 @@ class Discriminator(Head):
         self.output = nn.Linear(shape.d_model, 1)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """[batch time d_model] -> [batch time], above 0 where the token seems replaced."""
+        """[batch time d_model] -> [batch time], above 0 for tokens that are predicted to be replaced ones."""
         logits = self.output(self.activation(self.dense(self.dropout(hidden))))
         out: Tensor = rearrange(logits, "batch time 1 -> batch time")
         return out

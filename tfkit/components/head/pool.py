@@ -1,4 +1,4 @@
-"""What stands for a whole text: one of its tokens, or the mean of all."""
+"""Pooling: one vector for a whole text, from one of its tokens or the mean of all."""
 
 from __future__ import annotations
 

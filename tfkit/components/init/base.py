@@ -1,4 +1,4 @@
-"""Base of the inits: they walk the built model and use what its parts declare, never names."""
+"""Base class of the initializations, which use what the parts of a model declare, never the names of its weights."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Init(Component):
         return 1.0
 
     def finish(self, model: nn.Module) -> None:
-        """What is left to do when all is filled."""
+        """Called after all weights are filled."""
 
 
 def linears(sublayer: Sublayer, names: tuple[str, ...]) -> Iterator[nn.Linear]:

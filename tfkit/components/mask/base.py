@@ -1,4 +1,4 @@
-"""Base of the mask rules: who may look at whom, by places in the sequence."""
+"""Base class of the mask rules: which positions may attend to which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks that do not see one another."""
+"""Chunks of tokens that do not attend to one another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens that see all and are seen by all."""
+"""Tokens that attend to all tokens, and that all tokens attend to."""
 
 from __future__ import annotations
 

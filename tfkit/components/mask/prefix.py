@@ -1,4 +1,4 @@
-"""A prefix that all may see."""
+"""A prefix that every token may attend to."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tfkit.core.shape import Shape
 
 
 class RecurrentState:
-    """What a recurrence has come to after the tokens so far: tensors [1 rows width]."""
+    """The hidden state of a recurrence after the tokens so far: tensors [1 rows width]."""
 
     def __init__(self) -> None:
         self.parts: tuple[Tensor, ...] = ()
@@ -36,7 +36,7 @@ class RecurrentState:
 class Recurrent(Mixer):
     """Reads tokens one after the other; in a layer that sees both ways, a second one reads from the end.
 
-    Both ways, each gives half of the width, and the two stand side by side. Padding is passed over.
+    In both directions, each returns half of the width, and the halves are concatenated. Padding is skipped.
     """
 
     class Config(Mixer.Config):

@@ -67,5 +67,5 @@ def ungrouped(x: Tensor) -> Tensor:
 
 
 def wide(x: Tensor) -> Tensor:
-    """`x` in float32, or float64 where it is that: statistics in half precision would lose their last bits."""
+    """`x` in float32, or float64 where it is that: statistics in half precision would lose accuracy."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -11,7 +11,7 @@ from tfkit.core.slots import PositionFacts
 
 
 class Position(PositionFacts, nn.Module):
-    """Tells the model where a token is. A part overrides one of the hooks; which ones it does is how it is known.
+    """Encodes the positions of tokens. A part overrides one of the hooks; the model calls those that are overridden.
 
     Positions are [batch|1 time] integers. A position of the stack is one part for all layers; a position of a layer
     serves that layer alone.

@@ -1,4 +1,4 @@
-"""Scores that grow with the logarithm of the position."""
+"""Attention scores scaled by the logarithm of the position."""
 
 from __future__ import annotations
 

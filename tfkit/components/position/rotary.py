@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turned by an angle that grows with the position."""
+"""Rotary positions: queries and keys are rotated by an angle proportional to the position."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from tfkit.core.registry import register
 
 @register("residual", "plain")
 class Plain(Residual):
-    """x = Dropout(Sublayer(x)): no way around and no norms, a plain net of old (He et al. 2015, arXiv 1512.03385).
+    """x = Dropout(Sublayer(x)): no residual connection, no norms; a plain network (He et al. 2015, arXiv 1512.03385).
 
-    It is what `residual: none` stands for. A cross-attention would leave nothing of the token but what it asked for.
+    It is what `residual: none` stands for. The output of a cross-attention would keep nothing of the token itself.
     """
 
     capabilities = TOKENWISE

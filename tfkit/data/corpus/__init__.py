@@ -13,13 +13,13 @@
 | `parquet` | a row | the data comes from a data set's hub |
 | `phrases` | a generated pair | you want to try a translation now, with no file |
 | `docstrings` | a text of Python's own documentation | you want to try a language model now, with no file |
-| `copying`, `reversal`, `sorting` | random symbols, and the same in an order | you probe whether positions are found |
-| `associative_recall`, `induction` | symbols, and what belonged to one | you probe whether things are looked up |
+| `copying`, `reversal`, `sorting` | random symbols, and the same in an order | you probe how well positions are known |
+| `associative_recall`, `induction` | symbols, and what belonged to one | you probe whether things read are looked up |
 | `parity`, `brackets` | a sequence, and what is left open in it | you probe whether a model keeps a state |
 | `depo`, `brevo`, `mano` | arrows, a graph, an expression, and what follows | you probe how deep a model reasons |
 | `lano` | the beginning of a sentence, and its end | you probe whether the structure of a language is learned |
-| `capo` | a person and a fact of hers | you probe how much a model holds in its weights |
-| `modular_addition` | a sum, and its remainder | you probe whether a rule is learned, or each case |
+| `capo` | a person and a fact about them | you probe how much a model stores in its weights |
+| `modular_addition` | a sum, and its remainder | you probe whether a model learns a rule or memorizes cases |
 
 Fields: `source` and `target` of pairs, `text` alone, `text` with `label`, `text` with `tags`. In `json_lines`, `csv`
 and `parquet` the option `fields` says which value is which.

@@ -55,7 +55,7 @@ class Corpus(CorpusFacts):
         def files_read(self) -> tuple[str, ...]:
             """The files that all examples come from: by default what its options say that are paths.
 
-            A run keeps their hashes, and --resume looks whether one has changed; where there are none, or one of them
+            A run records their hashes, and --resume checks that none has changed; where there are none, or one of them
             is a folder, the examples themselves are hashed.
             """
             return path_values(self)

@@ -1,4 +1,4 @@
-"""Close what is open."""
+"""Close all open brackets."""
 
 from __future__ import annotations
 

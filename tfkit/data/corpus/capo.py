@@ -1,4 +1,4 @@
-"""Facts about people who do not exist, to learn by heart."""
+"""Facts about people who do not exist, to be memorized."""
 
 from __future__ import annotations
 

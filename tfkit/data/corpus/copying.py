@@ -1,4 +1,4 @@
-"""Write a sequence again."""
+"""Copy a sequence."""
 
 from __future__ import annotations
 

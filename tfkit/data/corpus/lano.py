@@ -1,4 +1,4 @@
-"""Write on the sentences of a grammar that nobody has told."""
+"""Continue sentences of a grammar that is known from examples alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading text files: the traps of real ones are dealt with here, once.
+"""Reads text files, with the irregularities of real ones handled in one place.
 
 A line ends at a line feed and nowhere else (not at a form feed, U+0085 or U+2028, as `str.splitlines` has it); a
 carriage return before it goes, so files that mix CRLF and LF read well; the last line may lack its end; a byte-order

@@ -1,4 +1,4 @@
-"""Compute an expression of remainders in one go."""
+"""Compute the value of an expression modulo p without intermediate steps."""
 
 from __future__ import annotations
 

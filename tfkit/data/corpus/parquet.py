@@ -1,4 +1,4 @@
-"""Parquet files, as data sets are handed around."""
+"""Parquet files, in which data sets are often published."""
 
 from __future__ import annotations
 

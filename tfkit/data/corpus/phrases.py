@@ -1,4 +1,4 @@
-"""The data that tfkit makes itself: English phrases with their German translation."""
+"""Generated data: English phrases with their German translation."""
 
 from __future__ import annotations
 

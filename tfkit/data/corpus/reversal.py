@@ -1,4 +1,4 @@
-"""Write a sequence from its end to its beginning."""
+"""Reverse a sequence."""
 
 from __future__ import annotations
 

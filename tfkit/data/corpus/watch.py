@@ -1,4 +1,4 @@
-"""Examples while they are read: each is of texts, all fit into memory, and a log tells how far it is."""
+"""Checks examples while they are read: each is of texts, all fit into memory, and a log reports the progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tokenizer.json as the `tokenizers` library takes it: checked first, since it aborts the program over some."""
+"""Loads a tokenizer.json with the `tokenizers` library, after checks, because some files make the library abort."""
 
 from __future__ import annotations
 

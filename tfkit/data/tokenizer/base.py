@@ -1,4 +1,4 @@
-"""What every tokenizer shares: the fitted `Tokenizer`, and the base of the parts that fit one."""
+"""The fitted `Tokenizer`, and the base class of the parts that fit one."""
 
 from __future__ import annotations
 

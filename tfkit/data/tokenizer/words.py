@@ -1,4 +1,4 @@
-"""How the tokenizers of words and subwords cut a text so that it can be put together again.
+"""How the tokenizers of words and subwords split a text so that decoding restores it.
 
 A space becomes the mark "▁" at the front of what follows it, and a text begins with one: "Ein Mann, der" is
 "▁Ein" "▁Mann" "," "▁der". Joining the pieces and turning marks into spaces gives the text back, whatever its

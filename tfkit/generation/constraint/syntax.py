@@ -1,4 +1,4 @@
-"""Regular expressions as Python's `re` writes them, as far as they are regular: read into a tree.
+"""Parses regular expressions in the syntax of Python's `re`, without its features that are not regular.
 
 A pattern stands for the whole text, as in `re.fullmatch`, so that greedy and lazy mean the same, and `^` at its
 beginning and `$` at its end nothing.

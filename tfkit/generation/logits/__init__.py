@@ -2,21 +2,21 @@
 
 | type | choose it when |
 |---|---|
-| repetition_penalty | a model goes round in circles |
-| presence_penalty | it is to speak of something new |
+| repetition_penalty | a model repeats itself |
+| presence_penalty | it should mention something new |
 | frequency_penalty | it says the same words too often |
-| no_repeat_ngram | nothing longer than a few words may return (summaries) |
+| no_repeat_ngram | no n-gram may be repeated (summaries) |
 | banned | some tokens may never be written |
 | forced | all texts begin alike (the language of a translation) |
 | min_length | a model ends its texts too soon |
 | choices | the text is one of some that are known: a label, yes or no |
 | regex | the text has a form: a date, a number, an object of JSON |
-| temperature | draws are to be bolder, or more careful |
+| temperature | samples should be more, or less, random |
 | top_k | only so many tokens may be drawn |
 | top_p | the unlikely tail is cut off, wherever it begins |
 | min_p | the tail is cut off beside the most likely token, so that high temperatures stay sensible |
-| typical | neither the dullest tokens nor the oddest are wanted |
-| epsilon | whatever is less likely than a fixed number is out |
+| typical | neither very likely nor very unlikely tokens are wanted |
+| epsilon | tokens below a fixed probability are cut off |
 | eta | the same, but less strict where the model is unsure |
 """
 

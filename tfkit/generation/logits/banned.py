@@ -1,4 +1,4 @@
-"""Tokens that may not be written."""
+"""Tokens that are never generated."""
 
 from __future__ import annotations
 

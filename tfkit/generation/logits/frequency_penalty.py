@@ -1,4 +1,4 @@
-"""A price for each time that a token was written before."""
+"""A penalty for each time that a token occurred before."""
 
 from __future__ import annotations
 

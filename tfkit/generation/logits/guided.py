@@ -1,4 +1,4 @@
-"""Base of the rules that let nothing come but certain texts, whatever the model would like to write."""
+"""Base class of the rules that restrict generation to certain texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A price for each token that was written before."""
+"""A penalty for tokens that occurred before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How bold the draws are."""
+"""How random the samples are."""
 
 from __future__ import annotations
 

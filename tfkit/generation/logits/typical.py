@@ -1,4 +1,4 @@
-"""Tokens that tell about as much as is expected."""
+"""Tokens whose information is close to the entropy."""
 
 from __future__ import annotations
 

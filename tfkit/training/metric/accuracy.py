@@ -1,4 +1,4 @@
-"""How many labels, or tags, are right."""
+"""The share of labels, or tags, that are right."""
 
 from __future__ import annotations
 

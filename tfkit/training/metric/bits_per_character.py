@@ -1,4 +1,4 @@
-"""How many bits a character of the text costs, whatever the tokens."""
+"""Bits per character, which do not depend on the tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How numbers can be combined."""
+"""Correlation coefficients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many outputs are right, letter for letter."""
+"""The share of outputs that equal their reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many texts a grammar derives."""
+"""The share of texts that a grammar derives."""
 
 from __future__ import annotations
 

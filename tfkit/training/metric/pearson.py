@@ -1,4 +1,4 @@
-"""How far outputs and references lie on one line."""
+"""Pearson's correlation of outputs and references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many tokens the model is as good as choosing from."""
+"""Perplexity: the exponential of the cross-entropy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ROUGE: how much of a reference's words a summary has."""
+"""ROUGE: overlap of a summary with its reference."""
 
 from __future__ import annotations
 

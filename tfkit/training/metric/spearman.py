@@ -1,4 +1,4 @@
-"""How far outputs and references are in one order."""
+"""Spearman's rank correlation of outputs and references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objectives: what training asks of a model, from the tokens of an example to the loss.
+"""Objectives: what a model is trained for, from the tokens of an example to the loss.
 
 | type | choose it when |
 |---|---|
@@ -6,10 +6,10 @@
 | completion | one text becomes another: a decoder writes the target after the source (instructions, answers) |
 | causal_lm | text is continued: a decoder learns the next token (GPT-style) |
 | masked_lm | text is understood: an encoder learns to fill in hidden tokens (BERT-style) |
-| next_sentence | the same, and pairs of texts: an encoder learns to fill in, and what follows what (BERT) |
-| replaced_token | the same with less computation: an encoder finds the tokens that a generator put in (ELECTRA) |
+| next_sentence | the same, with pairs of texts: whether one follows the other (BERT) |
+| replaced_token | the same with less computation: an encoder finds tokens that a generator replaced (ELECTRA) |
 | span_corruption | an encoder-decoder learns from text alone, to write hidden spans (T5) |
-| denoising | an encoder-decoder learns from text alone, to mend it (BART) |
+| denoising | an encoder-decoder learns from text alone, to reconstruct corrupted text (BART) |
 | classification | a text, or two, has a class |
 | token_classification | every word has a tag: parts of speech, entities |
 | span | the answer to a question is a piece of a text |

@@ -1,4 +1,4 @@
-"""What a model that was trained for an objective answers: predictions for texts, compared with references."""
+"""Base class of the answers of a trained model: predictions for texts, and references to compare them with."""
 
 from __future__ import annotations
 

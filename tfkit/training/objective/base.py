@@ -1,4 +1,4 @@
-"""What an objective is: the loss of a model on a batch; it names what becomes of texts, and what a model answers."""
+"""Base class of the objectives: the loss of a model on a batch, with the types of its rows and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predict the next token."""
+"""Causal language modelling: predict the next token."""
 
 from __future__ import annotations
 

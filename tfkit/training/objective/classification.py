@@ -1,4 +1,4 @@
-"""Say which class a text belongs to."""
+"""Classification: the class of a text, or of two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the target after the source, in one row of a decoder."""
+"""Completion: a decoder predicts the target after the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a text again that was spoiled."""
+"""Denoising: reconstruct a text from a corrupted version."""
 
 from __future__ import annotations
 

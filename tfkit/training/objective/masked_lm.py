@@ -1,4 +1,4 @@
-"""Fill in hidden tokens."""
+"""Masked language modelling: predict masked tokens."""
 
 from __future__ import annotations
 

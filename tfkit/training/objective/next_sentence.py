@@ -1,4 +1,4 @@
-"""Fill in hidden tokens, and say whether one text follows another."""
+"""Masked language modelling with next sentence prediction."""
 
 from __future__ import annotations
 

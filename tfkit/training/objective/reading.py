@@ -1,4 +1,4 @@
-"""Base of the objectives that say something about a text: one head reads the hidden states of its tokens."""
+"""Base classes of the objectives that classify, tag or rate a text with one head on its hidden states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say a number of a text."""
+"""Regression: a number for a text, or for two."""
 
 from __future__ import annotations
 

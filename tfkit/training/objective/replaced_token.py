@@ -1,4 +1,4 @@
-"""Say which tokens a small generator has put in place of others."""
+"""Replaced token detection: which tokens a small generator has replaced."""
 
 from __future__ import annotations
 

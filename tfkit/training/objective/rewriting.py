@@ -1,4 +1,4 @@
-"""Base of the objectives that spoil a text, and teach an encoder-decoder to write what was lost."""
+"""Base classes of the objectives that corrupt a text and train an encoder-decoder to restore it."""
 
 from __future__ import annotations
 

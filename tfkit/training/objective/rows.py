@@ -1,4 +1,4 @@
-"""What becomes of texts: examples become items of token ids, and items become batches."""
+"""Base classes of rows: examples become items of token ids, and items become batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the target, given the source."""
+"""Sequence to sequence: predict the target, given the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the answer to a question in a text."""
+"""Extractive question answering: the span of a text that answers a question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the spans that sentinels stand for."""
+"""Span corruption: predict the spans that sentinels replace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say the tag of each word."""
+"""Token classification: a tag for each word."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Torch(Optimizer):
 
 
 def _check_options(kind: type[torch.optim.Optimizer], options: dict[str, Any]) -> None:
-    """Raise ValueError for what that class does not take, found by asking it with one small parameter."""
+    """Raise ValueError for what that class does not take, found by creating one for a small parameter."""
     if "lr" in options:
         raise ValueError("options.lr: the learning rate belongs to the schedule")
     known = [name for name in inspect.signature(kind).parameters if name not in ("self", "params", "lr")]
