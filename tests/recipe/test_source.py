@@ -201,6 +201,7 @@ def test_merge_keys():
         + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)),
         "a0: &a0 {k: 1}\n" + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 30)),
         "a: " + "[" * 5000,
+        "a: " + "[" * 1001,
         "a: " + "{a: " * 5000,
         "- " * 5000,
         "? " * 5000,
@@ -208,7 +209,18 @@ def test_merge_keys():
         "a: [" + "x," * 120_000 + "]",
         "a: " + "[" * 40 + "&x " + "[" * 20 + "1" + "]" * 60 + "\nb: " + "[" * 60 + "*x" + "]" * 60,
     ],
-    ids=["bomb", "doubling", "lists", "mappings", "block", "keys", "lines", "wide", "deep alias"],
+    ids=[
+        "bomb",
+        "doubling",
+        "lists",
+        "as many as the parser takes",
+        "mappings",
+        "block",
+        "keys",
+        "lines",
+        "wide",
+        "deep alias",
+    ],
 )
 def test_bombs_are_refused(text):
     root, faults = parse(text, "r.yaml")

@@ -15,13 +15,13 @@ from tests.models.test_parametrization import MODEL
 from tfkit.cli.main import main
 from tfkit.core.errors import UsageError
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.studies.coordinates import Change, coordinate_changes, growth, picture
+from tfkit.studies.coordinates import PartChange, coordinate_changes, growth, picture
 
 BASE = {"type": "mup", "base": {"d_model": 32, "layer.feedforward.d_ff": 64}}
 TRAIN = {"steps": 100, "schedule": {"type": "constant", "lr": 0.002}}
 
 
-def changes(model: dict[str, Any], train: dict[str, Any] = TRAIN, factors: Sequence[int] = (1, 8)) -> list[Change]:
+def changes(model: dict[str, Any], train: dict[str, Any] = TRAIN, factors: Sequence[int] = (1, 8)) -> list[PartChange]:
     def read(sets: Sequence[str]) -> Recipe:
         return load_recipe({"tfkit": 1, "model": {**MODEL, **model}, "train": train}, sets=sets)
 
@@ -83,5 +83,5 @@ def test_the_command_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:
 
 
 def test_the_picture_says_what_it_shows() -> None:
-    shown = picture([Change(name, 1, "logits", (0.1, 0.2)) for name in ("mup", "standard")], "mine")
+    shown = picture([PartChange(name, 1, "logits", (0.1, 0.2)) for name in ("mup", "standard")], "mine")
     assert "mean change after 2 steps" in shown and "mine" in shown

@@ -10,6 +10,7 @@ import pytest
 from tests.training.small import outcome, small, trained
 from tfkit.core.checksums import forget
 from tfkit.core.errors import RunError
+from tfkit.core.files import read_yaml
 from tfkit.run import Run, load_run
 from tfkit.training.folder import RunFolder
 from tfkit.training.mend import mend
@@ -89,7 +90,7 @@ def test_a_resume_goes_on_and_tells(done: Run, run: Path, longer: Path) -> None:
     log = resumed(done, run)
     assert (run / "metrics.jsonl.damaged").read_bytes().startswith(b"\xff\n{")
     assert "metrics.jsonl: 3 of its lines are damaged and left out; as it was, it is metrics.jsonl.damaged" in log
-    assert "resolved.yaml: is no text; it is resolved.yaml.damaged now, and begun anew; whether the recipe" in log
+    assert "resolved.yaml: cannot be read: not UTF-8 at byte 0; it is resolved.yaml.damaged now, and begun anew" in log
     assert outcome(run) == outcome(longer)
     for name in ("resolved.yaml", "recipe.yaml"):
         assert (run / name).read_bytes() == (longer / name).read_bytes()
@@ -164,3 +165,11 @@ def test_a_log_that_is_a_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"metrics\.jsonl: is a link"):
         MetricsLog(tmp_path / "metrics.jsonl")
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 5000 + "]" * 5000, "a: [", "- 1", "a: 2026-99-99"])
+def test_the_resolved_recipe_of_a_run_from_elsewhere_is_data(text: str, tmp_path: Path) -> None:
+    (tmp_path / "resolved.yaml").write_text(text)
+    with pytest.raises(RunError, match=r"resolved\.yaml: (cannot be read|holds no mapping)"):
+        read_yaml(tmp_path / "resolved.yaml")
+    assert any("resolved.yaml: " in line for line in mend(RunFolder(tmp_path)))

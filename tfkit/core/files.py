@@ -13,6 +13,8 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
+
 from tfkit.core.errors import RunError
 from tfkit.core.locks import mark_in_use
 
@@ -140,6 +142,22 @@ def read_json(path: str | Path) -> Any:
         raise RunError(f"{path}: cannot be read: {error}") from None
     except RecursionError:
         raise RunError(f"{path}: cannot be read: nested too deeply") from None
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file that tfkit wrote.
+
+    Raises RunError naming the file if it is no text, no YAML or no mapping, or is nested too deeply.
+    """
+    text = read_text(path)
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+        raise RunError(f"{path}: cannot be read: {why}") from None
+    if not isinstance(data, dict):
+        raise RunError(f"{path}: holds no mapping")
+    return data
 
 
 def open_log(path: Path) -> IO[str]:

@@ -29,7 +29,7 @@ Reader = Callable[[Sequence[str]], Recipe]  # a recipe with these `--set` laid o
 
 
 @dataclass(frozen=True)
-class Change:
+class PartChange:
     """How much the values of a part change, as a mean of absolute differences, after each step of training."""
 
     parametrization: str
@@ -38,7 +38,7 @@ class Change:
     after: tuple[float, ...]
 
 
-def coordinate_changes(read: Reader, factors: Sequence[int], steps: int) -> Iterator[Change]:
+def coordinate_changes(read: Reader, factors: Sequence[int], steps: int) -> Iterator[PartChange]:
     """Train a recipe at its base widths times each of the factors, under muP and without; yields each part's change.
 
     The ids are random, the optimizer and the highest learning rate are the recipe's. Raises UsageError for a recipe
@@ -54,7 +54,7 @@ def coordinate_changes(read: Reader, factors: Sequence[int], steps: int) -> Iter
         for factor in factors:
             recipe = read([*(f"model.{key}={factor * size}" for key, size in widths), *standard])
             for part, after in _changes(recipe, steps).items():
-                yield Change(parametrization, factor, part, after)
+                yield PartChange(parametrization, factor, part, after)
 
 
 def _changes(recipe: Recipe, steps: int) -> dict[str, tuple[float, ...]]:
@@ -133,7 +133,7 @@ def _keeper(found: dict[str, Tensor], name: str) -> Callable[..., None]:
     return keep
 
 
-def growth(changes: Sequence[Change]) -> list[dict[str, Any]]:
+def growth(changes: Sequence[PartChange]) -> list[dict[str, Any]]:
     """A row for each part and parametrization: its last change at each width, over that at the smallest."""
     rows = []
     for parametrization in PARAMETRIZATIONS:
@@ -146,7 +146,7 @@ def growth(changes: Sequence[Change]) -> list[dict[str, Any]]:
     return rows
 
 
-def picture(changes: Sequence[Change], title: str) -> str:
+def picture(changes: Sequence[PartChange], title: str) -> str:
     """The changes as SVG: a panel for each parametrization, a line for each part; needs the extra `study`."""
     figure = matplotlib_figure()(figsize=(9, 4), layout="constrained")
     figure.suptitle(title)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-import yaml
 from torch import nn
 
 from tfkit.components.embedding import load_vectors
 from tfkit.core.errors import RunError, UsageError
+from tfkit.core.files import read_yaml
 from tfkit.core.output import some
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
@@ -89,13 +89,13 @@ def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:
     if blueprint is None or not (run / RESOLVED).is_file():
         return ()
     try:
-        written = yaml.safe_load((run / RESOLVED).read_text(encoding="utf-8"))["model"]
+        written = read_yaml(run / RESOLVED)["model"]
         there = {
             "head": written.get("head"),
             **{f"heads.{name}": head for name, head in (written.get("heads") or {}).items()},
         }
         types = {name: head if isinstance(head, str) else head["type"] for name, head in there.items() if head}
-    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise RunError(f"train.init_from: {run / RESOLVED}: cannot be read: {error}") from None
     heads = {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
     own = {name: head.part.part_name for name, head in heads.items() if head is not None}

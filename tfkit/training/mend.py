@@ -7,11 +7,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
 from tfkit.core import checksums
 from tfkit.core.errors import RunError
-from tfkit.core.files import open_log, read_bytes, read_json, read_text, whole, write_text
+from tfkit.core.files import open_log, read_bytes, read_json, read_text, read_yaml, whole, write_text
 from tfkit.training import record
 from tfkit.training.checkpoint import Checkpoints, step_of
 from tfkit.training.folder import CHECKPOINTS, EVALUATION, LOG, METRICS, RECIPE, RESOLVED, RUN, RunFolder
@@ -73,12 +71,10 @@ def _changed(folder: RunFolder, name: str) -> str:
 
 def _not_yaml(file: Path) -> str:
     try:
-        data = yaml.safe_load(read_text(file))
-    except RunError:
-        return "is no text"
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return "is no YAML"
-    return "" if isinstance(data, dict) else "is no recipe"
+        read_yaml(file)
+    except RunError as error:
+        return str(error).removeprefix(f"{file}: ")
+    return ""
 
 
 def _not_text(file: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_text
+from tfkit.core.files import read_yaml
 from tfkit.recipe.settings.sections import Data
 from tfkit.training.changed import DATA, file_hashes, moved
 from tfkit.training.checkpoint import Checkpoints, read_progress
@@ -63,10 +63,7 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
     """
     if not (folder / RESOLVED).is_file():
         return
-    try:
-        there = yaml.safe_load(read_text(folder / RESOLVED))
-    except yaml.YAMLError as error:
-        raise RunError(f"{folder / RESOLVED}: cannot be read, so this run cannot be resumed: {error}") from None
+    there: Any = read_yaml(folder / RESOLVED)
     here = yaml.safe_load(resolved)
     if data is not None and _at(there, "data") != _at(here, "data"):
         there, here = _at_one_place(folder, there, data), _test_by_name(here)

@@ -12,6 +12,7 @@ from typing import Any
 from tfkit.core.errors import Fault, Place
 
 MAX_DEPTH = 64
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 MAX_NODES = 100_000
 # Paths are text of their own: long keys over many values would make gigabytes of them out of a small file.
 MAX_PATH_LETTERS = 20_000_000
@@ -185,6 +186,6 @@ class Budget:
         self._nodes += 1
         self._letters += len(path) if letters is None else letters
         if depth > MAX_DEPTH:
-            raise Stop(place, shorten(path, 80), f"nested deeper than {MAX_DEPTH} levels")
+            raise Stop(place, shorten(path, 80), TOO_DEEP)
         if self._nodes > MAX_NODES or self._letters > MAX_PATH_LETTERS:
             raise Stop(place, shorten(path, 80), f"too large: more than {MAX_NODES:,} values once aliases are expanded")

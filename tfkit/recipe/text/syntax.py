@@ -6,10 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tfkit.core.errors import Place
+from tfkit.recipe.text.node import TOO_DEEP
 
+_TAB = "a tab stands in the indentation; YAML indents with spaces"
+_DEPTH = "maximum nesting depth"  # of the C parser since PyYAML 6.0.4, whose look-ahead meets it first
 # What the parser says (C and Python word it differently) -> what to tell; the first that is contained wins.
 _SENTENCES = (
-    ("found a tab character", "a tab stands in the indentation; YAML indents with spaces"),
+    (_DEPTH, TOO_DEEP),
+    ("found a tab character", _TAB),
     ("mapping values are not allowed", "a ':' cannot stand here: check this line's indentation, or quote the text"),
     ("could not find expected ':'", "expected ':' and a value after this key"),
     ("',' or ']'", "expected ',' or ']' in this list"),
@@ -43,7 +47,7 @@ def syntax_fault(error: Exception, text: str, locate: Callable[[Any], Place]) ->
     at_end = not text[mark.index :].strip()
     if opened is not None and "quoted scalar" in context and "unexpected" in problem:
         return locate(opened), "", "this quote is never closed"
-    if opened is not None and at_end and "flow" in context:
+    if opened is not None and at_end and "flow" in context and _DEPTH not in problem:
         return locate(opened), "", "this bracket is never closed"
     place = locate(mark)
     sentence = _sentence(problem, context, text[mark.index : mark.index + 1])
@@ -62,7 +66,7 @@ class _Start:
 
 def _sentence(problem: str, context: str, letter: str) -> str:
     if "cannot start any token" in problem:
-        return _SENTENCES[0][1] if letter == "\t" else f"a value cannot begin with '{letter}'; quote it"
+        return _TAB if letter == "\t" else f"a value cannot begin with '{letter}'; quote it"
     for key, sentence in _CONTEXTS:
         if key in context:
             return sentence
