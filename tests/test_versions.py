@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from . import versions
-from .versions import BEYOND, OLDEST, OWN, PROJECT, PYTHONS, ROOT, WITH_TORCH, WITHOUT_TORCH, Missing
+from .versions import BEYOND, OLDEST, OWN, PROJECT, PYTHONS, ROOT, WITH_TORCH, WITHOUT_TORCH, Missing, Trial
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
@@ -67,21 +68,43 @@ def test_a_python_is_found_on_path_or_among_those_of_pyenv(pythons: Path) -> Non
 def test_what_is_not_at_hand_is_told_and_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def tested(version: str, folder: Path) -> tuple[str, bool]:
-        if version in ("3.1", OWN):
-            raise Missing("there is none")
-        return {"3.2": "2.80.0+cpu", "3.3": ""}[version], True
+    newest = Trial("python", OWN, "2.80.0")
 
-    monkeypatch.setattr(versions, "tested", tested)
-    monkeypatch.setattr(versions, "PYTHONS", ["3.1", "3.2", "3.3", OWN])
+    def trials(version: str) -> list[Trial]:
+        if version == "3.1":
+            raise Missing("there is none")
+        return {"3.2": [Trial("python", "3.2")], OWN: [Trial("python", OWN, OLDEST, oldest=True), newest]}[version]
+
+    def passed(trial: Trial, folder: Path) -> bool:
+        if trial is newest:
+            raise Missing("it cannot be imported")
+        return trial.version != "3.2" or bad == ""
+
+    bad = ""
+    monkeypatch.setattr(versions, "trials", trials)
+    monkeypatch.setattr(versions, "passed", passed)
+    monkeypatch.setattr(versions, "PYTHONS", ["3.1", "3.2", OWN])
     assert versions.main() == 0
     first, second, third = capsys.readouterr().out.splitlines()
     assert first == "not run: Python 3.1: there is none"
-    assert second.startswith("not run: Python 3.3 with torch: there is no wheel of torch>=")
-    assert third == f"not run: torch {OLDEST} on Python {OWN}: there is none"
-    monkeypatch.setattr(versions, "tested", lambda version, folder: (f"{OLDEST}.0", version != "3.2"))
+    assert second.startswith("not run: Python 3.2 with torch: there is no wheel of torch>=")
+    assert third == f"not run: {newest}: it cannot be imported"
+    bad = "3.2"
     assert versions.main() == 1
-    assert capsys.readouterr().out.splitlines() == ["failed: Python 3.2"]
+    assert capsys.readouterr().out.splitlines()[-1] == "failed: Python 3.2, the tests that need no torch"
+
+
+def test_the_oldest_releases_are_those_that_are_promised() -> None:
+    found = versions.packages(oldest=True)
+    assert {"pydantic==2.12.*", "einops==0.8.1.*", "rich==14.0.*", "scipy==1.14.*"} <= set(found)
+    assert not any(re.match("torch|transformer|ruff|mypy", line) for line in found)
+    assert "pydantic>=2.12,<3" in versions.packages(oldest=False)
+
+
+def test_versions_are_compared_by_their_numbers() -> None:
+    assert (
+        versions.numbers("2.9.1") < versions.numbers(OLDEST) < versions.numbers("2.13.0+cpu") < versions.numbers(BEYOND)
+    )
 
 
 def test_what_fails_says_its_last_words() -> None:

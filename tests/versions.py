@@ -1,12 +1,13 @@
-"""Run a short part of the tests on the other Pythons and with the oldest torch that are promised, where at hand.
+"""Run a short part of the tests on the other Pythons and with the oldest and newest releases that are promised.
 
-At hand is a Python on PATH or among pyenv's, and a torch that it has already or that pip finds on this machine.
-A Python without a torch runs the tests that need none. What cannot be run is printed, and is no failure.
+On the Python that runs this: with the oldest torch at hand and the oldest promised release of every other dependency,
+and with the newest torch at hand. On the others: with a torch where one is at hand, else the tests that need none.
+At hand is a Python on PATH or among pyenv's, and a torch that pip finds on this machine. What cannot be run is printed,
+and is no failure.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -14,15 +15,23 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PYTHONS = [found[1] for line in PROJECT["classifiers"] if (found := re.search(r":: (3\.\d+)$", line))]
 TORCH = next(line.removeprefix("torch") for line in PROJECT["dependencies"] if line.startswith("torch>"))
-OLDEST, BEYOND = re.findall(r"2\.\d+", TORCH)
+OLDEST, BEYOND = re.findall(r"\d+(?:\.\d+)?", TORCH)
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
-UNUSED = ("torch", "tfkit", "transformers", "ruff", "mypy", "types-PyYAML")  # by the tests below, or installed apart
+UNUSED = (
+    "torch",
+    PROJECT["name"],
+    "transformers",
+    "ruff",
+    "mypy",
+    "types-PyYAML",
+)  # by the tests below, or installed apart
 SECONDS = 240  # to install packages in; a network that takes longer is as good as none
 
 WITHOUT_TORCH = (
@@ -54,11 +63,27 @@ def answer(python: str, code: str) -> str:
 
 
 def torch_of(python: str) -> str:
-    """The version of the torch that the Python imports, or nothing."""
+    """Return the version of the torch that the Python imports, or nothing if it is none that is promised."""
     found = answer(python, "import torch; print(torch.__version__)")
-    minor = [int(part) for part in re.findall(r"\d+", found)[:2]]
-    low, high = ([int(part) for part in bound.split(".")] for bound in (OLDEST, BEYOND))
-    return found if found and low <= minor < high else ""
+    return found if found and numbers(OLDEST) <= numbers(found) < numbers(BEYOND) else ""
+
+
+def numbers(version: str) -> list[int]:
+    """Return the numbers of a version without its local part: 2.13.0+cpu -> [2, 13, 0]."""
+    return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])]
+
+
+def torches(python: str) -> list[str]:
+    """Return the promised releases of torch that pip finds on this machine for that Python, oldest first."""
+    settings = answer(python, "import subprocess, sys; subprocess.run([sys.executable, '-m', 'pip', 'config', 'list'])")
+    first, *others = re.findall(r"file://[^\s']+", settings) or [""]
+    indexes = ["--index-url", first, *(word for url in others for word in ("--extra-index-url", url))]
+    command = [python, "-m", "pip", "index", "versions", "torch", *(indexes if first else ["--no-index"])]
+    environment = os.environ | {"PIP_EXTRA_INDEX_URL": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    line = re.search("Available versions: (.*)", done.stdout)
+    found = {version.strip() for version in line[1].split(",")} if line else set()
+    return sorted((one for one in found if numbers(OLDEST) <= numbers(one) < numbers(BEYOND)), key=numbers)
 
 
 def interpreter(version: str) -> str:
@@ -88,68 +113,88 @@ def install(python: str, *arguments: str) -> None:
     attempt([python, "-m", "pip", "install", "--quiet", *arguments], "pip cannot install what it needs")
 
 
-def install_torch(python: str, wanted: str) -> None:
-    """Install such a torch from a wheel on this machine, without the libraries of a GPU; raises Missing."""
-    install(python, "--no-index", "--no-deps", f"torch{wanted}")
-    needs = answer(python, r"from importlib.metadata import requires; print(*requires('torch'), sep='\n')").splitlines()
-    install(python, *(line for line in needs if not re.search("extra ==|^(nvidia|cuda|triton)", line)))
+@dataclass(frozen=True)
+class Trial:
+    """A Python, the torch that it gets, and whether every other dependency is the oldest that is promised."""
+
+    python: str
+    version: str
+    torch: str = ""
+    oldest: bool = False
+
+    def __str__(self) -> str:
+        others = ", the oldest promised release of every other dependency" if self.oldest else ""
+        return (
+            f"Python {self.version}, {f'torch {self.torch}' if self.torch else 'the tests that need no torch'}{others}"
+        )
 
 
-def environment(version: str, folder: Path) -> str:
-    """The Python of a new virtual environment with the oldest torch at hand, or none; raises Missing.
+def trials(version: str) -> list[Trial]:
+    """Return what can be run on a version of Python; raises Missing."""
+    if version != OWN:
+        python = interpreter(version)
+        return [Trial(python, version, torch_of(python) or next(reversed(torches(python)), ""))]
+    here = torch_of(sys.executable)
+    known = torches(sys.executable) or [here]
+    newer = [Trial(sys.executable, version, known[-1])] if numbers(known[-1]) > numbers(here) else []
+    return [Trial(sys.executable, version, known[0], oldest=True), *newer]
 
-    On the Python that runs this, only the oldest torch of all is of use.
-    """
-    base = sys.executable if version == OWN else interpreter(version)
-    inherits = version != OWN and bool(torch_of(base))
-    venv = [base, "-m", "venv", *["--system-site-packages"] * inherits, str(folder)]
-    attempt(venv, "no virtual environment can be made with it")
+
+def environment(trial: Trial, folder: Path) -> str:
+    """Return the Python of a new virtual environment for a trial; raises Missing."""
+    inherits = trial.version != OWN and bool(torch_of(trial.python))
+    options = ["--system-site-packages"] * inherits
+    attempt([trial.python, "-m", "venv", *options, str(folder)], "no virtual environment can be made with it")
     python = str(folder / "bin" / "python")
-    for wanted in (f"=={OLDEST}.*",) if version == OWN else (f"=={OLDEST}.*", TORCH):
-        if not torch_of(python):
-            with contextlib.suppress(Missing):
-                install_torch(python, wanted)
-    if version == OWN and not torch_of(python):
-        raise Missing("there is no wheel of it on this machine")
+    if trial.torch and not inherits:
+        install(python, f"torch=={trial.torch}")
+    install(python, *packages(trial.oldest))
+    install(python, "--no-deps", "--editable", ".")
+    if trial.torch and not torch_of(python):
+        raise Missing(f"torch {trial.torch} cannot be imported")
     return python
 
 
-def packages() -> list[str]:
-    """What the tests need beside torch."""
+def packages(oldest: bool) -> list[str]:
+    """Return what the tests need besides torch; of tfkit's dependencies, the oldest promised releases if asked."""
     extras = PROJECT["optional-dependencies"]
-    listed = [*PROJECT["dependencies"], *extras["train"], *extras["data"], *extras["test"]]
-    return [line for line in listed if re.split(r"[^\w-]", line)[0] not in UNUSED]
+    own = [*PROJECT["dependencies"], *extras["train"], *extras["data"], *extras["study"]]
+    if oldest:
+        own = [re.sub(r">=(\d+)(\.[\d.]+)?.*", lambda found: f"=={found[1]}{found[2] or '.0'}.*", line) for line in own]
+    return [line for line in [*own, *extras["test"]] if re.split(r"[^\w-]", line)[0] not in UNUSED]
 
 
-def tested(version: str, folder: Path) -> tuple[str, bool]:
-    """The torch that the tests ran with on that Python, if any, and whether they passed; raises Missing."""
-    python = environment(version, folder)
-    torch = torch_of(python)
-    install(python, *packages())
-    install(python, "--no-deps", "--editable", ".")
-    print(f"== Python {version}, {f'torch {torch}' if torch else 'the tests that need no torch'}", flush=True)
+def passed(trial: Trial, folder: Path) -> bool:
+    """Run the trial's tests; raises Missing where they cannot be run."""
+    python = environment(trial, folder)
+    print(f"== {trial}", flush=True)
     caches = {"PYTHONPYCACHEPREFIX": str(folder / "compiled")}  # none of theirs stays in the checkout
     commands = [
         [python, "-W", "error", "-m", "compileall", "-q", "tfkit", "tests"],
-        [python, "-m", "pytest", "-p", "no:cacheprovider", *(WITH_TORCH if torch else WITHOUT_TORCH)],
+        [python, "-m", "pytest", "-p", "no:cacheprovider", *(WITH_TORCH if trial.torch else WITHOUT_TORCH)],
     ]
     done = [subprocess.run(command, cwd=ROOT, env=os.environ | caches, check=False) for command in commands]
-    return torch, not any(one.returncode for one in done)
+    return not any(one.returncode for one in done)
 
 
 def main() -> int:
     """Test what is at hand, and say at the end what was not; the exit status is 1 where a test fails."""
     skipped, failed = [], []
     for version in PYTHONS:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                torch, passed = tested(version, Path(folder) / "environment")
-            except Missing as error:
-                skipped.append(f"{f'torch {OLDEST} on ' * (version == OWN)}Python {version}: {error}")
-                continue
-        skipped += [] if torch else [f"Python {version} with torch: there is no wheel of torch{TORCH} on this machine"]
-        failed += [] if passed else [version]
-    for line in [*(f"not run: {one}" for one in skipped), *(f"failed: Python {one}" for one in failed)]:
+        try:
+            planned = trials(version)
+        except Missing as error:
+            skipped.append(f"Python {version}: {error}")
+            continue
+        for trial in planned:
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    failed += [] if passed(trial, Path(folder) / "environment") else [str(trial)]
+                except Missing as error:
+                    skipped.append(f"{trial}: {error}")
+        if not planned[-1].torch:
+            skipped.append(f"Python {version} with torch: there is no wheel of torch{TORCH} on this machine")
+    for line in [*(f"not run: {one}" for one in skipped), *(f"failed: {one}" for one in failed)]:
         print(line)
     return bool(failed)
 

@@ -302,7 +302,7 @@ def test_parquet(tmp_path: Path, write: Write) -> None:
 
 def test_parquet_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert 'pip install "tfkit[data]"' in refused("parquet", file="x.parquet", fields={"text": "a"})
+    assert 'pip install "pyarrow>=21"' in refused("parquet", file="x.parquet", fields={"text": "a"})
 
 
 # what needs no file

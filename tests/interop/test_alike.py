@@ -23,7 +23,7 @@ from tfkit.training.labels import save_labels
 from .made import SIZE, theirs_of, tokens, with_tokenizer
 from .parity import randomise
 
-transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 TASKS = sorted(name for name, path in shipped_recipes().items() if path.parent.name == "tasks")
 QUICK = ("bert-docstrings", "trec")
 TINY = {"model.d_model": 24, "model.layer.feedforward.d_ff": 40, "model.layer.attention.num_heads": 4}

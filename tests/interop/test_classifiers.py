@@ -20,7 +20,7 @@ from .made import BART, SIZE, T5, command, said, theirs_of, with_tokenizer
 from .parity import padded, randomise
 from .rows import TINY
 
-transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 MOODS = {0: "sad", 1: "neither", 2: "glad"}
 TAGS = {0: "O", 1: "B-place", 2: "I-place", 3: "B-name"}
 TEXTS = ["w1 w2 w3 w4 w5 w6 w7", "w9", "w8 w30 w8 w2 w1"]

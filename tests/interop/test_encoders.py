@@ -22,7 +22,7 @@ from tfkit.recipe.views.resolved import model_values
 from .parity import Row, described, families, ids, randomise
 from .rows_encoders import ROWS
 
-transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 MINILM = os.environ.get(
     "TFKIT_MINILM"
 )  # the folder of all-MiniLM-L6-v2: config.json, tokenizer.json, model.safetensors

@@ -32,7 +32,7 @@ from .made import SIZE, command, model_folder, said, theirs_of, tokens, with_tok
 from .parity import VOCABULARY, Row, make
 from .rows import ROWS
 
-transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 
 LAYER = {
     "residual": "sandwich",

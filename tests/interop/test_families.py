@@ -15,7 +15,7 @@ from tfkit.interop.huggingface.tensors import matches
 from .parity import Pair, Row, far, ids, make, outputs, padded, weights
 from .rows import ROWS
 
-pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 NEW = 12  # tokens of a greedy continuation
 
 

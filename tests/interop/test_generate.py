@@ -21,7 +21,7 @@ from tfkit.generation.texts import find
 from .parity import PAD, Pair, Row, make, padded
 from .rows import ROWS
 
-pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 NEW = 14  # tokens at most
 CLASSES = (
     "GPT2LMHeadModel",

@@ -29,7 +29,7 @@ from .made import command, model_folder, said, theirs_of, tokens, with_tokenizer
 from .parity import Row
 from .rows import ROWS
 
-transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tfkit.interop.huggingface.tokenizer import tokenizer_of
 
 from .made import command, model_folder, said, with_tokenizer
 
-transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 CODE = {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}, "tokenizer_class": "EvilTokenizer"}
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
 

@@ -17,7 +17,7 @@ from tfkit.interop.huggingface.verifying import verify
 from .made import SIZE, T5, said
 from .parity import randomise
 
-transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 GATED = {**T5, "num_layers": 1, "vocab_size": SIZE, "feed_forward_proj": "gated-gelu"}
 
 

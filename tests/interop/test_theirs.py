@@ -22,7 +22,7 @@ from tfkit.recipe.views.resolved import model_values
 
 from .rows import ROWS
 
-transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 TINY = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
 

@@ -26,7 +26,7 @@ from tfkit.training.folder import ENVIRONMENT
 from .parity import Row, described, randomise
 from .rows import ROWS
 
-transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 ROTARY: dict[str, Any] = {"type": "rotary"}
 # places of a model, and what else may stand there
 CHANGES: dict[str, tuple[Any, ...]] = {

@@ -115,11 +115,13 @@ BUILD = """
 import json, resource, sys, time
 from tfkit.models import build_model
 from tfkit.recipe.load import load_recipe
+begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 start = time.process_time()
 model = build_model(load_recipe(json.loads(sys.argv[1])).blueprint(), "meta")
 count = sum(weight.numel() for weight in model.parameters())
 seconds = time.process_time() - start
-print(json.dumps([count, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps([count, seconds, 1024 * (peak - begun)]))
 """
 
 
@@ -130,7 +132,7 @@ def test_seventy_billion_parameters_take_no_memory():
     count, seconds, peak = json.loads(done.stdout)
     assert count == 68_976_648_192  # transformers 5.23.0, LlamaForCausalLM on meta
     assert seconds < 30
-    assert peak < 2e9  # bytes, torch itself included; the weights would be 276e9
+    assert peak < 5e8  # bytes beside the imported torch, whose builds differ; the weights would be 276e9
 
 
 # ------------------------------------------------------------------------------------------------- repeatable builds

@@ -32,7 +32,7 @@ def test_a_task_fits_into_the_smallest_node(cpus: list[float], jobs: int, each: 
 def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     result = CliRunner().invoke(main, ["study", str(study(tmp_path)), "--on", "ray", "--out", str(tmp_path / "out")])
-    assert result.exit_code == 2 and 'pip install "tfkit[ray]"' in result.stderr
+    assert result.exit_code == 2 and 'pip install "ray>=2.50"' in result.stderr
     assert not (tmp_path / "out" / "study.json").exists()
 
 

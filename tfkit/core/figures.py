@@ -7,7 +7,7 @@ import importlib.util
 import io
 from typing import Any
 
-from tfkit.core.errors import UsageError
+from tfkit.core.extras import optional
 
 COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f6b53", "#787774", "#cb912f", "#337ea9", "#d44c47")
 
@@ -19,10 +19,7 @@ def can_draw() -> bool:
 
 def matplotlib_figure() -> Any:
     """The class of figures that need no display; raises UsageError that says how to install it."""
-    try:
-        return importlib.import_module("matplotlib.figure").Figure
-    except ImportError:
-        raise UsageError('pictures need the package matplotlib: pip install "tfkit[study]"') from None
+    return optional("matplotlib.figure", "study", "pictures need").Figure
 
 
 def svg(figure: Any, name: str) -> str:

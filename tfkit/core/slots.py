@@ -372,7 +372,7 @@ class MetricFacts(Component):
     reads: ClassVar[Literal["loss", "text"] | None] = None  # which of the two it is computed from
     # what its texts are, where it reads texts; continuations are each a source and what is written after it, in one
     compares: ClassVar[Literal["words", "continuations", "tags", "numbers"]] = "words"
-    package: ClassVar[str | None] = None  # what has to be installed for it, and tfkit[train] installs
+    package: ClassVar[str | None] = None  # the library it needs, of the extra train
     higher_is_better: ClassVar[bool] = True
     per_character: ClassVar[bool] = False  # whether its loss is counted by characters, not by targets
     # references and wrong outputs for the contract tests, where sentences would not do

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,8 +26,8 @@ def linear_cross_entropy(
     """
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return cross_entropy(F.linear(features, weight, bias), targets, smoothing)
-    out: Tensor = _LinearCrossEntropy.apply(features, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
-    return out
+    fused: Callable[..., Tensor] = _LinearCrossEntropy.apply
+    return fused(features, weight, bias, targets, smoothing)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,19 @@ from tfkit.core.errors import UsageError
 
 HINT = 64  # rows that the kernel packs for: any number is as quick as packed for itself, or nearly so
 REDUCED = True  # inputs in 7 bits: 8 overflow where a processor adds products in 16
+
+
+def _operator(namespace: str, name: str) -> Any:
+    """Return an operator that is not part of torch's public interface, or None if this torch lacks it."""
+    try:
+        return getattr(getattr(torch.ops, namespace), name).default
+    except (AttributeError, RuntimeError):
+        return None
+
+
+PACK, PACKED_PRODUCT = _operator("mkl", "_mkl_reorder_linear_weight"), _operator("mkl", "_mkl_linear")
+PREPACK, INT8_PRODUCT = _operator("quantized", "linear_prepack"), _operator("quantized", "linear_dynamic")
+ROUND: Any = getattr(torch, "quantize_per_channel", None)
 
 
 class Product(Protocol):
@@ -27,12 +40,12 @@ class Packed:
     """A weight packed once for float32 products of a few rows on a CPU; equal to a linear layer but for rounding."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.copy: Tensor = torch.ops.mkl._mkl_reorder_linear_weight(weight, HINT)
+        self.copy: Tensor = PACK(weight, HINT)
         self.bytes = self.copy.numel() * weight.element_size()
         # the kernel asks the weight for nothing but its shape
         self.shape = weight.new_empty(1, 1).expand(weight.shape)
         self.bias = bias
-        self.product = torch.ops.mkl._mkl_linear.default
+        self.product = PACKED_PRODUCT
 
     def __call__(self, x: Tensor, rows: int) -> Tensor:
         out: Tensor = self.product(x, self.copy, self.shape, self.bias, rows)
@@ -60,13 +73,11 @@ class Int8:
         scales = (weight.double().abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # newer releases announce that this way of quantizing will move
-            rounded = torch.quantize_per_channel(
-                weight.float(), scales, torch.zeros(len(scales), dtype=torch.long), 0, torch.qint8
-            )
-            self.copy = torch.ops.quantized.linear_prepack(rounded, None)
+            rounded = ROUND(weight.float(), scales, torch.zeros(len(scales), dtype=torch.long), 0, torch.qint8)
+            self.copy = PREPACK(rounded, None)
         self.bytes = weight.numel() + 8 * len(scales)
         self.bias = bias
-        self.product = torch.ops.quantized.linear_dynamic.default
+        self.product = INT8_PRODUCT
 
     def __call__(self, x: Tensor, rows: int) -> Tensor:
         given = x.float()
@@ -81,16 +92,15 @@ class Int8:
 
 
 def can_pack() -> bool:
-    """Whether this build of torch has the operators, which are none of its public ones."""
-    names = ("_mkl_reorder_linear_weight", "_mkl_linear")
-    there: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    return there and all(hasattr(torch.ops.mkl, name) for name in names)
+    """True if this build of torch can multiply by a packed weight."""
+    return None not in (PACK, PACKED_PRODUCT) and bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 
 
 def check_int8(weight: Tensor) -> None:
     """Raise UsageError where products in int8 cannot be had."""
     if weight.device.type != "cpu":
         raise UsageError(f"quantize: int8 computes on a CPU, and this model is on {weight.device.type}")
-    engines = set(torch.backends.quantized.supported_engines) - {"none"}
-    if not engines or not hasattr(torch.ops.quantized, "linear_dynamic"):
+    backend = getattr(torch.backends, "quantized", None)
+    engines = set(backend.supported_engines) - {"none"} if backend is not None else set()
+    if not engines or None in (PREPACK, INT8_PRODUCT, ROUND):
         raise UsageError(f"quantize: int8 needs products in int8, which this torch ({torch.__version__}) lacks")

@@ -140,8 +140,8 @@ class _FusedAttentionMode(TorchFunctionMode):
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
-    out: Tensor = _FusedAttention.apply(query, key, value, attn_mask)  # type: ignore[no-untyped-call]
-    return out
+    fused: Callable[..., Tensor] = _FusedAttention.apply
+    return fused(query, key, value, attn_mask)
 
 
 class _FusedAttention(torch.autograd.Function):

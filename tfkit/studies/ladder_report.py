@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfkit.core.errors import UsageError
+from tfkit.core.extras import optional
 from tfkit.core.files import write_json, write_text
 from tfkit.studies.ladder_pictures import by_parameters, by_tokens
 from tfkit.studies.ladder_results import LadderResults
@@ -44,10 +43,7 @@ class LadderReport:
 
     def html(self) -> str:
         """The page."""
-        try:
-            jinja2 = importlib.import_module("jinja2")
-        except ImportError:
-            raise UsageError('the page needs the package jinja2: pip install "tfkit[study]"') from None
+        jinja2 = optional("jinja2", "study", "the page needs")
         results = self.results
         template = jinja2.Environment(autoescape=True).from_string(
             Path(__file__).with_name("ladder.html").read_text(encoding="utf-8")

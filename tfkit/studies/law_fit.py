@@ -9,7 +9,6 @@ dozen points would give intervals that are too narrow.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tfkit.core.errors import UsageError
+from tfkit.core.extras import optional
 from tfkit.studies.law import NAMES, Interval, Law, Point, Vector
 
 EXPONENTS = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6)  # of the starts
@@ -192,7 +192,4 @@ def _end(
 
 
 def _scipy(name: str) -> Any:
-    try:
-        return importlib.import_module(f"scipy.{name}")
-    except ImportError:
-        raise UsageError('a law is fitted with the package scipy: pip install "tfkit[study]"') from None
+    return optional(f"scipy.{name}", "study", "to fit a law needs")

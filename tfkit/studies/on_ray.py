@@ -5,7 +5,6 @@ All nodes see the study's folder and the recipe's files by the same paths, and h
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import UsageError
+from tfkit.core.extras import optional
 from tfkit.studies.process import Job, started
 
 INTERRUPTED = 130
@@ -20,10 +20,7 @@ INTERRUPTED = 130
 
 def ray_module() -> Any:
     """The package ray; raises UsageError that says how to install it."""
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise UsageError('--on ray needs the package ray: pip install "tfkit[ray]"') from None
+    return optional("ray", "ray", "--on ray needs")
 
 
 class RayCluster:

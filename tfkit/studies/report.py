@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import RunError, UsageError
+from tfkit.core.extras import installing, optional
 from tfkit.core.files import write_json, write_text
 from tfkit.reports.table import size
 from tfkit.studies.pictures import costs, curves
@@ -43,10 +44,7 @@ class StudyReport:
 
     def html(self) -> str:
         """The page."""
-        try:
-            jinja2 = importlib.import_module("jinja2")
-        except ImportError:
-            raise UsageError('the page needs the package jinja2: pip install "tfkit[study]"') from None
+        jinja2 = optional("jinja2", "study", "the page needs")
         results = self.results
         template = jinja2.Environment(autoescape=True).from_string(
             Path(__file__).with_name("page.html").read_text(encoding="utf-8")
@@ -195,7 +193,7 @@ def check_packages() -> None:
     """Raise UsageError where a package is missing that a report needs, before anything is trained for one."""
     missing = [name for name in ("scipy", "matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f'a study needs the packages {", ".join(missing)}: pip install "tfkit[study]"')
+        raise UsageError(f"a study needs the packages {', '.join(missing)}: {installing('study')}")
 
 
 def _row(arm: ArmResult, measure: str, comparison: Comparison | None) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tfkit.core.errors import UsageError
+from tfkit.core.extras import optional
 
 LEVEL = 0.05  # an adjusted p below it is a difference beyond the noise
 RESAMPLES = 10_000
@@ -159,7 +158,4 @@ def _bootstrap(values: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def _scipy_stats() -> Any:
-    try:
-        return importlib.import_module("scipy.stats")
-    except ImportError:
-        raise UsageError('intervals need the package scipy: pip install "tfkit[study]"') from None
+    return optional("scipy.stats", "study", "intervals need")

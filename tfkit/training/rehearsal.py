@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RecipeError, RunError, UsageError
+from tfkit.core.extras import installing
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.logits.guided import Guided
@@ -49,7 +50,7 @@ def rehearse(
 def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
     """What it needs is installed, and it can compare with the references, and with the labels that a model says."""
     if metric.package is not None and importlib.util.find_spec(metric.package) is None:
-        raise UsageError(f'{metric.part_name} needs the package {metric.package}: pip install "tfkit[train]"')
+        raise UsageError(f"{metric.part_name} needs the package {metric.package}: {installing('train')}")
     if metric.reads == "text":
         for split in dict.fromkeys([measured, train] if train.objective.rows.labels else [measured]):
             split.check_references(metric)

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from tfkit.core.errors import DataError
+from tfkit.core.extras import installing
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Fields, Record, RecordCorpus
@@ -64,7 +65,7 @@ class Parquet(RecordCorpus):
         try:
             wrong = import_module("pyarrow").ArrowException
         except ImportError:
-            raise DataError(f'{self.file}: reading Parquet needs pyarrow: pip install "tfkit[data]"') from None
+            raise DataError(f"{self.file}: reading Parquet needs the package pyarrow: {installing('data')}") from None
         try:
             yield
         except (wrong, OSError, UnicodeDecodeError) as error:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tfkit.core.errors import DataError
+from tfkit.core.extras import optional
 from tfkit.interop.huggingface.strangers import file_in, mapping_in
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -34,13 +35,9 @@ def folder_of(source: str) -> Path:
 
 
 def _downloaded(name: str) -> Path:
+    hub = optional("huggingface_hub", "hf", f"{name} is no folder here, and asking the hub for it needs")
     try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        needs = 'asking the hub for it needs the package huggingface_hub: pip install "tfkit[hf]"'
-        raise DataError(f"{name} is no folder here, and {needs}") from None
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(WANTED)))
+        return Path(hub.snapshot_download(name, allow_patterns=list(WANTED)))
     except Exception as error:  # the hub's own errors have no common class
         told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(f"{name} is no folder here, and the hub does not give it: {told}") from None

@@ -11,17 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.core.errors import DataError
+from tfkit.core.extras import optional
 from tfkit.interop.huggingface.files import CONFIG, read_config
-
-EXTRA = 'verify computes with transformers, which is not installed: pip install "tfkit[hf]"'
 
 
 def load_theirs(folder: Path, trust: bool) -> nn.Module:
     """Their model, in float32."""
-    try:
-        import transformers
-    except ImportError:
-        raise DataError(EXTRA) from None
+    transformers = optional("transformers", "hf", "verify needs")
     config = read_config(folder)
     own = "auto_map" in config
     if own and not trust:

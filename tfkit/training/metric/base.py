@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tfkit.core.errors import UsageError
+from tfkit.core.extras import optional
 from tfkit.core.options import PositiveInt, as_tuple
 from tfkit.core.slots import MetricFacts
 
@@ -122,7 +122,4 @@ def length_of(example: Mapping[str, str], fields: Sequence[str]) -> int:
 
 def sacrebleu_metrics(metric: str) -> Any:
     """The module `sacrebleu.metrics`; raises UsageError that says how to install it."""
-    try:
-        return importlib.import_module("sacrebleu.metrics")
-    except ImportError:
-        raise UsageError(f'{metric} needs the package sacrebleu: pip install "tfkit[train]"') from None
+    return optional("sacrebleu.metrics", "train", f"{metric} needs")

@@ -1,0 +1,35 @@
+"""Optional libraries: imported when they are used, and named with their versions if they are missing."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import re
+from typing import Any
+
+from tfkit.core.errors import UsageError
+
+DISTRIBUTION = "transformer-recipes"  # the package index has another project called tfkit
+
+
+def installing(extra: str) -> str:
+    """Return the pip command that installs the libraries of an extra, as the distribution's metadata lists them."""
+    try:
+        listed = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:  # a source tree that was never installed
+        return f'pip install -e ".[{extra}]" in a clone of tfkit'
+    wanted = [line.partition(";") for line in listed]
+    names = [name.strip() for name, _, marker in wanted if re.search(rf"extra == ['\"]{extra}['\"]", marker)]
+    return "pip install " + " ".join(f'"{name}"' for name in names)
+
+
+def optional(module: str, extra: str, purpose: str) -> Any:
+    """Import a module of an extra.
+
+    Raises UsageError if its library is missing; `purpose` is the beginning of the message, such as "pictures need".
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise UsageError(f"{purpose} the package {package}: {installing(extra)}") from None
