@@ -290,8 +290,8 @@ def layer_sizes(layer: LayerPlan) -> Sizes:
 def _whole_numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
     if type(value) is int:
         yield path, value
-    for key, child in value.items() if isinstance(value, Mapping) else ():
-        yield from _whole_numbers(child, f"{path}.{key}")
+    for name, child in value.items() if isinstance(value, Mapping) else ():
+        yield from _whole_numbers(child, f"{path}.{name}")
 
 
 def _sizes(plan: StackPlan) -> tuple[str, int, tuple[Sizes, ...]]:

@@ -19,6 +19,7 @@ from tfkit.components.init.base import linears
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.blueprint import Blueprint, Parametrization, mismatch
 from tfkit.core.errors import UsageError
+from tfkit.core.skeleton import skeleton
 
 LAYER = re.compile(r"(encoder|decoder)\.layers\.")
 HEAD = re.compile(r"head\.|heads\.(\w+)\.")
@@ -86,9 +87,7 @@ def growths(model: nn.Module, blueprint: Blueprint) -> Iterator[Growth]:
     chosen = blueprint.parametrization
     if chosen is None:
         return
-    with torch.device("meta"):
-        small = chosen.base.type.build(chosen.base)
-    base = dict(small.named_parameters())
+    base = dict(skeleton(chosen.base).named_parameters())
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     outputs = {id(linear.weight) for linear in residual_linears(model)}
     named = dict(model.named_parameters())

@@ -6,10 +6,8 @@ from random import Random
 
 import torch
 
-from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
 from tfkit.models.base import Model
-from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.settings.sections import Train
 from tfkit.training.groups import regroup
@@ -67,14 +65,8 @@ def healed_base(recipe: Pairs, base: Base, random: Random) -> Base:
     return base
 
 
-def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
-    """The initial weights and buffers of a model by name."""
-    return dict(build_model(blueprint, seed=3).state_dict())
-
-
-def groups(blueprint: Blueprint) -> dict[str, Group]:
+def groups(model: Model) -> dict[str, Group]:
     """The factor on the learning rate, the weight decay and the eps of each parameter by name."""
-    model: Model = build_model(blueprint, device="meta")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, eps=1e-8, weight_decay=0.1)
     regroup(optimizer, model, Train())
     names = {id(weight): name for name, weight in model.named_parameters()}
@@ -85,9 +77,9 @@ def groups(blueprint: Blueprint) -> dict[str, Group]:
     }
 
 
-def difference(one: Blueprint, other: Blueprint) -> str | None:
+def difference(one: Model, other: Model) -> str | None:
     """The first difference of two models as they are built and trained."""
-    mine, theirs = weights(one), weights(other)
+    mine, theirs = one.state_dict(), other.state_dict()
     if mine.keys() != theirs.keys():
         return f"weights {sorted(mine.keys() ^ theirs.keys())}"
     for name, weight in mine.items():

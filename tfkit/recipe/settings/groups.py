@@ -12,6 +12,7 @@ from torch import nn
 
 from tfkit.core.blueprint import Blueprint, StackPlan, mismatch
 from tfkit.core.component import Component, Problem
+from tfkit.core.skeleton import skeleton
 from tfkit.core.slots import InitFacts
 from tfkit.recipe.settings.frozen import MOST_LAYERS
 from tfkit.recipe.settings.sections import ParameterGroup, Train
@@ -107,8 +108,7 @@ def parametrization_problems(train: Train, blueprint: Blueprint) -> Iterator[Pro
     init = blueprint.init.part
     if issubclass(init, InitFacts) and not init.has_std():
         yield Problem("init", init.without_std(), at="model")
-    with torch.device("meta"):
-        own, base = (_shapes(model.type.build(model)) for model in map(_first_layers, (blueprint, chosen.base)))
+    own, base = (_shapes(skeleton(_first_layers(model))) for model in (blueprint, chosen.base))
     if (fault := mismatch(own, base)) is not None:
         yield Problem("base", fault, at="model.parametrization")
 
@@ -133,8 +133,7 @@ def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
     """Groups that select nothing."""
     if not train.groups or sum(depths_of(blueprint).values()) > MOST_LAYERS:
         return
-    with torch.device("meta"):  # names and shapes, and no memory
-        parameters = parameters_of(blueprint.type.build(blueprint))
+    parameters = parameters_of(skeleton(blueprint))
     for place, group in enumerate(train.groups):
         if not any(parameter.is_in(group) for parameter in parameters):
             yield Problem("", _nothing(group, parameters), at=f"train.groups[{place}]")
