@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 import torch
 
+from tfkit.components.init import Init
 from tfkit.contracts.options import VOCABULARY
 from tfkit.contracts.parametrization import change_of, grown
 from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.registry import register
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.sections import Train
 from tfkit.training.groups import regroup
+
+from ..recipe.fuzz.grown import difference, groups
 
 MODEL: dict[str, Any] = {
     "type": "decoder",
@@ -125,17 +129,42 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("model", [MODEL, PAIR, KINDS], ids=["one stack", "two stacks", "kinds"])
-def test_resolved_text_gives_the_same_model(model: dict[str, Any], tmp_path: Path) -> None:
-    chosen = {"type": "mup", "base": {**BASE, "num_layers": 1}}
-    base = chosen["base"] if "pattern" not in model else BASE
-    source = load_recipe({"tfkit": 1, "model": {**model, "parametrization": {**chosen, "base": base}}})
+FF = MODEL["layer"]["feedforward"]
+REPEATED = {**MODEL, "layer": {**MODEL["layer"], "sublayers": ["feedforward", "attention", "feedforward"]}}
+WIDER = {**MODEL, "layers": {"wide": {"feedforward": {"d_ff": 128}}, "all": {}}, "pattern": ["wide", "all"]}
+EACH = {**MODEL, "layer": {**MODEL["layer"], "feedforward": {**FF, "d_ff": {"per_layer": [64, 32, 32, 16]}}}}
+TWO = {"layers.wide.feedforward.d_ff": 8, "layers.all.feedforward.d_ff": 4}
+
+
+@pytest.mark.parametrize(
+    ("model", "base"),
+    [
+        (MODEL, {**BASE, "num_layers": 1}),
+        (PAIR, {**BASE, "num_layers": 1}),
+        (KINDS, BASE),
+        (REPEATED, BASE),
+        (WIDER, BASE),
+        (WIDER, {"d_model": 8, **TWO}),
+        ({**WIDER, "layers": {"wide": {}, "all": {}}}, {"d_model": 8, **TWO}),
+        (EACH, {"d_model": 8}),
+        (EACH, BASE),
+        (MODEL, {"d_model": 32}),
+    ],
+    ids=["one", "pair", "kinds", "repeated", "wider", "two", "only in the base", "each", "of one layer", "same"],
+)
+def test_resolved_text_gives_the_same_model(model: dict[str, Any], base: dict[str, int], tmp_path: Path) -> None:
+    source = load_recipe({"tfkit": 1, "model": {**model, "parametrization": {"type": "mup", "base": base}}})
     (tmp_path / "resolved.yaml").write_text(source.resolved())
     again = load_recipe(tmp_path / "resolved.yaml")
     assert again.blueprint() == source.blueprint()
-    one, other = (build_model(found.blueprint(), seed=3) for found in (source, again))
-    for (name, weight), same in zip(one.named_parameters(), other.parameters(), strict=True):
-        assert torch.equal(weight, same), name
+    assert difference(*(build_model(found.blueprint(), seed=3) for found in (source, again))) is None
+
+
+def test_layers_that_differ_only_in_the_base_have_their_own_rates() -> None:
+    equal = {**WIDER, "layers": {"wide": {}, "all": {}}}
+    found = groups(build_model(recipe({"d_model": 8, **TWO}, **equal).blueprint()))
+    rates = [found[f"decoder.layers.{layer}.feedforward.down.weight"][0] for layer in range(4)]
+    assert rates == [1 / 8, 1 / 16] * 2
 
 
 @pytest.mark.parametrize(
@@ -164,12 +193,49 @@ def test_what_is_wrong_is_told(parametrization: Any, message: str) -> None:
          "attention 'linear' has no option `scale`"),
         ({"head": {"type": "masked_lm", "tied": True}, "type": "encoder"}, BASE, "head 'masked_lm' has no option"),
         ({"layer": {**MODEL["layer"], "residual": "deep_norm"}}, {"num_layers": 2}, "'deep_norm' follows the depth"),
+        ({}, {"encoder.num_layers": 2}, "this model has one stack, the decoder; say num_layers"),
+        ({"embedding": "tokens", "head": "language_model"}, {"d_model": 8, "embedding.d_embedding": 4},
+         "only one of the two sizes has a weight 'decoder.embedding.projection.bias': the base has it"),
     ],
 )  # fmt: skip
 def test_a_part_that_cannot_follow_is_refused_by_name(model: dict[str, Any], base: Any, message: str) -> None:
     with pytest.raises(RecipeError) as refused:
         recipe(base, **model)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("mixer", ["gru", "lstm", "rnn"])
+def test_check_refuses_a_base_without_the_weights_of_the_model(mixer: str) -> None:
+    layer = {"norm": "layer_norm", "mixer": {"type": mixer, "d_hidden": 8}, "feedforward": FF}
+    chosen = {"layer": layer, "position": "none"}
+    with pytest.raises(RecipeError) as refused:
+        recipe(BASE, **chosen)
+    assert "only one of the two sizes has a weight 'decoder.layers.0.mixer.output.bias'" in str(refused.value)
+    assert recipe({**BASE, "layer.mixer.d_hidden": 4}, **chosen).blueprint()
+
+
+def test_check_refuses_an_init_without_a_standard_deviation() -> None:
+    @register("init", "ones")
+    class Ones(Init):
+        def embedding(self, weight: torch.Tensor) -> None:
+            weight.fill_(1)
+
+        linear = embedding
+
+    assert recipe(None, init="ones").blueprint()
+    with pytest.raises(RecipeError, match="init 'ones' does not say its standard deviation"):
+        recipe(BASE, init="ones")
+
+
+def test_a_weight_follows_the_width_of_its_own_stack() -> None:
+    sides = {"encoder": {"num_layers": 1, "d_model": 64}, "decoder": {"num_layers": 1}}
+    model = {**PAIR, **sides, "embedding": "tokens", "heads": {"more": {"type": "pooled", "reads": "encoder"}}}
+    chosen = {"type": "mup", "base": {"d_model": 16, "encoder.d_model": 8}}
+    found = groups(build_model(load_recipe({"tfkit": 1, "model": {**model, "parametrization": chosen}}).blueprint()))
+    eps = {name: 1e-8 / factor[2] for name, factor in found.items()}
+    assert eps["encoder.embedding.tokens.weight"] == pytest.approx(8)
+    assert eps["encoder.layers.0.attention.query.weight"] == pytest.approx(8)
+    assert eps["decoder.embedding.tokens.weight"] == pytest.approx(2)
 
 
 def test_an_optimizer_of_another_kind_is_refused() -> None:

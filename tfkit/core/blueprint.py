@@ -5,10 +5,10 @@ Everything that inspects an architecture (show, counts, build, maps to other for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tfkit.core.component import Config
+from tfkit.core.component import Config, spell
 from tfkit.core.keys import (
     DEEPEST,
     FlagValue,
@@ -235,19 +235,22 @@ class StackPlan:
         return replace(shape, memory_width=self.memory_width) if sublayer.memory else shape
 
 
+Sizes = tuple[tuple[str, int], ...]
+
+
 @dataclass(frozen=True)
 class Parametrization:
     """muP: how learning rate and initial scale follow the size, from a `base` at which nothing is changed.
 
-    `base` is the same model with its base widths and this one's depth; `depths` are the base layers by side, where they
-    count; `written` are the values by key that make it.
+    `base` is the same model with its base widths, this one's depth and its order of layers; `depths` are the base
+    layers by side, where they count; `written` are the values by key that make it.
     """
 
     base: Blueprint = field(compare=False)
     depths: tuple[tuple[str, int], ...] = ()
     depth_exponent: float = 1.0
     written: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # one base may be written in several ways
-    sizes: tuple[tuple[str, int, tuple[int, ...]], ...] = field(init=False)  # by side: width, and those of the layers
+    sizes: tuple[tuple[str, int, tuple[Sizes, ...]], ...] = field(init=False)  # of the base: side, width, layers
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(_sizes(plan) for plan in self.base.stacks()))
@@ -266,9 +269,34 @@ class Parametrization:
         return layers / dict(self.depths).get(side, layers)
 
 
-def _sizes(plan: StackPlan) -> tuple[str, int, tuple[int, ...]]:
-    options = (value for layer in plan.layers for one in layer.sublayers for _, value in one.config)
-    return plan.side, plan.d_model, tuple(value for value in options if type(value) is int)
+def mismatch(own: Mapping[str, Sequence[int]], base: Mapping[str, Sequence[int]]) -> str | None:
+    """The fault of a base whose weights are not those of the model in other sizes, given their shapes by name."""
+    for name in sorted(own.keys() ^ base.keys()):
+        where = "the model has it" if name in own else "the base has it"
+        return f"only one of the two sizes has a weight '{name}': {where}; choose sizes with the same weights"
+    for name, shape in own.items():
+        if len(shape) != len(base[name]):
+            return f"'{name}' is {list(base[name])} there and {list(shape)} here; choose sizes with the same axes"
+    return None
+
+
+def layer_sizes(layer: LayerPlan) -> Sizes:
+    """The whole numbers among the options of a layer's sublayers and norms, by path."""
+    norms = {f"{one.name}_norm": one.norm for one in layer.sublayers}
+    parts = {"norm": layer.norm, **norms, **{one.name: one.config for one in layer.sublayers}}
+    return tuple(_whole_numbers(spell(parts)))
+
+
+def _whole_numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
+    if type(value) is int:
+        yield path, value
+    for name, child in value.items() if isinstance(value, Mapping) else ():
+        yield from _whole_numbers(child, f"{path}.{name}")
+
+
+def _sizes(plan: StackPlan) -> tuple[str, int, tuple[Sizes, ...]]:
+    layers = [layer_sizes(layer) for layer in plan.layers]
+    return plan.side, plan.d_model, tuple(layers[kind] for kind in plan.order)
 
 
 def _stack(blueprint: Blueprint, side: str) -> StackPlan:

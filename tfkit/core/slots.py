@@ -13,6 +13,7 @@ from pydantic import Field
 
 from tfkit.core import component
 from tfkit.core.component import Component, Problem
+from tfkit.core.errors import UsageError
 from tfkit.core.options import PositiveFloat
 from tfkit.core.shape import Shape, Side
 
@@ -255,6 +256,24 @@ class HeadFacts(Component):
         def has_independent_classes(self) -> bool:
             """Whether a text may be of several of its classes."""
             return False
+
+
+class InitFacts(Component):
+    """Facts of initializations."""
+
+    def std(self, shape: Sequence[int], is_table: bool) -> float:
+        """The standard deviation of a weight [out in], or of a table [rows width]; muP asks. Raises UsageError."""
+        raise UsageError(self.without_std())
+
+    @classmethod
+    def has_std(cls) -> bool:
+        """True if it says the standard deviation of its weights."""
+        return cls.std is not InitFacts.std
+
+    @classmethod
+    def without_std(cls) -> str:
+        """The fault of an init without a standard deviation."""
+        return f"init '{cls.part_name}' does not say its standard deviation, which muP needs: a method std"
 
 
 class ModelFacts(Component):

@@ -17,8 +17,9 @@ from torch import nn
 from tfkit.components.init import Init
 from tfkit.components.init.base import linears
 from tfkit.components.sublayer import Sublayer
-from tfkit.core.blueprint import Blueprint, Parametrization
+from tfkit.core.blueprint import Blueprint, Parametrization, mismatch
 from tfkit.core.errors import UsageError
+from tfkit.core.skeleton import skeleton
 
 LAYER = re.compile(r"(encoder|decoder)\.layers\.")
 HEAD = re.compile(r"head\.|heads\.(\w+)\.")
@@ -86,15 +87,13 @@ def growths(model: nn.Module, blueprint: Blueprint) -> Iterator[Growth]:
     chosen = blueprint.parametrization
     if chosen is None:
         return
-    with torch.device("meta"):
-        small = chosen.base.type.build(chosen.base)
-    base = dict(small.named_parameters())
+    base = dict(skeleton(chosen.base).named_parameters())
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     outputs = {id(linear.weight) for linear in residual_linears(model)}
     named = dict(model.named_parameters())
-    if base.keys() != named.keys():
-        other = sorted(base.keys() ^ named.keys())[0]
-        raise UsageError(f"model.parametrization.base: only one of the two sizes has a weight '{other}'")
+    shapes = ({name: weight.shape for name, weight in one.items()} for one in (named, base))
+    if (fault := mismatch(*shapes)) is not None:
+        raise UsageError(f"model.parametrization.base: {fault}")
     for name, weight in named.items():
         growth = _growth(name, weight, base[name].shape, id(weight) in tables, blueprint, chosen)
         yield replace(growth, layers=_layers(name, chosen)) if id(weight) in outputs else growth
@@ -115,15 +114,19 @@ def _layers(name: str, chosen: Parametrization) -> tuple[int, int]:
     return here, dict(chosen.depths).get(side, here)
 
 
+def _side(name: str, blueprint: Blueprint) -> str:
+    """The stack that a weight is in; the last one for what is in none."""
+    sides = [plan.side for plan in blueprint.stacks()]
+    return next((side for side in sides if name.startswith(f"{side}.")), sides[-1])
+
+
 def _growth(
     name: str, weight: nn.Parameter, base: torch.Size, is_table: bool, blueprint: Blueprint, chosen: Parametrization
 ) -> Growth:
-    if weight.dim() != len(base):
-        raise UsageError(f"model.parametrization.base: '{name}' is {list(base)} there and {list(weight.shape)} here")
     inputs = 1.0 if is_table or weight.dim() < 2 else weight.shape[-1] / base[-1]
     layer, head = LAYER.match(name), HEAD.match(name)
-    side = layer[1] if layer else blueprint.last.side
     config = dict(blueprint.heads).get(head[1] or "", blueprint.head) if head else None
+    side = _side(name, blueprint) if config is None else blueprint.read_by(config).side
     is_last = config is not None and name.rpartition(".")[0].endswith("output")
     return Growth(
         weight,

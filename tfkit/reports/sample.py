@@ -7,22 +7,15 @@ bias that all layers share). So a deep model is counted in the time of a few lay
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import init
-from torch.overrides import TorchFunctionMode
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.shape import Shape
+from tfkit.core.skeleton import NoDraws
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
-
-DRAWS = (
-    *(torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.bernoulli_),
-    *(init.normal_, init.uniform_, init.kaiming_normal_, init.kaiming_uniform_),
-)
 
 
 @dataclass(frozen=True)
@@ -50,15 +43,6 @@ def build_sample(blueprint: Blueprint, dtype: torch.dtype = torch.float32) -> Mo
     """The sample of `blueprint` on `meta`, where nothing is allocated."""
     with NoDraws():
         return build_model(sample(blueprint), device="meta", dtype=dtype)
-
-
-class NoDraws(TorchFunctionMode):
-    """Leaves random numbers undrawn: on `meta` there is nothing to fill, and torch imports its compiler to do so."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in DRAWS:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
 
 
 def _sample_stack(plan: StackPlan) -> SamplePlan:

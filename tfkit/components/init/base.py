@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from tfkit.components.norm.base import Norm
 from tfkit.components.sublayer import Sublayer
-from tfkit.core.component import Component, Config
-from tfkit.core.errors import UsageError
+from tfkit.core.component import Config
+from tfkit.core.slots import InitFacts
 
 
-class Init(Component):
+class Init(InitFacts):
     """Gives weights their initial values; called on the model, in place.
 
     Norms and bare parameters stay as their parts made them. Each weight is visited once: one that a head shares with
@@ -53,10 +53,6 @@ class Init(Component):
     def linear(self, weight: Tensor) -> None:
         """Fill the weight [out in] of a linear layer; its bias is zero."""
         raise NotImplementedError(f"{type(self).__name__} fills no linear layers")
-
-    def std(self, shape: Sequence[int], is_table: bool) -> float:
-        """The standard deviation of a weight [out in], or of a table [rows width]; muP asks. Raises UsageError."""
-        raise UsageError(f"init '{self.part_name}' does not say its standard deviation, which muP needs: a method std")
 
     def depth_gain(self, depth: int) -> float:
         """The factor on weights whose output enters the residual stream of a stack of that many layers."""

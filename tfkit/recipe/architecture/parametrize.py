@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan, SublayerPlan
+from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, Sizes, StackPlan, SublayerPlan, layer_sizes
 from tfkit.core.component import Config
 from tfkit.core.options import scale_factor
 from tfkit.core.slots import AttentionFacts, HeadFacts, ResidualFacts, SublayerFacts
@@ -34,9 +34,9 @@ class Parametrizer:
         """The Blueprint with its parametrization and the factors that follow; the same where there is a fault."""
         count = len(self.faults.found)
         chosen = self._read(blueprint)
-        if chosen is None:
+        if chosen is None or len(self.faults.found) > count:
             return blueprint
-        found = replace(self._spelled(blueprint, chosen), parametrization=chosen)
+        found = self._spelled(blueprint, chosen)
         return blueprint if len(self.faults.found) > count else found
 
     def _read(self, blueprint: Blueprint) -> Parametrization | None:
@@ -57,6 +57,9 @@ class Parametrizer:
         if small is None or exponent is None:
             return None
         sides = {plan.side for plan in blueprint.stacks()}
+        for key, node in sizes.items():
+            if not sides.intersection(DEPTHS.get(key, sides)):
+                self.faults.add(node, f"this model has one stack, the {blueprint.last.side}; say num_layers")
         depths = {side: node.value for key, node in sizes.items() for side in DEPTHS.get(key, ()) if side in sides}
         written = tuple((key, int(str(node.value))) for key, node in sizes.items())
         return Parametrization(small, tuple((side, int(str(n))) for side, n in depths.items()), exponent, written)
@@ -86,19 +89,40 @@ class Parametrizer:
     def _spelled(self, blueprint: Blueprint, chosen: Parametrization) -> Blueprint:
         """The Blueprint with the factors that its parts have options for."""
         stacks = {plan.side: plan for plan in chosen.base.stacks()}
-        sides = {plan.side: self._stack(plan, stacks[plan.side], blueprint, chosen) for plan in blueprint.stacks()}
-        heads = tuple((name, self._head(head, blueprint, chosen)) for name, head in blueprint.heads)
-        head = None if blueprint.head is None else self._head(blueprint.head, blueprint, chosen)
-        return replace(blueprint, encoder=sides.get("encoder"), decoder=sides.get("decoder"), head=head, heads=heads)
+        found = {plan.side: self._stack(plan, stacks[plan.side], blueprint, chosen) for plan in blueprint.stacks()}
+        own, small = ({side: pair[index] for side, pair in found.items()} for index in (0, 1))
+        base = replace(chosen.base, encoder=small.get("encoder"), decoder=small.get("decoder"))
+        return replace(
+            blueprint,
+            encoder=own.get("encoder"),
+            decoder=own.get("decoder"),
+            head=None if blueprint.head is None else self._head(blueprint.head, blueprint, chosen),
+            heads=tuple((name, self._head(head, blueprint, chosen)) for name, head in blueprint.heads),
+            parametrization=replace(chosen, base=base),
+        )
 
-    def _stack(self, plan: StackPlan, base: StackPlan, blueprint: Blueprint, chosen: Parametrization) -> StackPlan:
+    def _stack(
+        self, plan: StackPlan, base: StackPlan, blueprint: Blueprint, chosen: Parametrization
+    ) -> tuple[StackPlan, StackPlan]:
+        """The stack and its base in one order: layers that differ in either are distinct in both."""
         branch = chosen.depth_ratio(blueprint, plan.side) ** -chosen.depth_exponent
-        pairs = zip(plan.layers, base.layers, strict=True)
-        layers = tuple(self._layer(layer, plan, small, base, branch) for layer, small in pairs)
+        numbers: dict[tuple[int, int], int] = {}
+        layers: list[tuple[LayerPlan, Sizes]] = []
+        smalls: list[LayerPlan] = []
+        for pair in zip(plan.order, base.order, strict=True):
+            if pair not in numbers:
+                small = base.layers[pair[1]]
+                layer = self._layer(plan.layers[pair[0]], plan, small, base, branch), layer_sizes(small)
+                if layer not in layers:
+                    layers.append(layer)
+                    smalls.append(small)
+                numbers[pair] = layers.index(layer)
+        order = tuple(numbers[pair] for pair in zip(plan.order, base.order, strict=True))
         embedding = plan.embedding
         if embedding is not None and isinstance(scale := _option(embedding, "scale"), str):
             embedding = embedding.model_copy(update={"scale": scale_factor(scale, base.d_model)})
-        return replace(plan, layers=layers, embedding=embedding)
+        own = replace(plan, layers=tuple(layer for layer, _ in layers), order=order, embedding=embedding)
+        return own, replace(base, layers=tuple(smalls), order=order, entries=plan.entries)
 
     def _layer(self, layer: LayerPlan, plan: StackPlan, small: LayerPlan, base: StackPlan, branch: float) -> LayerPlan:
         residual = layer.residual

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import torch
 from torch import nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Problem
 from tfkit.core.registry import nearest
+from tfkit.core.skeleton import skeleton
 from tfkit.core.slots import ObjectiveFacts
 
 MOST_LAYERS = 200  # a deeper model is built, on meta, when it is trained
@@ -21,9 +21,7 @@ def freeze_problems(
     """What is wrong with `train.freeze`; an objective may train a model of its own too."""
     if not beginnings or sum(plan.num_layers for plan in blueprint.stacks()) > MOST_LAYERS:
         return
-    with torch.device("meta"):  # names and shapes, and no memory
-        model: nn.Module = blueprint.type.build(blueprint)
-    parameters = dict(model.named_parameters(remove_duplicate=False))
+    parameters = dict(skeleton(blueprint).named_parameters(remove_duplicate=False))
     for place, beginning in enumerate(beginnings):
         if not named(beginning, parameters):
             yield Problem("", *unknown(beginning, parameters), at=f"train.freeze[{place}]")

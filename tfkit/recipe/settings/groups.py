@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
 
-from tfkit.core.blueprint import Blueprint
+from tfkit.core.blueprint import Blueprint, StackPlan, mismatch
 from tfkit.core.component import Component, Problem
+from tfkit.core.skeleton import skeleton
+from tfkit.core.slots import InitFacts
 from tfkit.recipe.settings.frozen import MOST_LAYERS
 from tfkit.recipe.settings.sections import ParameterGroup, Train
 
@@ -94,20 +96,44 @@ def depths_of(blueprint: Blueprint) -> dict[str, int]:
 
 
 def parametrization_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
-    """An optimizer whose rates muP does not know."""
+    """An optimizer, an init or a base that muP cannot take."""
+    chosen = blueprint.parametrization
+    if chosen is None:
+        return
     options = dict(train.optimizer)
     name = str(options.get("name", train.optimizer.part.part_name))
-    if blueprint.parametrization is not None and name.lower() not in ADAM:
+    if name.lower() not in ADAM:
         text = f"model.parametrization gives the rates of Adam, not of {name}; take adam or adamw"
         yield Problem("", text, at="train.optimizer")
+    init = blueprint.init.part
+    if issubclass(init, InitFacts) and not init.has_std():
+        yield Problem("init", init.without_std(), at="model")
+    own, base = (_shapes(skeleton(_first_layers(model))) for model in (blueprint, chosen.base))
+    if (fault := mismatch(own, base)) is not None:
+        yield Problem("base", fault, at="model.parametrization")
+
+
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in model.named_parameters()}
+
+
+def _first_layers(blueprint: Blueprint) -> Blueprint:
+    """The model with as many layers as show each distinct one."""
+
+    def short(plan: StackPlan | None) -> StackPlan | None:
+        if plan is None:
+            return None
+        count = 1 + max(plan.order.index(kind) for kind in set(plan.order))
+        return replace(plan, order=plan.order[:count], entries=plan.entries[:count])
+
+    return replace(blueprint, encoder=short(blueprint.encoder), decoder=short(blueprint.decoder))
 
 
 def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
     """Groups that select nothing."""
     if not train.groups or sum(depths_of(blueprint).values()) > MOST_LAYERS:
         return
-    with torch.device("meta"):  # names and shapes, and no memory
-        parameters = parameters_of(blueprint.type.build(blueprint))
+    parameters = parameters_of(skeleton(blueprint))
     for place, group in enumerate(train.groups):
         if not any(parameter.is_in(group) for parameter in parameters):
             yield Problem("", _nothing(group, parameters), at=f"train.groups[{place}]")

@@ -40,38 +40,30 @@ def model_values(blueprint: Blueprint) -> dict[str, Any]:
         model["heads"] = dict(blueprint.heads)
     model["init"] = blueprint.init
     if blueprint.parametrization is not None:
-        chosen = blueprint.parametrization.as_data()
-        model["parametrization"] = {**chosen, "base": _base_sizes(blueprint.parametrization, spell(model))}
+        chosen = blueprint.parametrization
+        model["parametrization"] = {**chosen.as_data(), "base": _base_sizes(chosen, blueprint, spell(model))}
     if blueprint.special_ids:
         model["special_ids"] = dict(blueprint.special_ids)
     return model
 
 
-def _base_sizes(chosen: Parametrization, model: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of the base by the keys that resolved.yaml has: those of each side, and of each kind of layer."""
-    sides = [f"{side}." for side in ("encoder", "decoder") if side in model] or [""]
-    found: dict[str, int] = {}
-    for key, size in chosen.written:
-        paths = [key] if key.startswith(tuple(side for side in sides if side)) else [side + key for side in sides]
-        found |= {path: size for one in paths for path in _in_kinds(one, model)}
-    return found
+def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of the base by the keys of resolved.yaml: what the two texts differ in, and what `base` says."""
+    written = dict(chosen.written)
+    small = dict(_numbers(spell(model_values(chosen.base))))
+    own = dict(_numbers(model))
+    found = {key: size for key, size in small.items() if own.get(key) != size or key in written}
+    alone = len(list(blueprint.stacks())) == 1
+    found |= {"num_layers" if alone else f"{side}.num_layers": layers for side, layers in chosen.depths}
+    return found or {key: size for key, size in small.items() if key.rpartition(".")[2] == "d_model"}
 
 
-def _in_kinds(path: str, model: Mapping[str, Any]) -> list[str]:
-    """A path of `layer`, in each kind that has it where there are kinds."""
-    side, mark, rest = path.rpartition("layer.")
-    layers = (model[side.rstrip(".")] if side else model).get("layers")
-    if not mark or not layers:
-        return [path]
-    return [f"{side}layers.{kind}.{rest}" for kind, layer in layers.items() if _has(layer, rest)]
-
-
-def _has(layer: Any, path: str) -> bool:
-    for key in path.split("."):
-        if not isinstance(layer, Mapping) or key not in layer:
-            return False
-        layer = layer[key]
-    return True
+def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
+    """The whole numbers of a text by dotted key; items of a list have none."""
+    if type(value) is int:
+        yield path, value
+    for key, child in value.items() if isinstance(value, Mapping) else ():
+        yield from _numbers(child, f"{path}.{key}" if path else key)
 
 
 def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:

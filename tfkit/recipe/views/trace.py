@@ -69,7 +69,8 @@ def trace(resolver: ModelResolver, blueprint: Blueprint) -> Trace:
 
 def _stack(resolver: ModelResolver, plan: StackPlan) -> StackTrace:
     text, distinct = resolver.texts[plan.side], resolver.layers[plan.side]
-    layers = [_layer(distinct, node, layer) for node, layer in zip(distinct.nodes, plan.layers, strict=True)]
+    firsts = [distinct.texts[plan.order.index(kind)] for kind in range(len(plan.layers))]
+    layers = [_layer(distinct, node, layer) for node, layer in zip(firsts, plan.layers, strict=True)]
     node = replace(resolver.node, value=_stack_nodes(text, plan, layers))
     return StackTrace(text, node, distinct.texts, resolver.entries[plan.side], distinct)
 
