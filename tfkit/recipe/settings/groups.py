@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component, Problem
-from tfkit.recipe.settings.frozen import MOST_LAYERS
+from tfkit.recipe.settings.frozen import MOST_LAYERS, matches
 from tfkit.recipe.settings.sections import ParameterGroup, Train
 
 LAYER = re.compile(r"(encoder|decoder)\.(?:layers\.(\d+)\.|(embedding|position)\.)")
@@ -30,7 +29,7 @@ class Parameter:
 
     def is_in(self, group: ParameterGroup) -> bool:
         """Whether the group selects it."""
-        named = not group.names or any(fnmatchcase(name, pattern) for name in self.names for pattern in group.names)
+        named = not group.names or any(matches(name, group.names) for name in self.names)
         return named and (group.kind is None or self._is(group.kind))
 
     def _is(self, kind: str) -> bool:
