@@ -115,7 +115,9 @@ class TextOptions:
         if not line.strip():
             raise DataError(f"{place}: the line is empty; remove it")
         if self.fields:
-            values, id_ = _of_record(line, self.fields, place)
+            from tfkit.generation.records import record_values
+
+            values, id_ = record_values(line, self.fields, place)
             return Text(values, number, place, id_)
         if name.endswith(RECORDS):
             raise UsageError(f"{name} holds JSON lines: name the field with the text, --field NAME; {_keys(line)}")
@@ -223,7 +225,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
     from tfkit.core.files import regular
 
     with regular(file) as raw:
-        yield io.BufferedReader(raw)  # type: ignore[misc]
+        yield io.BufferedReader(raw)
 
 
 def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
@@ -243,23 +245,6 @@ def _batched(texts: Iterable[Text], count: int) -> Iterator[list[Text]]:
     several = iter(texts)
     while some := list(islice(several, count)):
         yield some
-
-
-def _of_record(line: str, fields: Sequence[str], place: str) -> tuple[tuple[str, ...], str | int | float | None]:
-    """The values of fields of a JSON line, and its id; raises DataError."""
-    from tfkit.data.corpus.values import parsed, pick
-    from tfkit.data.corpus.watch import check_texts
-
-    record = parsed(line, place)
-    found = pick(record, {name: name for name in fields}, place)
-    check_texts(found, place)
-    empty = [name for name, text in found.items() if not text.strip()]
-    if empty:
-        raise DataError(f"{place}: {' and '.join(empty)} is empty")
-    id_ = record.get("id")
-    if "id" in record and (isinstance(id_, bool) or not isinstance(id_, str | int | float)):
-        raise DataError(f"{place}: id is {json_line(id_)[:40]}; a text or a number was expected")
-    return tuple(found.values()), id_
 
 
 def _keys(line: str) -> str:

@@ -33,7 +33,7 @@ class FlagValue:
 
 @dataclass(frozen=True)
 class PartValue:
-    """A part of a slot; its options are laid over those of the key `over`. `default` is the part if nothing is said."""
+    """A part of a slot; its options are laid over those of the key `over`; `default` names the implied part."""
 
     slot: str
     over: str = ""
