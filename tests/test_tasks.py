@@ -169,6 +169,21 @@ class TestPredict:
         assert command("predict", tagger.folder, "play rock") == "play/O rock/B-genre\n"
         assert command("predict", classifier.folder, input="") == ""
 
+    def test_a_file_of_records(self, classifier: Run, tmp_path: Path) -> None:
+        records = [{"id": f"r{number}", "review": f"a {word} film"} for number, word in enumerate(WORDS)]
+        (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+        line = ("predict", classifier.folder, "--input", tmp_path / "in.jsonl", "--field", "review")
+        said = [json.loads(one) for one in command(*line).splitlines()]
+        assert [(one["id"], one["label"]) for one in said] == list(
+            zip(("r0", "r1", "r2", "r3"), ("for", "for", "against", "against"), strict=True)
+        )
+        command(*line, "--output", tmp_path / "out.jsonl")
+        assert [json.loads(one) for one in (tmp_path / "out.jsonl").read_text().splitlines()] == said
+        assert (
+            "reads 2 texts at most"
+            in CliRunner().invoke(main, [*map(str, line), "--field", "b", "--field", "c"]).stderr
+        )
+
     def test_what_cannot_be_read(self, classifier: Run) -> None:
         with pytest.raises(UsageError, match="this model reads text: give a mapping of them to texts, got 3"):
             classifier.predict([3])  # type: ignore[list-item]
@@ -214,13 +229,13 @@ class TestEmbed:
             classifier.embed("a", batch_size=0)
 
     def test_command(self, classifier: Run, tmp_path: Path) -> None:
-        (tmp_path / "texts").write_text("a great film\n\nfilm\n")
+        (tmp_path / "texts").write_text("a great film\nfilm\n")
         rows = [json.loads(line) for line in command("embed", classifier.folder, tmp_path / "texts").splitlines()]
-        expected = classifier.embed(["a great film", "", "film"])
+        expected = classifier.embed(["a great film", "film"])
         np.testing.assert_allclose(rows, expected, rtol=1e-5)
         command("embed", classifier.folder, tmp_path / "texts", "--out", tmp_path / "v.npy", "--no-normalize")
         array = np.load(tmp_path / "v.npy")
-        np.testing.assert_allclose(array, classifier.embed(["a great film", "", "film"], normalize=False), rtol=1e-5)
+        np.testing.assert_allclose(array, classifier.embed(["a great film", "film"], normalize=False), rtol=1e-5)
         command("embed", classifier.folder, "-", "--out", tmp_path / "v.jsonl", input="film\n")
         assert len((tmp_path / "v.jsonl").read_text().splitlines()) == 1
         done = CliRunner().invoke(main, ["embed", str(classifier.folder), "-"], input="")

@@ -218,6 +218,12 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ("train.freeze=[decoder.layer.0]",),
         "train.freeze[0]: no parameter's name begins with 'decoder.layer.0'",
     ),
+    (
+        DECODER,
+        ("train.freeze=['decoder.layer.*.bias']",),
+        "train.freeze[0]: no parameter's name is like 'decoder.layer.*.bias'",
+    ),
+    (DECODER, ("train.freeze=['*']",), "train.freeze: there is nothing to train: every parameter is frozen"),
     (DECODER, ("train.freeze=[decoder, head]",), "train.freeze: there is nothing to train: every parameter is frozen"),
     (
         LABELS,
@@ -282,6 +288,7 @@ def test_every_fault_has_its_place_and_all_are_told_at_once() -> None:
         (DECODER, ("generate.strategy=speculative",)),
         (PAIR, ("generate.length_ratio=1.5",)),
         (DECODER, ("train.freeze=[decoder.layers, decoder.embedding]",)),
+        (DECODER, ("train.freeze=['*.attention.*', 'decoder.layers.?.feedforward*']",)),
         (DECODER, ("data.batch={size: 2, pack: true, length: 40}", "objective.join=false")),
         (ENCODER, ("model.embedding={type: token_dropout, mask_id: 4}",)),
         (ELECTRA, ("objective.generator.d_model=16", "objective.shared=false")),

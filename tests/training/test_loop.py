@@ -313,6 +313,14 @@ def test_frozen_parameters_stay(tmp_path: Path) -> None:
     assert "head.output.weight" not in changed  # tied to the encoder's table
 
 
+def test_freeze_takes_the_patterns_of_groups_and_init_from(tmp_path: Path) -> None:
+    model = prepare(recipe(tmp_path), Reporter(False)).model
+    freeze(model, ["*.bias", "encoder.layers.?.attention*"])
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    expected = {name for name, _ in model.named_parameters() if name.endswith("bias") or "encoder.layers.0.att" in name}
+    assert frozen == expected and frozen != {name for name, _ in model.named_parameters()}
+
+
 def test_freezing_nothing_is_an_error(tmp_path: Path) -> None:
     model = prepare(recipe(tmp_path), Reporter(False)).model
     with pytest.raises(UsageError, match=r"begins with 'encoder\.layer\.0'.* Did you mean 'encoder\.layers\.0'"):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tfkit.cli.terminal import echo, echo_text, warn, working
-from tfkit.core.errors import DataError, UsageError
-from tfkit.core.output import json_line
+from tfkit.cli.terminal import warn, working
+from tfkit.cli.texts import Text, TextOutput, located
+from tfkit.core.errors import DataError
 
 if TYPE_CHECKING:
     from tfkit.generation.writer import GeneratedText
@@ -27,74 +26,81 @@ class AnswerPrinter:
     """How a run answers: what is asked of it, and in what form it is printed.
 
     `best` is one text for each prompt, `all` every candidate, `stream` the best in pieces, `jsonl` every candidate as
-    an object. With `lines` prompts are lines of standard input, and so are outputs.
+    an object. With `lines` an output is one line; with `records` an object with the id of its record.
     """
 
     run: Run
     asked: dict[str, Any]
     form: Form
     lines: bool = False
+    records: bool = False
+    output: TextOutput = field(default_factory=TextOutput)
     noted: set[str] = field(default_factory=set)  # unknown words that the user was told about
     cut: list[int] = field(default_factory=list)  # the numbers of prompts whose texts are cut
 
-    def give(self, prompts: Sequence[str], before: int = 0) -> None:
-        """Print what there is to say of prompts, of which `before` were counted already; raises TfkitError."""
-        self._note_unknown(prompts, before)
+    def give(self, prompts: Sequence[Text]) -> None:
+        """Write the answers to prompts; raises TfkitError."""
+        self._note_unknown(prompts)
         if self.form == "stream":
-            self._stream(prompts, before)
+            self._stream(prompts)
             return
-        with self._counted(before), working("writing"):
-            found = self.run.candidates(prompts, **self.asked)
-        for number, (prompt, candidates) in enumerate(zip(prompts, found, strict=True), before + 1):
+        with located(prompts), working("writing"):
+            found = self.run.candidates([prompt.values[0] for prompt in prompts], **self.asked)
+        for prompt, candidates in zip(prompts, found, strict=True):
             for candidate in candidates[:1] if self.form == "best" else candidates:
-                echo_text(self._shown(self._printed(prompt, candidate)))
-                self._note_cut(number, candidate)
+                self._write(prompt, candidate)
+                self._note_cut(prompt, candidate)
 
     def alone(self, prompt: str) -> None:
         """Print the answer to one prompt, while it is written where that is possible."""
         streams = self.form == "best" and self.run.writes and self.run.writer(**self.asked).strategy.streams
-        (replace(self, form="stream") if streams else self).give([prompt])
+        (replace(self, form="stream") if streams else self).give([Text((prompt,), 1)])
 
-    def _printed(self, prompt: str, candidate: GeneratedText) -> str:
-        """A candidate in the form that was asked for."""
-        if self.form == "jsonl":
-            return json_line(self._object(prompt, candidate))
-        return candidate.text
+    def _write(self, prompt: Text, candidate: GeneratedText) -> None:
+        """Write a candidate in the form that was asked for."""
+        if self.records:
+            self.output.record(prompt, self._object(prompt, candidate))
+        elif self.form == "jsonl":
+            self.output.json(self._object(prompt, candidate))
+        else:
+            self.output.text(self._shown(candidate.text))
 
-    def _note_cut(self, number: int, candidate: GeneratedText) -> None:
-        """Say on standard error of a candidate for a prompt of that number that it is cut."""
+    def _note_cut(self, prompt: Text, candidate: GeneratedText) -> None:
+        """Say on standard error that a candidate for a prompt is cut."""
         from tfkit.generation.writer import CUT
 
         if candidate.cut:
-            self.cut.append(number)
-            where = f"standard input, line {number}" if self.lines else f"prompt {number}"
-            warn(f"tfkit: {where}: {CUT}")
+            self.cut.append(prompt.number)
+            warn(f"tfkit: {prompt.named('prompt')}: {CUT}")
 
-    def _object(self, prompt: str, candidate: GeneratedText) -> dict[str, Any]:
+    def _object(self, prompt: Text, candidate: GeneratedText) -> dict[str, Any]:
         """A candidate as JSON can hold it, where there is no infinity."""
+        cut = {"cut": True} if candidate.cut else {}
+        if self.form != "jsonl":
+            return {"text": candidate.text, **cut}
         numbers = {"log_probability": candidate.log_probability, "score": candidate.score}
         return {
-            "prompt": prompt,
+            "prompt": prompt.values[0],
             "text": candidate.text,
             "ids": list(candidate.ids),
             "tokens": [self.run.tokenizer.readable_token(id_) for id_ in candidate.ids],
             **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
-            **({"cut": True} if candidate.cut else {}),
+            **cut,
         }
 
-    def _stream(self, prompts: Sequence[str], before: int) -> None:
+    def _stream(self, prompts: Sequence[Text]) -> None:
         """Print each answer while it is written; that none is wrong is known before the first begins."""
         streams = []
-        for number, prompt in enumerate(prompts):
-            with self._counted(before + number):
-                streams.append(self.run.stream(prompt, **self.asked))
-        for number, pieces in enumerate(streams, before + 1):
+        for prompt in prompts:
+            with located([prompt]):
+                streams.append(self.run.stream(prompt.values[0], **self.asked))
+        for prompt, pieces in zip(prompts, streams, strict=True):
             try:
                 written = self._streamed(pieces)
             finally:
                 pieces.close()
-                echo()
-            self._note_cut(number, written)
+                self.output.text("")
+            self._note_cut(prompt, written)
 
     def _streamed(self, pieces: Generator[str, None, GeneratedText]) -> GeneratedText:
         """Print a text in its pieces."""
@@ -110,22 +116,22 @@ class AnswerPrinter:
                 written: GeneratedText = end.value
                 return written
             line = self._shown(text)  # which grows as the text does
-            echo_text(line[len(shown) :], end="")
+            self.output.text(line[len(shown) :], end="")
             shown = line
 
     def _shown(self, text: str) -> str:
         """An output as it is printed; on one line where each line answers a line."""
-        return " ".join(text.splitlines()) if self.lines and self.form != "jsonl" else text
+        return " ".join(text.splitlines()) if self.lines else text
 
-    def _note_unknown(self, prompts: Sequence[str], before: int) -> None:
+    def _note_unknown(self, prompts: Sequence[Text]) -> None:
         """Say on standard error what a model that writes cannot read of prompts, each piece once."""
         role = self.run.tokenizer.special_ids.get("unknown")
         if role is None or not self.run.writes:
             return
         found: dict[str, None] = {}
-        for number, prompt in enumerate(prompts, before):
-            with self._counted(number):
-                found |= dict.fromkeys(self._unknown(prompt))
+        for prompt in prompts:
+            with located([prompt]):
+                found |= dict.fromkeys(self._unknown(prompt.values[0]))
         new = [piece for piece in found if piece not in self.noted]
         self.noted.update(new)
         if new:
@@ -142,18 +148,6 @@ class AnswerPrinter:
         except DataError as error:
             raise PromptError("prompt", 1, f"cannot be read: {error}") from None
         return ["an empty text"] if pieces and not prompt.strip() else [_quoted(piece) for piece in pieces if piece]
-
-    @contextlib.contextmanager
-    def _counted(self, before: int) -> Iterator[None]:
-        """An error about a prompt, with the number that the prompt has for the user."""
-        from tfkit.generation.prompts import PromptError
-
-        try:
-            yield
-        except PromptError as error:
-            number = before + error.number
-            where = f"standard input, line {number}: the {error.name}" if self.lines else f"{error.name} {number}"
-            raise UsageError(f"{where} {error.what}") from None
 
 
 def _quoted(piece: str) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from tfkit.cli.options import DEVICE, ReadOptions, Whole, reads_run
-from tfkit.cli.terminal import echo, standard_input
-from tfkit.cli.texts import file_lines, lines
-from tfkit.core.errors import DataError
+from tfkit.cli.texts import Text, TextOptions, TextOutput, output_to, takes_texts
+from tfkit.core.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,8 +18,9 @@ if TYPE_CHECKING:
 
 @click.command("embed")
 @click.argument("run")
-@click.argument("file")
-@click.option("--out", metavar="FILE", help="Write to FILE: an array [texts d_model] as .npy, else JSON lines.")
+@click.argument("file", required=False)
+@takes_texts
+@click.option("--out", metavar="FILE", help="The same as --output: an array [texts d_model] as .npy, else JSON lines.")
 @click.option(
     "--pooling", type=click.Choice(["mean", "first", "last"]), default="mean", show_default=True,
     help="Which vector represents a text: the mean of its tokens, its first or its last.",
@@ -31,35 +31,53 @@ if TYPE_CHECKING:
 @reads_run
 def command(
     run: str,
-    file: str,
+    file: str | None,
+    given: TextOptions,
     out: str | None,
-    pooling: str,
+    pooling: Literal["mean", "first", "last"],
     normalize: bool,
     batch_size: int | None,
     device: str,
     reading: ReadOptions,
 ) -> None:
-    """Print the vector of each line of FILE (-: standard input) by RUN (a run's folder), one JSON list per line."""
-    texts = list(lines(standard_input()) if file == "-" else file_lines(file))
-    if not texts:
-        raise DataError(f"{'standard input' if file == '-' else file}: there is no text in it")
+    """Print the vector of each line of FILE (-: standard input) by RUN (a run's folder), one JSON list per line.
+
+    FILE is the same as --input FILE.
+    """
+    given = _joined(given, file, out)
+    given.check()
+    texts = given.all()
     loaded = reading.run(run, device)
-    if out is None:
-        echo(_lines(loaded.embed(texts, pooling, normalize, batch_size)), end="")  # type: ignore[arg-type]
+    values = [text.values[0] for text in texts]
+    if given.output is None or not given.output.endswith(".npy"):
+        with output_to(given.output) as output:  # first, since nothing is worth computing that cannot be written
+            _write(output, texts, loaded.embed(values, pooling, normalize, batch_size), given.are_records)
         return
     from tfkit.core.files import whole
 
-    with whole(Path(out)) as beside:  # first, since nothing is worth computing that cannot be written
-        vectors = loaded.embed(texts, pooling, normalize, batch_size)  # type: ignore[arg-type]
-        if out.endswith(".npy"):
-            import numpy as np
+    with whole(Path(given.output)) as beside:
+        import numpy as np
 
-            with open(beside, "wb") as stream:
-                np.save(stream, vectors.numpy(), allow_pickle=False)
+        vectors = loaded.embed(values, pooling, normalize, batch_size)
+        with open(beside, "wb") as stream:
+            np.save(stream, vectors.numpy(), allow_pickle=False)
+
+
+def _joined(given: TextOptions, file: str | None, out: str | None) -> TextOptions:
+    """The options with FILE as --input and --out as --output; raises UsageError where both are given, or no file."""
+    for one, other, names in ((file, given.file, "FILE and --input"), (out, given.output, "--out and --output")):
+        if one is not None and other is not None:
+            raise UsageError(f"{names} are the same; give one of them")
+    source = given.file if file is None else file
+    if source is None:
+        raise UsageError("give the file with the texts: --input FILE (-: standard input)")
+    return replace(given, file=source, output=given.output if out is None else out)
+
+
+def _write(output: TextOutput, texts: list[Text], vectors: Tensor, records: bool) -> None:
+    """Write a JSON list for each text, or a record with its id."""
+    for text, row in zip(texts, vectors.tolist(), strict=True):
+        if records:
+            output.record(text, {"vector": row})
         else:
-            beside.write_text(_lines(vectors), encoding="utf-8", newline="\n")
-
-
-def _lines(vectors: Tensor) -> str:
-    """A JSON list a line."""
-    return "".join(f"{json.dumps(row)}\n" for row in vectors.tolist())
+            output.json(row)

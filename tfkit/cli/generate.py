@@ -10,14 +10,14 @@ import click
 from tfkit.cli.answers import AnswerPrinter, Form
 from tfkit.cli.options import DEVICE, ReadOptions, sets_run
 from tfkit.cli.shorthands import Shorthands, takes_generation_options
-from tfkit.cli.terminal import is_terminal, standard_input
-from tfkit.cli.texts import batches, lines
+from tfkit.cli.terminal import is_terminal
+from tfkit.cli.texts import TextOptions, output_to, takes_texts
 from tfkit.core.errors import UsageError
 
 if TYPE_CHECKING:
     from tfkit.run import Run
 
-TOGETHER = 32  # lines of standard input that are read before they are answered
+TOGETHER = 32  # lines that are answered together
 CUT_OFF = 1  # the exit status where a text is not what its rules promise
 
 
@@ -26,6 +26,7 @@ CUT_OFF = 1  # the exit status where a text is not what its rules promise
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--stream", is_flag=True, help="Print each output while it is written.")
 @click.option("--jsonl", is_flag=True, help="Print every candidate as one JSON object per line, with its probability.")
+@takes_texts
 @takes_generation_options
 @DEVICE
 @sets_run
@@ -33,7 +34,7 @@ CUT_OFF = 1  # the exit status where a text is not what its rules promise
 def command(
     ctx: click.Context,
     run: str,
-    texts: tuple[str, ...],
+    given: TextOptions,
     stream: bool,
     jsonl: bool,
     shorthands: Shorthands,
@@ -42,25 +43,28 @@ def command(
 ) -> None:
     """Generate text with RUN (a run's folder): a continuation, the target of an encoder-decoder, or fills for masks.
 
-    Prints one output for each TEXT. Without TEXT, reads standard input line by line and prints one line for each; line
-    breaks within an output then become spaces. On a terminal it asks for texts instead, and streams its answers: Ctrl-C
-    ends an answer, Ctrl-D leaves.
+    Prints one output for each TEXT, or for each line of --input, or of standard input; line breaks within the output
+    for a line then become spaces. On a terminal it asks for texts instead, and streams its answers: Ctrl-C ends an
+    answer, Ctrl-D leaves.
 
     Ends with 1 where a text is cut off, so that it is none of those that `generate.logits` allows (regex, choices).
     """
-    form = _form(stream, jsonl, shorthands)
+    given.check()
+    form = _form(stream, jsonl, shorthands, given)
     loaded = reading.run(run, device, shorthands.quantize)
     asked = _asked(loaded, shorthands, reading.sets)
-    answers = AnswerPrinter(loaded, asked, form, lines=not texts and not on_terminal())
-    if texts:
-        answers.give(texts)
-    elif not answers.lines:
+    if given.are_typed and on_terminal():
         from tfkit.cli.conversation import converse
 
-        converse(answers.alone)
+        converse(AnswerPrinter(loaded, asked, form).alone)
         return
-    else:
-        _answer_lines(answers, shorthands.batch_size or TOGETHER)
+    one_by_one = form == "stream" and not given.texts
+    together = given.batches(1 if one_by_one else shorthands.batch_size or TOGETHER)
+    with output_to(given.output) as output:
+        lines = not given.texts and form != "jsonl" and not given.are_records
+        answers = AnswerPrinter(loaded, asked, form, lines, given.are_records, output)
+        for prompts in together:
+            answers.give(prompts)
     if answers.cut:
         ctx.exit(CUT_OFF)
 
@@ -70,9 +74,10 @@ def on_terminal() -> bool:
     return is_terminal(sys.stdin) and is_terminal(sys.stdout)
 
 
-def _form(stream: bool, jsonl: bool, shorthands: Shorthands) -> Form:
+def _form(stream: bool, jsonl: bool, shorthands: Shorthands, given: TextOptions) -> Form:
     """How outputs are printed; raises UsageError for options that exclude each other."""
     others = ["--jsonl"] * jsonl + shorthands.given("n_best", "batch_size")
+    others += ["--field"] * given.are_records + ["--output"] * (given.output is not None)
     if stream and others:
         raise UsageError(f"--stream prints one text while it is written; leave {' and '.join(others)} out")
     if stream or jsonl:
@@ -93,12 +98,3 @@ def _asked(run: Run, shorthands: Shorthands, sets: tuple[str, ...]) -> dict[str,
     }
     run.writer(**asked).check()
     return asked
-
-
-def _answer_lines(answers: AnswerPrinter, together: int) -> None:
-    """Answer standard input, so many lines at a time; one by one where somebody types or reads along."""
-    one_by_one = is_terminal(sys.stdin) or answers.form == "stream"
-    before = 0
-    for prompts in batches(lines(standard_input()), 1 if one_by_one else together):
-        answers.give(prompts, before)
-        before += len(prompts)

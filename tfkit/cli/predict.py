@@ -3,47 +3,54 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from tfkit.cli.options import DEVICE, ReadOptions, reads_run
-from tfkit.cli.terminal import echo, echo_json, is_terminal, standard_input
-from tfkit.cli.texts import batches, lines
+from tfkit.cli.texts import Text, TextOptions, located, output_to, takes_texts
+from tfkit.core.output import printable
 
-TOGETHER = 256  # lines of standard input that are read before they are answered
+TOGETHER = 256  # lines that are answered together
 
 
 @click.command("predict")
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with every probability.")
+@takes_texts
 @DEVICE
 @reads_run
-def command(run: str, texts: tuple[str, ...], as_json: bool, device: str, reading: ReadOptions) -> None:
+def command(run: str, given: TextOptions, as_json: bool, device: str, reading: ReadOptions) -> None:
     """Print what RUN (a run's folder) predicts for texts: labels, tags, numbers, answers, or fills for a mask.
 
-    Prints one line for each TEXT; without TEXT, for each line of standard input. A tab stands between two texts that
-    are read together: a question and its context.
+    Prints one line for each TEXT, or for each line of --input, or of standard input. A tab stands between two texts
+    that are read together: a question and its context; in JSON lines --field names each of them.
     """
     from tfkit.training.objective.answers import text_fields
 
+    given.check(most_fields=2)
     loaded = reading.run(run, device)
     fields = text_fields(loaded.predictor)
-    given = [list(texts)] if texts else batches(lines(standard_input()), 1 if is_terminal(sys.stdin) else TOGETHER)
-    for together in given:
-        for prediction in loaded.predict([_fields(text, fields) for text in together]):
-            echo_json(prediction, indent=None) if as_json else echo(shown(prediction))
+    together = given.batches(TOGETHER)
+    with output_to(given.output) as output:
+        for texts in together:
+            with located(texts):
+                predictions = loaded.predict([_fields(text, fields) for text in texts])
+            for text, prediction in zip(texts, predictions, strict=True):
+                if given.are_records:
+                    output.record(text, prediction)
+                elif as_json:
+                    output.json(prediction)
+                else:
+                    output.text(printable(shown(prediction)))
 
 
-def _fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
-    """A text, or the several of one line by their names."""
-    parts = text.split("\t", 1)
-    if len(parts) == 1:
-        return text
-    return dict(zip([*fields, "second"], parts, strict=False))
+def _fields(text: Text, fields: Sequence[str]) -> str | dict[str, str]:
+    """The one text, or two by the names of their fields."""
+    values = text.values if len(text.values) > 1 else tuple(text.values[0].split("\t", 1))
+    return values[0] if len(values) == 1 else dict(zip([*fields, "second"], values, strict=False))
 
 
 def shown(prediction: Mapping[str, Any]) -> str:

@@ -1,36 +1,258 @@
-"""Texts from the command line, from a file or from standard input."""
+"""The texts that `generate`, `predict` and `embed` answer, and the file that answers are written to."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import BinaryIO
+from pathlib import Path
+from typing import IO, Any, BinaryIO
 
-from tfkit.core.errors import DataError
+import click
 
-LONGEST = 2**24  # bytes of a line, so that an endless one is told before the memory is full
+from tfkit.cli.options import Function
+from tfkit.cli.terminal import echo_text, is_terminal, standard_input
+from tfkit.core.errors import DataError, ExampleError, UsageError
+from tfkit.core.output import json_line
+
+LONGEST = 2**24  # bytes of a line; an endless one is refused before it fills the memory
+RECORDS = (".jsonl", ".ndjson")  # suffixes of files of JSON lines
+STDIN = "standard input"
 
 
-def lines(stream: BinaryIO, name: str = "standard input") -> Iterator[str]:
-    """The lines without their ends; raises DataError where one is not text, or endless."""
+@dataclass(frozen=True)
+class Text:
+    """A text to answer: its values (two that are read together), its number, its place and the id of its record.
+
+    A text of the command line has no place.
+    """
+
+    values: tuple[str, ...]
+    number: int
+    place: str = ""
+    id: str | int | float | None = None
+
+    def named(self, noun: str) -> str:
+        """The place, or the noun with the number, for a message."""
+        return self.place or f"{noun} {self.number}"
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """The texts of the command line, or the file of texts, and where answers go."""
+
+    texts: tuple[str, ...] = ()
+    file: str | None = None
+    fields: tuple[str, ...] = ()
+    output: str | None = None
+
+    @property
+    def are_typed(self) -> bool:
+        """True if neither texts nor files are given, so that a person at a terminal may type."""
+        return not self.texts and self.file is None and self.output is None
+
+    @property
+    def are_records(self) -> bool:
+        """True if texts are JSON lines, so that answers are JSON lines with their ids."""
+        return bool(self.fields)
+
+    def check(self, most_fields: int = 1) -> None:
+        """Raise UsageError for options that contradict each other, and for a TEXT that is a file."""
+        if self.texts and self.file is not None:
+            raise UsageError(f"--input {self.file} and TEXT both give texts; leave one of them out")
+        if self.fields and self.file is None:
+            raise UsageError("--field names a value of JSON lines; give their file with --input")
+        if len(self.fields) > most_fields:
+            reads = "one text; give --field once" if most_fields == 1 else f"{most_fields} texts at most"
+            raise UsageError(f"--field {' --field '.join(self.fields)}: this run reads {reads}")
+        if self.output not in (None, "-") and self.file is not None and _same_file(self.output, self.file):
+            raise UsageError(f"--output {self.output} would replace the file that is read; name another")
+        for text in self.texts:
+            if os.path.isfile(text):
+                field = " --field NAME" if text.endswith(RECORDS) else ""
+                raise UsageError(
+                    f"'{text}' is a file: --input {text}{field} reads it; a text of that name can be piped in"
+                )
+
+    def batches(self, together: int) -> Iterator[list[Text]]:
+        """Yield the texts in batches; raise DataError for a text that cannot be read.
+
+        A file is checked to its end before its first text is answered. Lines of standard input are answered as they
+        arrive: one by one if typed.
+        """
+        if self.texts:
+            yield [Text((text,), number) for number, text in enumerate(self.texts, 1)]
+            return
+        if self.file is not None:
+            yield from _batched(self._of_file(self.file), together)
+            return
+        stream = standard_input()
+        lines = (Text((line,), number, _place(STDIN, number)) for number, line in enumerate(_lines(stream, STDIN), 1))
+        yield from _batched(lines, 1 if is_terminal(sys.stdin) else together)
+
+    def all(self) -> list[Text]:
+        """Every text at once."""
+        return [text for together in self.batches(LONGEST) for text in together]
+
+    def _of_file(self, file: str) -> list[Text]:
+        name = STDIN if file == "-" else file
+        with _opened(file) as stream:
+            texts = [self._text(name, number, line) for number, line in enumerate(_lines(stream, name), 1)]
+        if not texts:
+            raise DataError(f"{name}: there is no text in it")
+        lacking = next((text for text in texts if text.id is None), None)
+        if lacking is not None and any(text.id is not None for text in texts):
+            raise DataError(f"{lacking.place}: the record has no id, and others have one")
+        return texts
+
+    def _text(self, name: str, number: int, line: str) -> Text:
+        """The text of a line of a file; raises DataError, and UsageError for JSON lines without --field."""
+        place = _place(name, number)
+        if not line.strip():
+            raise DataError(f"{place}: the line is empty; remove it")
+        if self.fields:
+            from tfkit.generation.records import record_values
+
+            values, id_ = record_values(line, self.fields, place)
+            return Text(values, number, place, id_)
+        if name.endswith(RECORDS):
+            raise UsageError(f"{name} holds JSON lines: name the field with the text, --field NAME; {_keys(line)}")
+        return Text((line,), number, place)
+
+
+@dataclass(frozen=True)
+class TextOutput:
+    """Where answers are written: a file, or standard output."""
+
+    file: IO[str] | None = None
+
+    def text(self, text: str, end: str = "\n") -> None:
+        """Write a text."""
+        if self.file is None:
+            echo_text(text, end)
+        else:
+            self.file.write(text + end)
+
+    def json(self, data: Any) -> None:
+        """Write data as a JSON line."""
+        self.text(json_line(data))
+
+    def record(self, text: Text, answer: dict[str, Any]) -> None:
+        """Write an answer as a JSON line with the id of the record, by default the number of its line."""
+        self.json({"id": text.number if text.id is None else text.id, **answer})
+
+
+@contextlib.contextmanager
+def output_to(path: str | None) -> Iterator[TextOutput]:
+    """Standard output for None and `-`; else a file that appears when everything is written, or not at all."""
+    if path is None or path == "-":
+        yield TextOutput()
+        return
+    from tfkit.core.files import whole
+
+    with whole(Path(path)) as beside, open(beside, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as f:
+        yield TextOutput(f)
+
+
+@contextlib.contextmanager
+def located(texts: Sequence[Text]) -> Iterator[None]:
+    """Name the place of a text in errors about it."""
+    from tfkit.generation.prompts import PromptError
+
+    try:
+        yield
+    except PromptError as error:
+        text = texts[error.number - 1]
+        the = f": the {error.name}" if text.place else ""
+        raise UsageError(f"{text.named(error.name)}{the} {error.what}") from None
+    except ExampleError as error:
+        raise DataError(f"{texts[error.number - 1].named('text')}: {error.why}") from None
+
+
+INPUT = click.option(
+    "--input", "input_file", metavar="FILE", help="Read texts from FILE, one on each line; -: standard input."
+)
+FIELD = click.option(
+    "--field", "input_fields", multiple=True, metavar="NAME",
+    help="FILE holds JSON lines, with the text under NAME; prints JSON lines with their ids.",
+)  # fmt: skip
+OUTPUT = click.option("--output", metavar="FILE", help="Write to FILE, which appears when all is written.")
+
+
+def takes_texts(function: Function) -> Function:
+    """Give a command --input, --field and --output; it gets them, and the argument `texts`, as `given`."""
+
+    @functools.wraps(function)
+    def with_texts(
+        *args: Any,
+        texts: tuple[str, ...] = (),
+        input_file: str | None = None,
+        input_fields: tuple[str, ...] = (),
+        output: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        return function(*args, given=TextOptions(texts, input_file, input_fields, output), **kwargs)
+
+    decorated: Any = with_texts
+    for option in (OUTPUT, FIELD, INPUT):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def _place(name: str, number: int) -> str:
+    return f"{name}, line {number}" if name == STDIN else f"{name}:{number}"
+
+
+def _same_file(first: str, second: str) -> bool:
+    try:
+        return os.path.samefile(first, second)
+    except (OSError, ValueError):
+        return False
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    """Standard input for `-`, else a regular file; raises RunError."""
+    if file == "-":
+        yield standard_input()
+        return
+    import io
+
+    from tfkit.core.files import regular
+
+    with regular(file) as raw:
+        yield io.BufferedReader(raw)
+
+
+def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
+    """Lines without their ends and a byte-order mark; raises DataError for one that is too long or not UTF-8."""
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
+        place = _place(name, number)
         if len(line) > LONGEST:
-            raise DataError(f"{name}, line {number}: is longer than {LONGEST:,} bytes")
+            raise DataError(f"{place}: is longer than {LONGEST:,} bytes")
         try:
-            yield line.decode("utf-8").rstrip("\r\n")
+            text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DataError(f"{name}, line {number}: is not UTF-8 text ({error.reason})") from None
+            raise DataError(f"{place}: is not UTF-8 text ({error.reason})") from None
+        yield text.removeprefix("\ufeff") if number == 1 else text
 
 
-def file_lines(path: str) -> Iterator[str]:
-    """The lines of a regular file; raises DataError as `lines` does, RunError for what is no such file."""
-    from tfkit.core.files import read_bytes
-
-    yield from lines(io.BytesIO(read_bytes(path)), path)
-
-
-def batches(texts: Iterator[str], count: int) -> Iterator[list[str]]:
-    """The texts, so many at a time."""
-    while some := list(islice(texts, count)):
+def _batched(texts: Iterable[Text], count: int) -> Iterator[list[Text]]:
+    several = iter(texts)
+    while some := list(islice(several, count)):
         yield some
+
+
+def _keys(line: str) -> str:
+    """The keys of the first record, for a message."""
+    import json
+
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    return f"the first line has {', '.join(record)}" if isinstance(record, dict) and record else "--field text, say"

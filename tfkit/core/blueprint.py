@@ -50,7 +50,7 @@ class LayerPlan:
     """One layer, or all that equal it. `position` is None where the stack's own position serves the layer."""
 
     residual: ResidualFacts.Config = key(
-        PartValue("residual"),
+        PartValue("residual", default="post_norm"),
         "how sublayers and norms are wired around the residual stream; none: plain, no residual connection",
     )
     norm: Config | None = key(PartValue("norm"), "the norm of the layer, and of every `norm: true`")
@@ -319,7 +319,8 @@ class Blueprint:
         SectionValue(), "further heads by name, each with an output of its own"
     )
     init: Config = key(
-        PartValue("init", needed=True), "how the weights are initialised; by default xavier, as in the original"
+        PartValue("init", needed=True, default="xavier"),
+        "how the weights are initialised; by default xavier, as in the original",
     )
     parametrization: Parametrization | None = keys(
         Key(

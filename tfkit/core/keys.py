@@ -33,11 +33,12 @@ class FlagValue:
 
 @dataclass(frozen=True)
 class PartValue:
-    """A part of a slot; its options are laid over those of the key `over`."""
+    """A part of a slot; its options are laid over those of the key `over`; `default` names the implied part."""
 
     slot: str
     over: str = ""
     needed: bool = False
+    default: str = ""
 
 
 @dataclass(frozen=True)

@@ -53,3 +53,8 @@ def _groups(path: str) -> tuple[str, ...]:
         return ("stack",)
     layer = re.fullmatch(r"model(\.(encoder|decoder))?\.(layer|layers\.\w+)", path)
     return ("layer",) if layer else ()
+
+
+def default_part(key: Key) -> str:
+    """Name the part that holds where a recipe does not say the key; empty if there is none."""
+    return key.kind.default if isinstance(key.kind, PartValue) else ""

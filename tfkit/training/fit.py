@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor
@@ -57,11 +56,6 @@ def _why_new(name: str, tensor: Tensor, there: Tensor, others: tuple[str, ...]) 
     if tensor.is_floating_point() and not there.is_floating_point():
         return f"{dtype_name(there)} there"
     return ""
-
-
-def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns stands for a name."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def patterns_for(names: Iterable[str], others: Sequence[str]) -> list[str]:

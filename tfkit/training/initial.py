@@ -14,10 +14,10 @@ from tfkit.core.files import read_yaml
 from tfkit.core.output import some
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
-from tfkit.recipe.settings.frozen import meant, named, unknown
+from tfkit.recipe.settings.frozen import matches, meant, named, unknown
 from tfkit.recipe.settings.sections import InitFrom
 from tfkit.training import record
-from tfkit.training.fit import Fit, matches, patterns_for
+from tfkit.training.fit import Fit, patterns_for
 from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.progress import Reporter
 from tfkit.training.weights import Weights, warn_not_finite
@@ -112,16 +112,16 @@ def _check_tokens(run: Path, tokenizer: Tokenizer) -> None:
         )
 
 
-def freeze(model: nn.Module, beginnings: Sequence[str]) -> int:
-    """Stop the training of the parameters whose name begins with one of `beginnings`; gives how many numbers that is.
+def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
+    """Stop training the parameters that `patterns` or beginnings of names select; return their size in numbers.
 
-    A tied parameter has several names, each of which freezes it. Raises UsageError for what no name begins with.
+    A tied parameter has several names, each of which freezes it. Raises UsageError for what selects nothing.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    for beginning in beginnings:
-        found = named(beginning, parameters)
+    for pattern in patterns:
+        found = named(pattern, parameters)
         if not found:
-            message, meant = unknown(beginning, parameters)
+            message, meant = unknown(pattern, parameters)
             raise UsageError(f"train.freeze: {message}" + f". Did you mean '{meant}'?" * bool(meant))
         for parameter in found:
             parameter.requires_grad_(False)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from pydantic import Field
 
-from tfkit.core.errors import DataError
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Fields, Record, TextRecordCorpus
 from tfkit.data.corpus.lines import read_lines
-from tfkit.data.corpus.values import pick
+from tfkit.data.corpus.values import parsed, pick
 
 
 @register("corpus", "json_lines")
@@ -36,14 +34,7 @@ class JsonLines(TextRecordCorpus):
             place = f"{self.file}:{number}"
             if self.skip_empty and not line.strip():
                 continue
-            try:
-                record = json.loads(line)
-            except RecursionError:
-                raise DataError(f"{place}: not a JSON value (nested too deeply)") from None
-            except ValueError as error:
-                reason = f"column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
-                raise DataError(f"{place}: not a JSON value ({reason})") from None
-            yield place, pick(record, self.names, place)
+            yield place, pick(parsed(line, place), self.names, place)
 
     def name(self) -> str:
         """The file."""

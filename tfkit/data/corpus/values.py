@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import nearest
 from tfkit.data.corpus.base import Example
+
+
+def parsed(line: str, place: str) -> Any:
+    """Parse a line of JSON; raise DataError naming the place."""
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise DataError(f"{place}: not a JSON value (nested too deeply)") from None
+    except ValueError as error:
+        reason = f"column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise DataError(f"{place}: not a JSON value ({reason})") from None
 
 
 def pick(record: Any, fields: Mapping[str, str], place: str) -> Example:

@@ -21,7 +21,7 @@ from tfkit.recipe.architecture.sublayers import (
     with_cross_attention,
     without_cross_attention,
 )
-from tfkit.recipe.keys import LAYER
+from tfkit.recipe.keys import LAYER, default_part
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given, mapping, plain
@@ -139,6 +139,7 @@ class LayerResolver:
 
 
 def _residual(layer: LayerText) -> ResidualFacts.Config | None:
-    node = layer.keys.get("residual", replace(layer.node, value="post_norm"))
+    default = default_part(LAYER["residual"])
+    node = layer.keys.get("residual", replace(layer.node, value=default))
     written = replace(node, value="plain") if node.value is None else node
-    return of_kind(layer.config(written, "residual"), ResidualFacts.Config)
+    return of_kind(layer.config(written, "residual", default=default), ResidualFacts.Config)

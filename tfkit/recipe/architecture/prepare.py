@@ -15,7 +15,7 @@ from tfkit.core.shape import Shape
 from tfkit.recipe.architecture.per_layer import is_per_layer
 from tfkit.recipe.overlays.merge import as_part, merge
 from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.node import Node, under
 from tfkit.recipe.text.options import config_class, marks, types_in
 from tfkit.recipe.text.values import given, mapping
 
@@ -33,13 +33,13 @@ class Preparer:
         self.faults = faults
         self.norm = norm
 
-    def config(self, node: Node, slot: str, shape: Shape | None = None) -> Config | None:
+    def config(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> Config | None:
         """The Config that `node` describes, checked against `shape` where one is given; None with its faults added."""
-        return self.read(node, slot, shape)[0]
+        return self.read(node, slot, shape, default)[0]
 
-    def read(self, node: Node, slot: str, shape: Shape | None = None) -> tuple[Config | None, Node]:
+    def read(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> tuple[Config | None, Node]:
         """The same, and the text that it was validated from: `node` with what its surroundings say filled in."""
-        filled = self.part(node, slot)
+        filled = self.part(with_type(node, default), slot)
         config = validated(filled, slot, self.faults)
         if config is not None and shape is not None:
             self.faults.problems(filled, config.check(shape))
@@ -68,7 +68,7 @@ class Preparer:
                 if filled is not None:
                     children[name] = filled
             elif child is not None:
-                children[name] = self._option(child, field, slots)
+                children[name] = self._option(with_type(child, part_default(field)), field, slots)
         return replace(node, value=children)
 
     def _option(self, child: Node, field: FieldInfo, slots: list[str]) -> Node:
@@ -93,6 +93,20 @@ class Preparer:
         if child.value is None or child.value is False or self.norm is None:
             return child
         return merge(self.norm, child, self.faults.found)
+
+
+def part_default(field: FieldInfo) -> str:
+    """Name the part that an option is by default; empty if it is none."""
+    is_part = any(isinstance(mark, Slot) for mark in marks(field))
+    return field.default if is_part and isinstance(field.default, str) else ""
+
+
+def with_type(node: Node, default: str) -> Node:
+    """Lay options without a type over the part that holds by default (`train.schedule: {warmup: 5}`)."""
+    if not default or not isinstance(node.value, dict) or not node.value or "type" in node.value or is_per_layer(node):
+        return node
+    word = Node(default, node.place, under(node.path, "type"), node.key_place)
+    return replace(node, value={"type": word, **node.value})
 
 
 def validated(node: Node, slot: str, faults: Faults) -> Config | None:

@@ -23,7 +23,7 @@ from tfkit.recipe.architecture.readers import check_readers
 from tfkit.recipe.architecture.sight import check_sight
 from tfkit.recipe.architecture.sizes import Sizes, Vocabulary
 from tfkit.recipe.architecture.stack_text import StackText
-from tfkit.recipe.keys import MODEL, STACK
+from tfkit.recipe.keys import MODEL, STACK, default_part
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
@@ -208,11 +208,12 @@ class ModelResolver:
         )
 
     def _init(self) -> Config | None:
-        node = mapping(self.node).get("init", replace(self.node, value="xavier", path="model.init"))
+        default = default_part(MODEL["init"])
+        node = mapping(self.node).get("init", replace(self.node, value=default, path="model.init"))
         if node.value is None:
             self.faults.add(node, "weights have to begin somehow; leave init out for xavier, the original's")
             return None
-        return Preparer(self.faults).config(node, "init")
+        return Preparer(self.faults).config(node, "init", default=default)
 
 
 def _final_norm_text(plan: StackPlan, keys: Mapping[str, Node], faults: Faults) -> Node | None:

@@ -52,9 +52,9 @@ class LayerText:
         """Where the layer's faults go."""
         return self.preparer.faults
 
-    def config(self, node: Node, slot: str, key: str = "") -> Config | None:
+    def config(self, node: Node, slot: str, key: str = "", default: str = "") -> Config | None:
         """A part of this layer, checked against its Shape; its text is kept under `key`."""
-        config, text = self.preparer.read(node, slot, self.shape)
+        config, text = self.preparer.read(node, slot, self.shape, default)
         if key:
             self.written[key] = text
         return config

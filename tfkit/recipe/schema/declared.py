@@ -42,7 +42,7 @@ def value(kind: Kind, parts: Parts, form: Form) -> Schema:
         case FlagValue():
             return either(FLAG, NONE)
         case PartValue():
-            part = parts.part(kind.slot, form.over() if kind.over else form)
+            part = parts.part(kind.slot, form.over() if kind.over else form, kind.default)
             return part if kind.needed else either(part, NONE)
         case PartsValue():
             # a list is never laid over, so what stands in one is whole

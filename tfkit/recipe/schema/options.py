@@ -65,7 +65,7 @@ class _Generator(GenerateJsonSchema):
 class Options:
     """Turns the options of Pydantic models into schemas; `part` gives the schema of a slot's parts."""
 
-    def __init__(self, definitions: Definitions, part: Callable[[str, Form], Schema]) -> None:
+    def __init__(self, definitions: Definitions, part: Callable[[str, Form, str], Schema]) -> None:
         self.definitions = definitions
         self.part = part
 
@@ -111,7 +111,7 @@ class _Reader:
             if union in found:
                 return [one for member in found[union] for one in self._alternatives(member)]
         if "x-slot" in found:
-            return self._part(found["x-slot"])
+            return self._part(found["x-slot"], found.get("default"))
         if "$ref" in found:
             return self._nested(found["$ref"].rpartition("/")[2])
         if "enum" in found or "const" in found:
@@ -143,10 +143,10 @@ class _Reader:
         others = found.get("additionalProperties", "properties" not in found)
         return others if isinstance(others, bool) else either(*self._alternatives(others))
 
-    def _part(self, slot: str) -> list[Schema]:
+    def _part(self, slot: str, default: Any) -> list[Schema]:
         if slot == "norm":  # laid over the stack's (R12)
-            return [self.options.part(slot, self.form.over()), TRUE, *varied(self.form)]
-        return [self.options.part(slot, self.form), *varied(self.form)]
+            return [self.options.part(slot, self.form.over(), ""), TRUE, *varied(self.form)]
+        return [self.options.part(slot, self.form, default if isinstance(default, str) else ""), *varied(self.form)]
 
     def _nested(self, name: str) -> list[Schema]:
         """A mapping within a part. In an overlay its type may stand for it, as a part's name does."""

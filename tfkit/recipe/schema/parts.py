@@ -17,11 +17,13 @@ class Parts:
         self.definitions = definitions
         self.options = Options(definitions, self.part)
 
-    def part(self, slot: str, form: Form) -> Schema:
-        """A part of `slot`: its name, or a mapping with its type and options."""
-        return self.definitions.ref(f"{slot}{form.suffix}", lambda: self._part(slot, form))
+    def part(self, slot: str, form: Form, default: str = "") -> Schema:
+        """A part of `slot`: its name, or a mapping with its options and its type, unless that is the default."""
+        default = "" if form.overlay else default
+        name = f"{slot}{form.suffix}{'_or_' * bool(default)}{default}"
+        return self.definitions.ref(name, lambda: self._part(slot, form, default))
 
-    def _part(self, slot: str, form: Form) -> Schema:
+    def _part(self, slot: str, form: Form, default: str) -> Schema:
         parts = REGISTRY.load(slot)
         if not parts:
             return {"enum": ["none"], "errorMessage": f"no {slot} is registered; register one of your own"}
@@ -38,7 +40,7 @@ class Parts:
                 "properties": {"type": kind},
                 "allOf": [
                     *({"if": of_type(name), "then": options[name]} for name in names),
-                    {"if": of_type(*names), "else": self._untyped(slot, form)},
+                    {"if": of_type(*names), "else": self._untyped(slot, form, default)},
                 ],
             },
         }
@@ -64,9 +66,12 @@ class Parts:
         kind = {"type": {"description": text, "const": name}}
         return self.options.mapping(part.Config, f"{slot}.{name}", form, kind) | {"description": text}
 
-    def _untyped(self, slot: str, form: Form) -> Schema:
+    def _untyped(self, slot: str, form: Form, default: str) -> Schema:
         """A mapping that says no type, or none that is known."""
-        return self.definitions.ref(f"{slot}.any{form.suffix}", lambda: self.any_options(slot, form))
+        unknown = self.definitions.ref(f"{slot}.any{form.suffix}", lambda: self.any_options(slot, form))
+        if not default:
+            return unknown
+        return {"if": {"required": ["type"]}, "then": unknown, "else": self._options(slot, default, form)}
 
     def any_options(self, slot: str, form: Form) -> Schema:
         """The options of any part of the slot: all that is known of a mapping that says no type."""

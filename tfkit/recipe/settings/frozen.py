@@ -1,8 +1,9 @@
-"""The parameters that `train.freeze` names: which beginnings of names there are, found without a number of them."""
+"""The parameters that `train.freeze` names, found without a number of them; the patterns of all names of parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from torch import nn
 
@@ -16,18 +17,18 @@ MOST_LAYERS = 200  # a deeper model is built, on meta, when it is trained
 
 
 def freeze_problems(
-    beginnings: Sequence[str], blueprint: Blueprint, objective: ObjectiveFacts.Config | None
+    written: Sequence[str], blueprint: Blueprint, objective: ObjectiveFacts.Config | None
 ) -> Iterator[Problem]:
     """What is wrong with `train.freeze`; an objective may train a model of its own too."""
-    if not beginnings or sum(plan.num_layers for plan in blueprint.stacks()) > MOST_LAYERS:
+    if not written or sum(plan.num_layers for plan in blueprint.stacks()) > MOST_LAYERS:
         return
     parameters = dict(skeleton(blueprint).named_parameters(remove_duplicate=False))
-    for place, beginning in enumerate(beginnings):
-        if not named(beginning, parameters):
-            yield Problem("", *unknown(beginning, parameters), at=f"train.freeze[{place}]")
+    for place, pattern in enumerate(written):
+        if not named(pattern, parameters):
+            yield Problem("", *unknown(pattern, parameters), at=f"train.freeze[{place}]")
     if objective is not None and "own_model" in objective.part.capabilities:
         return
-    frozen = {id(parameter) for beginning in beginnings for parameter in named(beginning, parameters)}
+    frozen = {id(parameter) for pattern in written for parameter in named(pattern, parameters)}
     trained = [
         parameter for name, parameter in parameters.items() if not name.startswith(_idle_heads(blueprint, objective))
     ]
@@ -45,16 +46,27 @@ def _idle_heads(blueprint: Blueprint, objective: ObjectiveFacts.Config | None) -
     return (*idle, *(["head."] if own is not None else []))
 
 
-def named(beginning: str, parameters: Mapping[str, nn.Parameter]) -> list[nn.Parameter]:
-    """The parameters whose name begins so."""
-    return [parameter for name, parameter in parameters.items() if name.startswith(beginning)]
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """True if one of the patterns, in which * stands for anything, is the name."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def unknown(beginning: str, names: Iterable[str]) -> tuple[str, str | None]:
-    """The message about a beginning that no name has, and the one that was probably meant."""
-    found, firsts = meant(beginning, names)
+def named(written: str, parameters: Mapping[str, nn.Parameter]) -> list[nn.Parameter]:
+    """Return the parameters that a pattern matches; a word without * is the beginning of names."""
+    pattern = written if _is_pattern(written) else f"{written}*"
+    return [parameter for name, parameter in parameters.items() if matches(name, [pattern])]
+
+
+def unknown(written: str, names: Iterable[str]) -> tuple[str, str | None]:
+    """The message about a pattern or beginning that no name has, and the one that was probably meant."""
+    found, firsts = meant(written.rstrip(".*"), names)
     there = "" if found else f"; the names begin with {', '.join(firsts)}"
-    return f"no parameter's name begins with '{beginning}'{there}", found
+    verb = "is like" if _is_pattern(written) else "begins with"
+    return f"no parameter's name {verb} '{written}'{there}", found
+
+
+def _is_pattern(written: str) -> bool:
+    return any(letter in written for letter in "*?[")
 
 
 def meant(beginning: str, names: Iterable[str]) -> tuple[str | None, list[str]]:

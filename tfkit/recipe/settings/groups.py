@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
@@ -14,7 +13,7 @@ from tfkit.core.blueprint import Blueprint, StackPlan, mismatch
 from tfkit.core.component import Component, Problem
 from tfkit.core.skeleton import skeleton
 from tfkit.core.slots import InitFacts
-from tfkit.recipe.settings.frozen import MOST_LAYERS
+from tfkit.recipe.settings.frozen import MOST_LAYERS, matches
 from tfkit.recipe.settings.sections import ParameterGroup, Train
 
 LAYER = re.compile(r"(encoder|decoder)\.(?:layers\.(\d+)\.|(embedding|position)\.)")
@@ -32,7 +31,7 @@ class Parameter:
 
     def is_in(self, group: ParameterGroup) -> bool:
         """Whether the group selects it."""
-        named = not group.names or any(fnmatchcase(name, pattern) for name in self.names for pattern in group.names)
+        named = not group.names or any(matches(name, group.names) for name in self.names)
         return named and (group.kind is None or self._is(group.kind))
 
     def _is(self, kind: str) -> bool:

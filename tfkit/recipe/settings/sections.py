@@ -207,7 +207,7 @@ class Train(Validated):
     init_from: RunPath | InitFrom | None = Field(
         None, description="a run whose weights training starts from, all of them; or the same with what may differ"
     )
-    freeze: Names = Field((), description="parameters that stay as they are: names or beginnings of names")
+    freeze: Names = Field((), description="parameters that stay as they are: beginnings of names, or patterns with *")
     groups: Annotated[tuple[ParameterGroup, ...], BeforeValidator(as_tuple)] = Field(
         (), description="parameters with a rate or a weight decay of their own"
     )

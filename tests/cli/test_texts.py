@@ -1,0 +1,158 @@
+"""The texts of `generate`, `predict` and `embed`: one reader, whose faults have a file and a line, and one writer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import tfkit
+from tests.generation.test_rules import RECIPE
+from tfkit.cli.main import main
+from tfkit.cli.texts import LONGEST, TextOptions
+from tfkit.core.errors import TfkitError
+
+RECORDS = '{"id": "a", "text": "The "}\n{"id": 7, "text": "fox"}\n'
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "text").write_text("The quick brown fox jumps over the lazy dog\n" * 3)
+    data = {**RECIPE["data"], "train": {"type": "text", "files": str(folder / "text")}}
+    recipe = {**RECIPE, "data": data, "generate": {"max_new_tokens": 4}}
+    return tfkit.train(recipe, out=folder / "x", progress=False).folder
+
+
+def command(*arguments: object, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], input=stdin)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def refused(*arguments: object) -> str:
+    result = command(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    return result.stderr
+
+
+def written(folder: Path, name: str, text: str | bytes) -> Path:
+    (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return folder / name
+
+
+def values(file: Path, *fields: str) -> list[Any]:
+    given = TextOptions(file=str(file), fields=fields)
+    given.check(most_fields=2)
+    return [text.values if len(text.values) > 1 else text.values[0] for text in given.all()]
+
+
+@pytest.mark.parametrize("name", ["generate", "predict"])
+def test_a_text_that_is_a_file_is_refused(name: str, tmp_path: Path, run: Path) -> None:
+    lines, records = written(tmp_path, "in.txt", "The \n"), written(tmp_path, "in.jsonl", RECORDS)
+    assert f"'{lines}' is a file: --input {lines} reads it" in refused(name, run, "The ", lines)
+    assert f"--input {records} --field NAME reads it" in refused(name, run, records)
+    assert command("generate", run, tmp_path.name).exit_code == 0
+
+
+def test_files_are_answered_line_by_line(tmp_path: Path, run: Path) -> None:
+    file, out = written(tmp_path, "in.txt", b"\xef\xbb\xbfThe \r\nfox"), tmp_path / "out.txt"
+    assert values(file) == ["The ", "fox"]
+    expected = command("generate", run, "The ", "fox").stdout
+    assert command("generate", run, "--input", file).stdout == expected
+    assert command("generate", run, "--input", "-", stdin="The \nfox\n").stdout == expected
+    assert command("generate", run, "--input", file, "--output", "-").stdout == expected
+    assert command("generate", run, "--input", file, "--output", out).stdout == "" and out.read_text() == expected
+    assert command("generate", run, "The ", "fox", "--output", out).stdout == "" and out.read_text() == expected
+
+
+def test_records_keep_their_ids(tmp_path: Path, run: Path) -> None:
+    file, out = written(tmp_path, "in.jsonl", RECORDS), tmp_path / "out.jsonl"
+    line = ("--input", file, "--field", "text", "--output", out)
+    texts = tfkit.load_run(run).generate(["The ", "fox"])
+    assert command("generate", run, *line).output == ""
+    expected = [{"id": id_, "text": text} for id_, text in zip(("a", 7), texts, strict=True)]
+    assert [json.loads(one) for one in out.read_text().splitlines()] == expected
+    command("generate", run, *line, "--jsonl", "--num-beams", 2, "--n-best", 2)
+    found = [json.loads(one) for one in out.read_text().splitlines()]
+    assert [one["id"] for one in found] == ["a", "a", 7, 7] and found[0]["prompt"] == "The "
+    command("embed", run, *line)
+    vectors = [json.loads(one) for one in out.read_text().splitlines()]
+    assert [one["id"] for one in vectors] == ["a", 7]
+    np.testing.assert_allclose([one["vector"] for one in vectors], tfkit.load_run(run).embed(["The ", "fox"]), 1e-5)
+    command("embed", run, file, "--field", "text", "--out", tmp_path / "v.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), [one["vector"] for one in vectors], 1e-5)
+    unnamed = written(tmp_path, "b.jsonl", '{"q": {"en": "The "}}\n')
+    assert json.loads(command("generate", run, "--input", unnamed, "--field", "q.en").stdout)["id"] == 1
+
+
+ID = '{"id": 1, "text": "a"}\n'
+LINES: dict[str, tuple[str | bytes, str]] = {
+    "an empty file": ("", ": there is no text in it"),
+    "an empty line": ("a\n\nb\n", ":2: the line is empty; remove it"),
+    "a blank line at the end": ("a\n \n", ":2: the line is empty; remove it"),
+    "no text": (b"a\n\xff\n", ":2: is not UTF-8 text (invalid start byte)"),
+    "a line without an end": (b"a\n" + b"a" * (LONGEST + 1), f":2: is longer than {LONGEST:,} bytes"),
+}
+OBJECTS: dict[str, tuple[str | bytes, str]] = {
+    "an empty line": (f"{ID}\n", ":2: the line is empty; remove it"),
+    "no JSON": (f"{ID}{{text: a}}\n", ":2: not a JSON value (column 2: Expecting property name"),
+    "nested": (ID + "[" * 100_000, ":2: not a JSON value (nested too deeply)"),
+    "no object": (f'{ID}"text"\n', ":2: there is no field 'text'; it holds a text, not named values"),
+    "no such field": (f'{ID}{{"id": 2, "txt": "a"}}\n', ":2: there is no field 'text'; there is: id, txt. Did you"),
+    "no text": (f'{ID}{{"id": 2, "text": ["a"]}}\n', ":2: field 'text' is a list; a text or a number was expected"),
+    "an empty text": (f'{ID}{{"id": 2, "text": " "}}\n', ":2: text is empty"),
+    "half a character": (f'{ID}{{"id": 2, "text": "\\ud800"}}\n', ":2: text holds half of a character"),
+    "no id": (f'{ID}{{"text": "a"}}\n', ":2: the record has no id, and others have one"),
+    "an id of no kind": (f'{ID}{{"id": [2], "text": "a"}}\n', ":2: id is [2]; a text or a number was expected"),
+}
+
+
+@pytest.mark.parametrize("text, expected", LINES.values(), ids=list(LINES))
+def test_a_fault_of_lines_has_its_place(text: str | bytes, expected: str, tmp_path: Path) -> None:
+    file = written(tmp_path, "in.txt", text)
+    with pytest.raises(TfkitError) as caught:
+        values(file)
+    assert str(caught.value).startswith(f"{file}{expected}")
+
+
+@pytest.mark.parametrize("text, expected", OBJECTS.values(), ids=list(OBJECTS))
+def test_a_fault_of_records_has_its_place(text: str | bytes, expected: str, tmp_path: Path) -> None:
+    file = written(tmp_path, "in.jsonl", text)
+    with pytest.raises(TfkitError) as caught:
+        values(file, "text")
+    assert str(caught.value).startswith(f"{file}{expected}")
+
+
+def test_a_fault_is_found_before_anything_is_written(tmp_path: Path, run: Path) -> None:
+    file = written(tmp_path, "in.txt", "The \n" * 40 + "\n")
+    assert f"{file}:41: the line is empty" in refused("generate", run, "--input", file)
+    assert f"{file}:41: the line is empty" in refused("embed", run, file)
+    long = written(tmp_path, "long", "a\n" + "a" * 99)
+    assert f"{long}:2: the prompt has 99 tokens" in refused("generate", run, "--input", long)
+    assert "there is no such file" in refused("generate", run, "--input", tmp_path / "none", "--output", tmp_path / "o")
+    assert not (tmp_path / "o").exists()
+
+
+def test_options_that_do_not_fit(tmp_path: Path, run: Path) -> None:
+    file = written(tmp_path, "in.jsonl", RECORDS)
+    assert "in.jsonl holds JSON lines: name the field with the text, --field NAME; the first line has id, text" in (
+        refused("generate", run, "--input", file)
+    )
+    assert "--input a and TEXT both give texts" in refused("generate", run, "The", "--input", "a")
+    assert "--field names a value of JSON lines" in refused("generate", run, "The", "--field", "text")
+    assert "would replace the file that is read" in refused("generate", run, "--input", file, "--output", file)
+    two = ("--field", "text", "--field", "id")
+    assert "reads one text; give --field once" in refused("generate", run, "--input", file, *two)
+    assert "leave --field and --output out" in refused(
+        "generate", run, "--input", file, *two[:2], "--output", "o", "--stream"
+    )
+    assert "FILE and --input are the same" in refused("embed", run, "a", "--input", "b")
+    assert "--out and --output are the same" in refused("embed", run, "a", "--out", "b", "--output", "c")
+    assert "give the file with the texts: --input FILE" in refused("embed", run)
+    assert values(file, "text", "id") == [("The ", "a"), ("fox", "7")]

@@ -1,0 +1,67 @@
+"""Options of a part that is there by default, without its type: they are laid over that part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tfkit
+from tfkit.core.component import spell
+from tfkit.core.errors import RecipeError
+
+RECIPE: dict[str, Any] = {
+    "tfkit": 1,
+    "model": {
+        "type": "decoder", "d_model": 8, "vocab_size": "tokenizer", "num_layers": 1, "embedding": "tokens",
+        "position": "sinusoidal",
+        "layer": {
+            "norm": "layer_norm",
+            "attention": {"type": "multi_head", "num_heads": 2},
+            "feedforward": {"type": "mlp", "d_ff": 8},
+        },
+        "head": "language_model",
+    },
+    "data": {"tokenizer": "character", "train": "docstrings"},
+    "objective": {"type": "causal_lm", "block": 32},
+    "variants": {"short": {"train.schedule.warmup": 7}},
+}  # fmt: skip
+
+
+def section(name: str, *sets: str, **options: Any) -> dict[str, Any]:
+    value = spell(getattr(tfkit.load_recipe(options.pop("source", RECIPE), sets=sets, **options), name))
+    assert isinstance(value, dict)
+    return value
+
+
+def test_set_variant_override_and_file_lay_options_over_the_default_part() -> None:
+    expected = section("train", "train.schedule={type: inverse_square_root, warmup: 7}")
+    assert section("train") != expected
+    assert section("train", "train.schedule.warmup=7") == expected
+    assert section("train", "train.schedule={warmup: 7}") == expected
+    assert section("train", variant="short") == expected
+    assert section("train", overrides={"train.schedule.warmup": 7}) == expected
+    assert section("train", source=RECIPE | {"train": {"schedule": {"warmup": 7}}}) == expected
+    assert section("train", "train.optimizer.eps=1e-6")["optimizer"]["type"] == "adam"
+
+
+def test_a_part_of_a_layer() -> None:
+    plan = next(tfkit.load_recipe(RECIPE, sets=["model.layer.residual.branch_scale=0.5"]).blueprint().stacks())
+    residual = plan.layers[0].residual
+    assert residual is not None
+    assert (residual.part.part_name, spell(residual)["branch_scale"]) == ("post_norm", 0.5)
+
+
+@pytest.mark.parametrize(
+    "setting, expected",
+    [
+        ("train.schedule.warmupp=7", "train.schedule.warmupp: unknown option. Did you mean 'warmup'?"),
+        ("train.schedule.warmup=-1", "train.schedule.warmup: must be at least 1, got -1"),
+        ("model.layer.residual.alpha=2", "model.layer.residual.alpha: unknown option"),
+        ("data.test.limit=2", "data.test: says no type"),  # nothing is there by default
+    ],
+)
+def test_a_wrong_option_is_told_where_it_stands(setting: str, expected: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        tfkit.load_recipe(RECIPE, sets=[setting])
+    assert str(caught.value).startswith(f"--set {setting}: {expected}")

@@ -1,0 +1,24 @@
+"""Prompts and texts in JSON lines: the values of the named fields, and the id of each record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfkit.core.errors import DataError
+from tfkit.core.output import json_line
+from tfkit.data.corpus.values import parsed, pick
+from tfkit.data.corpus.watch import check_texts
+
+
+def record_values(line: str, fields: Sequence[str], place: str) -> tuple[tuple[str, ...], str | int | float | None]:
+    """Return the values of fields of a JSON line, and its id; raise DataError."""
+    record = parsed(line, place)
+    found = pick(record, {name: name for name in fields}, place)
+    check_texts(found, place)
+    empty = [name for name, text in found.items() if not text.strip()]
+    if empty:
+        raise DataError(f"{place}: {' and '.join(empty)} is empty")
+    id_ = record.get("id")
+    if "id" in record and (isinstance(id_, bool) or not isinstance(id_, str | int | float)):
+        raise DataError(f"{place}: id is {json_line(id_)[:40]}; a text or a number was expected")
+    return tuple(found.values()), id_
