@@ -76,7 +76,9 @@ class StudyReport:
             "The difference is the mean over pairs; its 95 % interval is Student's t, beside it the percentile "
             f"bootstrap ({RESAMPLES:,} resamples). p is that of the paired t test after Holm's correction over all "
             f"{self.results.tested} comparisons here (Holm 1979). Better or worse: p below {LEVEL}, by the measure's "
-            "own direction; within the noise: not so. A run that diverged has no value, and is counted. A claim is "
+            "own direction; within the noise: not so. The standard deviation of the differences is at least half a step of "
+            "the measure: half an example of those that a share is of, or half a unit of the last printed digit. "
+            "Identical differences give no verdict. A run that diverged has no value, and is counted. A claim is "
             "held or not held where its comparison is beyond the noise, and open otherwise. Student's t assumes normal "
             "differences; with few seeds only large effects can be seen."
         )
@@ -99,6 +101,7 @@ class StudyReport:
         for one in self.results.claims:
             comparison = one.comparison
             diverged = comparison.diverged or comparison.diverged_against
+            same = " (identical differences)" if one.verdict == "open" and comparison.is_identical else ""
             ending = f" (diverged: {comparison.diverged} and {comparison.diverged_against} of {comparison.runs})"
             yield {
                 "paper": one.claim.paper,
@@ -106,7 +109,7 @@ class StudyReport:
                 "on": one.claim.on,
                 "n": str(comparison.n),
                 "difference": difference(comparison),
-                "verdict": one.verdict + (ending if diverged else ""),
+                "verdict": one.verdict + (ending if diverged else same),
                 "kind": KINDS.get(one.verdict, one.verdict),
             }
 
