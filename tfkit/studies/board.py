@@ -114,7 +114,7 @@ class Board:
         return found
 
     def examples(self, run: PlannedRun) -> dict[str, int]:
-        """The number of examples behind the scores of a run, by split, and by `probe.` and name."""
+        """The number of examples that a run was measured on, by split, and by `probe.` and name."""
         probed = {probe: examples_of(self.run_folder(replace(run, probe=probe))) for probe in self.plan.probes}
         probes = {f"probe.{probe}": found["test"] for probe, found in probed.items() if "test" in found}
         return {**examples_of(self.run_folder(run)), **probes}

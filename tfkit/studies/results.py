@@ -36,7 +36,7 @@ class Cell:
     curve: Sequence[Mapping[str, float]] = ()
     examples: Mapping[str, int] = field(default_factory=dict)
 
-    def examples_behind(self, measure: str) -> int:
+    def examples_of(self, measure: str) -> int:
         """The number of examples that a measure was taken on; 0 if unknown."""
         return self.examples.get(measure, self.examples.get(measure.partition(".")[0], 0))
 
@@ -193,7 +193,7 @@ def results_of(
 def _compared(arms: Mapping[str, ArmResult], arm: str, against: str, measure: str) -> Comparison:
     """The comparison of two arms, with the step of a score that counts examples."""
     cells = [cell for name in (arm, against) for cell in arms[name].cells if measure in cell.scores]
-    examples = min((cell.examples_behind(measure) for cell in cells), default=0)
+    examples = min((cell.examples_of(measure) for cell in cells), default=0)
     step = share_step([cell.scores[measure] for cell in cells], examples) if examples else 0.0
     return compared(arm, against, measure, arms[arm].values(measure), arms[against].values(measure), step)
 
