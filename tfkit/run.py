@@ -19,6 +19,7 @@ from tfkit.core.checksums import write_json
 from tfkit.core.component import Config
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
 from tfkit.core.files import read_json
+from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
@@ -69,6 +70,12 @@ class Run:
         self.as_saved = as_saved  # whether the recipe is the folder's own
         self.device = choose_device(device)
         self._decoders: dict[Quantize | None, StepDecoder] = {}
+
+    def __repr__(self) -> str:
+        return block(f"Run {str(self.folder)!r} of recipe {self.recipe.name!r} on {self.device}", self.recipe.lines())
+
+    def _repr_html_(self) -> str:
+        return block_as_html(repr(self))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

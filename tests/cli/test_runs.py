@@ -87,6 +87,15 @@ def test_csv_and_json_have_exact_figures(folder: Path) -> None:
     assert table[1]["valid.perplexity"] == ""
 
 
+def test_no_cell_of_csv_is_a_formula(folder: Path) -> None:
+    history = folder / "runs" / "a" / "run.json"
+    before = history.read_text()
+    history.write_text(json.dumps({**json.loads(before), "recipe": "=1+1\x1b", "variants": ["@x"]}))
+    row = next(csv.DictReader(io.StringIO(runs("--csv").stdout)))
+    history.write_text(before)
+    assert (row["recipe"], row["variants"], row["seed"]) == ("'=1+1\\x1b", "'@x", "3")
+
+
 def test_columns_of_the_recipe(folder: Path) -> None:
     lines = runs("--columns", "run,norm,d_model,layer.norm.eps").stdout.splitlines()
     assert lines[1].split() == ["runs/a", "layer_norm", "8", "1e-05"]

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.cli.test_hostile_text import ACTING
 from tests.studies.small import study
+from tfkit.core.errors import TfkitWarning
+from tfkit.recipe.settings.study import PaperClaim
 from tfkit.studies.arms import StudySource
 from tfkit.studies.compare import study_report
 from tfkit.studies.planning import make_plan
+from tfkit.studies.report import StudyReport
 from tfkit.studies.results import ArmResult, Cell, Results, results_of
 
 LOOK = """
@@ -74,11 +82,57 @@ def test_the_page_escapes_what_strangers_write(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in page
 
 
+HOSTILE = "=1+1 <img src=x onerror=alert(1)> \x1b[2J\u202e $\\frac{$ |"
+
+
+def hostile_results() -> Results:
+    """Two arms whose names, claim and description are a stranger's."""
+    points = [{"step": step, "tokens": step, "valid.loss": 1.0 + step} for step in (1, 2)]
+    arms = []
+    for number, name in enumerate(("baseline", HOSTILE, "$\\frac{$", "_hidden")):
+        cells = tuple(Cell(seed, "done", name, {"valid.loss": number + 0.1 * seed**2}, points) for seed in range(2))
+        arms.append(ArmResult(name, cells, HOSTILE, parameters=10 + number, flops=20))
+    claim = PaperClaim(paper=HOSTILE, says="_hidden < baseline", on="valid.loss")
+    return results_of(HOSTILE, arms, ("valid.loss",), (), [claim], HOSTILE, {HOSTILE: HOSTILE})
+
+
+def test_no_file_of_a_report_lets_a_stranger_s_text_act(tmp_path: Path) -> None:
+    StudyReport(hostile_results(), {HOSTILE: (HOSTILE,)}, [(HOSTILE, HOSTILE)], HOSTILE).write(tmp_path)
+    texts = {name: (tmp_path / f"report.{name}").read_text(encoding="utf-8") for name in ("html", "md")}
+    texts |= {name: (tmp_path / f"results.{name}").read_text(encoding="utf-8") for name in ("csv", "json")}
+    for name, text in texts.items():
+        assert not ACTING.search(text), name
+    assert "<img" not in texts["html"] + texts["md"]
+    rows = list(csv.reader(io.StringIO(texts["csv"])))
+    assert rows[3][0].startswith("'=1+1") and rows[3][4] == "1.0"
+    lines = texts["md"].splitlines()
+    cells = [len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0 for line in lines]
+    assert all(one == next_one or 0 in (one, next_one) for one, next_one in pairwise(cells))
+    assert json.loads(texts["json"])["about"] == HOSTILE
+    assert texts["html"].count("_hidden") > 3 and "could not be drawn" not in texts["html"]
+
+
+def test_a_picture_that_fails_loses_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> str:
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr("tfkit.studies.report.curves", fail)
+    with pytest.warns(TfkitWarning, match="picture of valid.loss: not drawn: RuntimeError: no font"):
+        StudyReport(made_results()).write(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "could not be drawn" in page and "<svg" in page
+
+
+def test_a_page_that_fails_leaves_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfkit.studies.report.html_page", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        StudyReport(made_results()).write(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["report.md", "results.csv", "results.json"]
+
+
 @pytest.mark.slow
 def test_the_page_in_a_real_browser(tmp_path: Path) -> None:
     pytest.importorskip("PySide6.QtWebEngineWidgets", reason="pip install PySide6, which brings a browser")
-    from tfkit.studies.report import StudyReport
-
     report = StudyReport(made_results(), {"better": ("layer.norm: layer_norm -> rms_norm",)}, [("torch", "2.13")])
     (tmp_path / "report.html").write_text(report.html(), encoding="utf-8")
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}

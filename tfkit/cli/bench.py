@@ -144,8 +144,8 @@ def coordinates(
     What changes as much at every width learns as well at every width: the coordinate check of arXiv 2203.03466.
     """
     from tfkit.core.console import Console
+    from tfkit.core.figures import drawn
     from tfkit.core.files import write_text
-    from tfkit.reports.parts_table import rows
     from tfkit.studies.coordinates import coordinate_changes, growth, picture
 
     def read(sets: Sequence[str]) -> Recipe:
@@ -156,12 +156,20 @@ def coordinates(
         for change in coordinate_changes(read, factors, steps):
             status.update(f"measured {change.part} at {change.factor} times the width")
             changes.append(change)
-    if out is not None:
-        write_text(out, picture(changes, f"{recipe}: what training changes, by width"))
     found = growth(changes)
     if as_json:
         echo_json(found)
-        return
+    else:
+        _print_growth(found, factors)
+    if out is not None and (svg := drawn(str(out), lambda: picture(changes, f"{recipe}: training changes by width"))):
+        write_text(out, svg)
+
+
+def _print_growth(found: Sequence[dict[str, Any]], factors: Sequence[int]) -> None:
+    """Print a table for each parametrization."""
+    from tfkit.core.console import Console
+    from tfkit.reports.parts_table import rows
+
     for name in dict.fromkeys(row["parametrization"] for row in found):
         own = [row for row in found if row["parametrization"] == name]
         cells = [[row["part"], f"{row['first']:.3g}", *(f"{one:.2f}" for one in row["ratios"].values())] for row in own]

@@ -23,35 +23,47 @@ from typing import Any, TextIO
 import click
 
 from tfkit import __version__
+from tfkit.cli.examples import with_examples
 from tfkit.cli.terminal import WarningHandler, open_streams, settle, warn, warn_wrapped
 from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning
 from tfkit.core.output import OutputLost, lost
 from tfkit.core.registry import nearest
 
-# command -> what `tfkit --help` says of it; its module is tfkit.cli.<command> (of a word of Python's, <command>_)
-COMMANDS = {
-    "recipes": "List the shipped recipes.",
-    "check": "Check recipes and report all of their faults.",
-    "show": "Show an architecture: parts, weights and costs.",
-    "explain": "Show where a value comes from, and what it replaced.",
-    "diff": "Compare two recipes or runs.",
-    "parts": "List the registered parts, or everything about one.",
-    "new": "Write a new recipe from another one, or a part and its test.",
-    "schema": "Print the JSON Schema of the recipe language, for editors.",
-    "train": "Train the model of a recipe into a run's folder.",
-    "study": "Train the variants of a recipe over several seeds, and say which is better.",
-    "ladder": "Fit a law to smaller sizes of a recipe, predict its loss, and train it.",
-    "compare": "Compare runs, or the runs of a study: intervals, verdicts, a page.",
-    "runs": "List the runs that there are, sorted and filtered.",
-    "evaluate": "Measure a run on its data.",
-    "generate": "Generate text with a run.",
-    "predict": "Print predictions of a run: labels, tags, answers, fills for a mask.",
-    "embed": "Print vectors of texts.",
-    "import": "Import a Hugging Face model as a run.",
-    "export": "Export a run as a folder that transformers loads.",
-    "verify": "Compare a run with a Hugging Face model, layer by layer.",
-    "bench": "Measure attentions and decoding on this machine.",
+# command -> its line in `tfkit --help`, by group; its module is tfkit.cli.<command> (of a word of Python's, <command>_)
+GROUPS = {
+    "Recipes": {
+        "recipes": "List the shipped recipes.",
+        "check": "Check recipes and report all of their faults.",
+        "show": "Show an architecture: parts, weights and costs.",
+        "explain": "Show where a value comes from, and what it replaced.",
+        "diff": "Compare two recipes or runs.",
+    },
+    "Training": {
+        "train": "Train the model of a recipe into a run's folder.",
+        "evaluate": "Measure a run on its data.",
+        "runs": "List the runs that there are, sorted and filtered.",
+    },
+    "Using": {
+        "generate": "Generate text with a run.",
+        "predict": "Print predictions of a run: labels, tags, answers, fills for a mask.",
+        "embed": "Print vectors of texts.",
+        "import": "Import a Hugging Face model as a run.",
+        "export": "Export a run as a folder that transformers loads.",
+    },
+    "Comparing": {
+        "study": "Train the variants of a recipe over several seeds, and say which is better.",
+        "ladder": "Fit a law to smaller sizes of a recipe, predict its loss, and train it.",
+        "compare": "Compare runs, or the runs of a study: intervals, verdicts, a page.",
+        "verify": "Compare a run with a Hugging Face model, layer by layer.",
+        "bench": "Measure attentions and decoding on this machine.",
+    },
+    "Extending": {
+        "parts": "List the registered parts, or everything about one.",
+        "new": "Write a new recipe from another one, or a part and its test.",
+        "schema": "Print the JSON Schema of the recipe language, for editors.",
+    },
 }
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 LOST, WRONG, INTERRUPTED = 1, 2, 130
 TRACEBACK = "TFKIT_TRACEBACK"  # set in the environment it shows all of an exception of a part of one's own
 
@@ -67,11 +79,12 @@ class Commands(click.Group):
             return None
         module = f"{name}_" if keyword.iskeyword(name) else name
         command: click.Command = importlib.import_module(f"tfkit.cli.{module}").command
-        return command
+        return with_examples(command, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(max(map(len, COMMANDS))), line) for name, line in commands.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -210,3 +223,6 @@ def complain(error: Exception) -> bool:
 @click.version_option(__version__, message="tfkit %(version)s")
 def main() -> None:
     """Transformers from recipes: describe an architecture in a file, then check, train and use it."""
+
+
+with_examples(main, "")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 
 import click
@@ -38,6 +36,7 @@ def command(
         raise click.UsageError("--csv and --json are two formats; give one of them")
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
+    from tfkit.core.formats import csv_text
     from tfkit.studies.run_list import COLUMNS, as_data, check_key, columns_of, render, runs_in, selected
     from tfkit.training.claim import RUNS
 
@@ -49,16 +48,9 @@ def command(
     for name in chosen:
         check_key(there, name, f"--columns {name}")
     if as_csv:
-        echo(_csv(as_data(found, chosen or columns_of(there))), end="")
+        names = chosen or columns_of(there)
+        echo(csv_text(names, (row.values() for row in as_data(found, names))), end="")
     elif as_json:
         echo_json(as_data(found, chosen or columns_of(there)))
     else:
         render(found, chosen or COLUMNS, Console())
-
-
-def _csv(data: list[dict[str, object]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(data[0]) if data else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(data)
-    return text.getvalue()

@@ -23,6 +23,7 @@ from tfkit.core.keys import (
     key,
     keys,
 )
+from tfkit.core.output import block
 from tfkit.core.shape import Shape, Side
 from tfkit.core.slots import (
     EmbeddingFacts,
@@ -33,6 +34,12 @@ from tfkit.core.slots import (
     ResidualFacts,
     SublayerFacts,
 )
+
+SHOWN_KINDS = 2  # of the layers of a stack, in a repr
+
+
+def _name(config: Config) -> str:
+    return config.part.part_name
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,13 @@ class LayerPlan:
             if sublayer.norm is not None:
                 yield sublayer.norm
         yield from (*self.mask, *(self.position or ()))
+
+    def line(self) -> str:
+        """The parts of the layer in a line."""
+        rest = [("norm", self.norm), *((one.name, one.config) for one in self.sublayers)]
+        named = [f"{name}: {_name(part)}" for name, part in rest if part is not None]
+        masks = [f"mask: {' + '.join(map(_name, self.mask))}"] if self.mask else []
+        return ", ".join([_name(self.residual), *named, *masks])
 
     def shares(self) -> bool:
         """Whether any weights of this layer serve other layers too."""
@@ -212,6 +226,16 @@ class StackPlan:
         """The width of its token table, where it has one."""
         embedding = self.embedding
         return None if embedding is None or self.reads_vectors else embedding.table_width(self.shape())
+
+    def lines(self) -> list[str]:
+        """The stack and its first two kinds of layers, a line each."""
+        kinds = [(self.order.count(kind), layer) for kind, layer in enumerate(self.layers)]
+        sizes = {"d_model": self.d_model, "vocab_size": self.vocab_size, "max_length": self.max_length}
+        words = [f"{self.num_layers:,} layers", *(f"{name} {size:,}" for name, size in sizes.items() if size)]
+        words += [f"position: {' + '.join(map(_name, self.position))}"] if self.position else []
+        words += [f"{len(kinds):,} kinds of layers"] if len(kinds) > SHOWN_KINDS else []
+        found = [f"  {count:,} x {layer.line()}" for count, layer in kinds[:SHOWN_KINDS]]
+        return [f"{self.side}: {', '.join(words)}", *found]
 
     @property
     def caches(self) -> bool:
@@ -348,6 +372,16 @@ class Blueprint:
         if stack is None:
             raise ValueError("a blueprint has at least one stack")
         return stack
+
+    def __repr__(self) -> str:
+        return block(f"Blueprint {self.name!r}", self.lines())
+
+    def lines(self) -> list[str]:
+        """The architecture in at most seven lines."""
+        heads = ([] if self.head is None else [("head", self.head)]) + list(self.heads)
+        named = [name if name == _name(head) else f"{name}: {_name(head)}" for name, head in heads]
+        rest = [", ".join([f"{_name(self.type)}", *named, f"init: {_name(self.init)}"])]
+        return rest + [line for plan in self.stacks() for line in plan.lines()]
 
     def read_by(self, head: HeadFacts.Config) -> StackPlan:
         """The stack that `head` reads."""

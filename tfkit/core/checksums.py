@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 from tfkit.core import files
 from tfkit.core.errors import RunError, TfkitError
+from tfkit.core.output import json_line
 
 try:
     import fcntl
@@ -173,7 +173,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     """As `files.write_json`, on record."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json_line(data, 2) + "\n")
 
 
 def _complaint(listed: tuple[str, ...]) -> str:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import io
+import warnings
+from collections.abc import Callable
 from typing import Any
 
+from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.extras import optional
+from tfkit.core.output import printable
 
 COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f6b53", "#787774", "#cb912f", "#337ea9", "#d44c47")
+LONGEST = 48  # characters of a label
 
 
 def can_draw() -> bool:
@@ -22,14 +27,58 @@ def matplotlib_figure() -> Any:
     return optional("matplotlib.figure", "study", "pictures need").Figure
 
 
+def label(text: str) -> str:
+    """A text of a user as the label of a line: matplotlib leaves labels with a leading underscore out."""
+    return _shown(f" {text}" if text.startswith("_") else text)
+
+
+def _shown(text: str) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 3]}..."
+
+
 def svg(figure: Any, name: str) -> str:
-    """A figure as SVG without a date, so that the same data gives the same text; ids begin with `name`."""
+    """A figure as SVG without a date, so that the same data gives the same text; ids begin with `name`.
+
+    Its texts are no markup; numbers at the ticks alone are formulas.
+    """
     matplotlib = importlib.import_module("matplotlib")
+    for text in figure.findobj(_text_class()):
+        text.set_usetex(False)
+    for text in _texts(figure):
+        text.set_parse_math(False)
+        text.set_text(_shown(text.get_text()))
     stream = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif"}):
+    settings = {"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif", "text.usetex": False}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks: the browser's font has them
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
+    drawing = stream.getvalue()
+    return drawing[drawing.index("<svg") :]
+
+
+def _texts(figure: Any) -> list[Any]:
+    """All texts of a figure but those at the ticks."""
+    every = _text_class()
+    axes = [axis for one in figure.axes for axis in (one.xaxis, one.yaxis)]
+    ticks = {id(text) for axis in axes for text in axis.findobj(every) if text is not axis.label}
+    return [text for text in figure.findobj(every) if id(text) not in ticks]
+
+
+def _text_class() -> Any:
+    return importlib.import_module("matplotlib.text").Text
+
+
+def drawn(what: str, draw: Callable[[], str]) -> str:
+    """The picture that `draw` makes; a picture that fails is a warning and empty. Raises UsageError of `draw`."""
+    try:
+        return draw()
+    except UsageError:
+        raise
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+        warnings.warn(TfkitWarning(f"picture of {what}: not drawn: {problem}"), stacklevel=2)
+        return ""
 
 
 def finished(axes: Any) -> None:

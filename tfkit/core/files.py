@@ -17,6 +17,7 @@ import yaml
 
 from tfkit.core.errors import RunError
 from tfkit.core.locks import mark_in_use
+from tfkit.core.output import json_line
 
 # what a file or folder is called until it is complete: hidden, random, and known as ours when it is left behind
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
@@ -70,7 +71,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     """Write `data` as JSON, whole or not at all; raises RunError."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json_line(data, 2) + "\n")
 
 
 def remove(path: Path) -> None:

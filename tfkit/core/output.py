@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import html
 import json
 import re
 from collections.abc import Iterable
@@ -13,6 +14,9 @@ from typing import IO, Any
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # what a stream reports once nobody reads it: a closed pipe, a terminal that hung up
 _GONE = (errno.EPIPE, errno.EIO)
+
+
+WIDEST = 160  # characters of a line in a repr
 
 
 class OutputLost(Exception):
@@ -43,6 +47,18 @@ def some(texts: Iterable[str], most: int = 4) -> str:
     listed = list(texts)
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
+
+
+def block(title: str, lines: Iterable[str]) -> str:
+    """A repr of several lines, each of one line's length at most."""
+    shown = [" ".join(printable(line).split("\n")) for line in (title, *lines)]
+    cut = [line if len(line) <= WIDEST else f"{line[: WIDEST - 3]}..." for line in shown]
+    return f"<{cut[0]}{''.join(f'{chr(10)}  {line}' for line in cut[1:])}>"
+
+
+def block_as_html(text: str) -> str:
+    """A repr for a notebook, escaped."""
+    return f"<pre>{html.escape(printable(text))}</pre>"
 
 
 def counted(number: int, noun: str) -> str:

@@ -11,6 +11,7 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
 from tfkit.core.context import Inputs
 from tfkit.core.errors import UsageError
+from tfkit.core.output import block
 from tfkit.core.slots import HeadFacts, ModelFacts
 from tfkit.models.call import Call, check_needed
 from tfkit.models.stack import Stack
@@ -48,6 +49,13 @@ class Model(ModelFacts, nn.Module):
         self._readings = {"": HeadInput.of(blueprint.head)} | {
             name: HeadInput.of(head) for name, head in blueprint.heads
         }
+
+    def __repr__(self) -> str:
+        weights = list(self.parameters())
+        kinds = {f"{one.dtype} on {one.device}".removeprefix("torch.") for one in weights}
+        count = sum(one.numel() for one in weights)
+        title = f"{type(self).__name__} {self.blueprint.name!r}: {count:,} parameters, {' and '.join(sorted(kinds))}"
+        return block(title, self.blueprint.lines())
 
     def stack(self, side: str) -> Stack:
         """The encoder or the decoder; raises UsageError for one that this model does not have."""

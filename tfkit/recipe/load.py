@@ -13,8 +13,10 @@ from pydantic import ValidationError
 
 from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Config
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, by_place
 from tfkit.core.facts import RecipeFacts
+from tfkit.core.output import block, block_as_html, some
 from tfkit.core.slots import ObjectiveFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
@@ -65,6 +67,32 @@ class Recipe:
     _resolved: dict[int | None, tuple[Blueprint, ModelResolver]] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    def __repr__(self) -> str:
+        return block(f"Recipe {self.name!r}{f' with {chosen}' if (chosen := self._chosen()) else ''}", self.lines())
+
+    def _repr_html_(self) -> str:
+        return block_as_html(repr(self))
+
+    def _chosen(self) -> str:
+        """The variants and changed values, as they are typed."""
+        return some([*self.variants, *(f"{key}={value}" for key, value in self.changes.items())])
+
+    def lines(self) -> list[str]:
+        """Architecture, data and training in at most nine lines."""
+        try:
+            lines = self.blueprint().lines()
+        except RecipeError as error:
+            lines = [f"model: {error}"]
+        if self.data is not None:
+            splits = {"tokenizer": self.data.tokenizer, "train": self.data.train, "valid": self.data.valid}
+            named = [f"{name}: {part.part.part_name}" for name, part in splits.items() if isinstance(part, Config)]
+            lines.append(f"data: {', '.join(named)}")
+        if self.objective is not None:
+            optimizer = self.train.optimizer.part.part_name
+            words = f"{self.objective.part.part_name}, {self.train.steps:,} steps, {optimizer}, seed {self.train.seed}"
+            lines.append(f"training: {words}")
+        return lines
 
     def tell_warnings(self) -> None:
         """Warn (RecipeWarning) of what is accepted but is seldom meant, in the name of who called `train`."""

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tfkit.core.formats import markdown_row
+
 HEADS = ("recipe", "size", "new in it", "proof")
 UNITS = ((10**9, "B"), (10**6, "M"))
 
@@ -66,4 +68,4 @@ def _link(proof: Proof) -> str:
 
 def _lines(rows: list[tuple[str, ...]]) -> Iterator[str]:
     for cells in (HEADS, ("---",) * len(HEADS), *rows):
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        yield markdown_row(cell.replace("|", "\\|") for cell in cells)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_bytes
+from tfkit.core.files import read_bytes, read_json
 from tfkit.studies.plan import RUNS, Plan, PlannedRun
 from tfkit.studies.probing import metric_of
 from tfkit.studies.run_list import is_score, scores_of
-from tfkit.training.folder import METRICS, WEIGHTS, RunFolder
+from tfkit.training.folder import EVALUATION, METRICS, WEIGHTS, RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.metrics_log import good_lines, step_in
 
@@ -32,6 +32,17 @@ def measured(history: History, folder: RunFolder) -> dict[str, float]:
     }
     found |= {} if history.peak_memory is None else {"peak_memory": history.peak_memory}
     return {name: float(value) for name, value in found.items() if is_score(value)}
+
+
+def examples_of(folder: RunFolder) -> dict[str, int]:
+    """The number of examples of each split that a run was measured on."""
+    try:
+        found = read_json(folder / EVALUATION) if (folder / EVALUATION).is_file() else {}
+    except RunError:
+        return {}
+    splits = found.items() if isinstance(found, dict) else ()
+    counts = {name: one.get("examples") for name, one in splits if isinstance(one, dict)}
+    return {name: count for name, count in counts.items() if type(count) is int and count > 0}
 
 
 @dataclass(frozen=True)
@@ -101,6 +112,12 @@ class Board:
             if self.state(beside) == "done" and score is not None:
                 found[f"probe.{probe}"] = score
         return found
+
+    def examples(self, run: PlannedRun) -> dict[str, int]:
+        """The number of examples that a run was measured on, by split, and by `probe.` and name."""
+        probed = {probe: examples_of(self.run_folder(replace(run, probe=probe))) for probe in self.plan.probes}
+        probes = {f"probe.{probe}": found["test"] for probe, found in probed.items() if "test" in found}
+        return {**examples_of(self.run_folder(run)), **probes}
 
     def step(self, run: PlannedRun) -> int:
         """The last step that it has written down."""

@@ -14,7 +14,7 @@ from tfkit.recipe.settings.study import measures_of, rises
 from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.parts_table import rows, say
 from tfkit.studies.arms import changes_of, plain
-from tfkit.studies.board import measured
+from tfkit.studies.board import examples_of, measured
 from tfkit.studies.plan import Plan
 from tfkit.studies.plan_file import PLAN
 from tfkit.studies.report import StudyReport, environment_of
@@ -79,7 +79,7 @@ def _arm(runs: Sequence[tuple[RunFolder, Recipe, History]], name: str) -> ArmRes
     for folder, recipe, history in runs:
         state = "diverged" if history.diverged is not None else "done" if history.finished else "stopped"
         known = {**measured(history, folder), "parameters": float(history.parameters)} if state == "done" else {}
-        cells.append(Cell(recipe.train.seed, state, str(folder), known, curve_of(folder)))
+        cells.append(Cell(recipe.train.seed, state, str(folder), known, curve_of(folder), examples_of(folder)))
     seeds = [cell.seed for cell in cells]
     if len(set(seeds)) < len(seeds):
         raise UsageError(f"{cells[0].folder}: two of the runs like it have the same seed; give one of them")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tfkit.core.extras import optional
+from tfkit.core.figures import drawn
 from tfkit.core.files import write_json, write_text
+from tfkit.core.formats import csv_text, html_page, markdown, markdown_table
 from tfkit.studies.ladder_pictures import by_parameters, by_tokens
 from tfkit.studies.ladder_results import LadderResults
-from tfkit.studies.report import markdown_table
+from tfkit.studies.report import check_packages, failed_lines
 
 HTML, MARKDOWN, CSV, JSON = "ladder.html", "ladder.md", "ladder.csv", "ladder.json"
 COLUMNS = ("size", "parameters", "tokens", "flops", "seed", "state", "loss")
@@ -34,47 +34,38 @@ class LadderReport:
     results: LadderResults
 
     def write(self, folder: Path) -> None:
-        """Write all four files; raises UsageError where a package is missing, before any of them."""
-        page, results = self.html(), self.results
-        write_text(folder / HTML, page)
-        write_text(folder / MARKDOWN, self.markdown())
+        """Write all four files, the page last. Raises UsageError where a package is missing, before any of them."""
+        check_packages()
         write_text(folder / CSV, self.csv())
-        write_json(folder / JSON, results.as_data())
+        write_json(folder / JSON, self.results.as_data())
+        write_text(folder / MARKDOWN, self.markdown())
+        write_text(folder / HTML, self.html())
 
     def html(self) -> str:
         """The page."""
-        jinja2 = optional("jinja2", "study", "the page needs")
         results = self.results
-        template = jinja2.Environment(autoescape=True).from_string(
-            Path(__file__).with_name("ladder.html").read_text(encoding="utf-8")
-        )
-        pictures = (by_parameters(results), by_tokens(results)) if results.points else ()
-        page: str = template.render(
+        draw = {"loss by parameters": by_parameters, "loss by tokens": by_tokens} if results.points else {}
+        pictures = [drawn(what, partial(one, results)) for what, one in draw.items()]
+        return html_page(
+            Path(__file__).with_name("ladder.html"),
             report=results,
             lines=list(results.law_lines()),
             table=list(results.rows()),
             pictures=pictures,
             method=METHOD,
         )
-        return page
 
     def markdown(self) -> str:
         """The same in Markdown, without the pictures."""
         results = self.results
-        lines = [f"# {results.plan.name}: a ladder of {len(results.plan.sizes)} sizes", ""]
-        lines += [f"**{results.verdict}**", ""] if results.verdict else []
-        lines += [*(f"No law: {reason}." for reason in results.reasons), *results.law_lines(), ""]
+        lines = [f"# {markdown(results.plan.name)}: a ladder of {len(results.plan.sizes)} sizes", ""]
+        lines += [f"**{markdown(results.verdict)}**", ""] if results.verdict else []
+        lines += [*(f"No law: {reason}." for reason in results.reasons), *map(markdown, results.law_lines()), ""]
         lines += markdown_table(TABLE, iter(results.rows()))
         lines += ["", METHOD]
-        lines += ["", "## Failed runs", "", *(f"- {name}: {why}" for name, why in results.failed.items())] * bool(
-            results.failed
-        )
+        lines += ["", "## Failed runs", "", *failed_lines(results.failed)] if results.failed else []
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
         """A line for each run."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(["" if run[name] is None else run[name] for name in COLUMNS] for run in self.results.runs)
-        return text.getvalue()
+        return csv_text(COLUMNS, ([run[name] for name in COLUMNS] for run in self.results.runs))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tfkit.core.figures import COLOURS, finished, matplotlib_figure, svg
+from tfkit.core.figures import COLOURS, finished, label, matplotlib_figure, svg
 from tfkit.studies.results import EXACT, ArmResult, Results
 
 COSTS = {
@@ -27,7 +27,7 @@ def curves(results: Results, measure: str) -> str:
         if not steps:
             continue
         colour = COLOURS[place % len(COLOURS)]
-        axes.plot(steps, mean, color=colour, label=arm.name, linewidth=1.6, marker="o", markersize=2.5)
+        axes.plot(steps, mean, color=colour, label=label(arm.name), linewidth=1.6, marker="o", markersize=2.5)
         axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("step")
     axes.set_ylabel(measure)
@@ -64,7 +64,7 @@ def costs(results: Results, measure: str) -> str:
             if x is None or y is None:
                 continue
             colour = COLOURS[place % len(COLOURS)]
-            axes.scatter([x], [y], color=colour, s=28, label=name)
+            axes.scatter([x], [y], color=colour, s=28, label=label(name))
             if name in front:
                 axes.scatter([x], [y], s=110, facecolors="none", edgecolors=colour, linewidths=1.2)
         axes.set_xlabel(words)

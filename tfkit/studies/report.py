@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.extras import installing, optional
+from tfkit.core.extras import installing
+from tfkit.core.figures import drawn
 from tfkit.core.files import write_json, write_text
+from tfkit.core.formats import csv_text, html_page, markdown, markdown_table
 from tfkit.reports.table import size
 from tfkit.studies.pictures import costs, curves
 from tfkit.studies.results import EXACT, ArmResult, Results
@@ -35,21 +36,18 @@ class StudyReport:
     text: str = ""
 
     def write(self, folder: Path) -> None:
-        """Write all four files; raises UsageError where a package is missing, before any of them."""
-        page = self.html()
-        write_text(folder / HTML, page)
-        write_text(folder / MARKDOWN, self.markdown())
+        """Write all four files, the page last. Raises UsageError where a package is missing, before any of them."""
+        check_packages()
         write_text(folder / CSV, self.csv())
         write_json(folder / JSON, self.results.as_data())
+        write_text(folder / MARKDOWN, self.markdown())
+        write_text(folder / HTML, self.html())
 
     def html(self) -> str:
         """The page."""
-        jinja2 = optional("jinja2", "study", "the page needs")
         results = self.results
-        template = jinja2.Environment(autoescape=True).from_string(
-            Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-        )
-        page: str = template.render(
+        return html_page(
+            Path(__file__).with_name("page.html"),
             results=results,
             summary=self.summary(),
             noise=list(self.noise_rows()),
@@ -62,7 +60,6 @@ class StudyReport:
             environment=self.environment,
             text=self.text,
         )
-        return page
 
     def summary(self) -> str:
         """How much was run, in a sentence."""
@@ -80,7 +77,9 @@ class StudyReport:
             "The difference is the mean over pairs; its 95 % interval is Student's t, beside it the percentile "
             f"bootstrap ({RESAMPLES:,} resamples). p is that of the paired t test after Holm's correction over all "
             f"{self.results.tested} comparisons here (Holm 1979). Better or worse: p below {LEVEL}, by the measure's "
-            "own direction; within the noise: not so. A run that diverged has no value, and is counted. A claim is "
+            "own direction; within the noise: not so. The standard deviation of the differences is at least half a "
+            "step of the measure: half a test example of an accuracy, or half a unit of the last printed digit. "
+            "Identical differences give no verdict. A run that diverged has no value, and is counted. A claim is "
             "held or not held where its comparison is beyond the noise, and open otherwise. Student's t assumes normal "
             "differences; with few seeds only large effects can be seen."
         )
@@ -103,6 +102,7 @@ class StudyReport:
         for one in self.results.claims:
             comparison = one.comparison
             diverged = comparison.diverged or comparison.diverged_against
+            same = " (identical differences)" if one.verdict == "open" and comparison.is_identical else ""
             ending = f" (diverged: {comparison.diverged} and {comparison.diverged_against} of {comparison.runs})"
             yield {
                 "paper": one.claim.paper,
@@ -110,7 +110,7 @@ class StudyReport:
                 "on": one.claim.on,
                 "n": str(comparison.n),
                 "difference": difference(comparison),
-                "verdict": one.verdict + (ending if diverged else ""),
+                "verdict": one.verdict + (ending if diverged else same),
                 "kind": KINDS.get(one.verdict, one.verdict),
             }
 
@@ -142,10 +142,12 @@ class StudyReport:
         for measure in self.results.measure:
             if any(measure in point for arm in self.results.own for cell in arm.cells for point in cell.curve):
                 about = "A line is the mean over seeds, its band reaches from the least to the most of them."
-                yield {"title": f"{measure} while training", "about": about, "svg": curves(self.results, measure)}
+                svg = drawn(measure, partial(curves, self.results, measure))
+                yield {"title": f"{measure} while training", "about": about, "svg": svg}
         first = self.results.measure[0]
         about = "Means over seeds. A ring marks the Pareto front: no other variant is better without costing more."
-        yield {"title": f"{first} against its cost", "about": about, "svg": costs(self.results, first)}
+        svg = drawn(f"{first} against its cost", partial(costs, self.results, first))
+        yield {"title": f"{first} against its cost", "about": about, "svg": svg}
 
     def markdown(self) -> str:
         """The same in Markdown, without the pictures."""
@@ -153,8 +155,8 @@ class StudyReport:
 
     def _markdown_lines(self) -> Iterator[str]:
         results = self.results
-        yield f"# {results.name}"
-        yield from ["", *([results.about, ""] if results.about else []), self.summary(), ""]
+        yield f"# {markdown(results.name)}"
+        yield from ["", *([markdown(results.about), ""] if results.about else []), self.summary(), ""]
         yield from ["## Noise floor", ""]
         heads = ["measure", "n", "mean", "sd", "range"]
         yield from markdown_table(heads, ([row[key] for key in heads] for row in self.noise_rows()))
@@ -165,7 +167,7 @@ class StudyReport:
         heads = ["arm", "n", "mean", "sd", "difference", "bootstrap", "p", "verdict"]
         for measure in results.measure:
             if measure not in EXACT:
-                yield from ["", f"## {measure}", ""]
+                yield from ["", f"## {markdown(measure)}", ""]
                 yield from markdown_table(heads, ([row[key] for key in heads] for row in self.rows(measure)))
         heads = ["arm", "made_of", "solved", "parameters", "flops", "cache", "changes"]
         rows = [{**row, "changes": "; ".join(row["changes"])} for row in self.variant_rows()]
@@ -173,20 +175,17 @@ class StudyReport:
         yield from markdown_table(heads, ([row[key] for key in heads] for row in rows))
         yield from ["", "## How it was compared", "", self.method()]
         if results.failed:
-            yield from ["", "## Failed runs", "", *(f"- {name}: {why}" for name, why in results.failed.items())]
+            yield from ["", "## Failed runs", "", *failed_lines(results.failed)]
 
     def csv(self) -> str:
         """A line for each run: arm, seed, state, and everything it measured."""
         cells = [(arm, cell) for arm in self.results.own for cell in arm.cells]
         names = list(dict.fromkeys(name for _, cell in cells for name in cell.scores))
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["variant", "seed", "state", "run", *names])
-        for arm, cell in cells:
-            writer.writerow(
-                [arm.name, cell.seed, cell.state, cell.folder, *(cell.scores.get(name, "") for name in names)]
-            )
-        return text.getvalue()
+        rows = (
+            [arm.name, cell.seed, cell.state, cell.folder, *(cell.scores.get(name) for name in names)]
+            for arm, cell in cells
+        )
+        return csv_text(["variant", "seed", "state", "run", *names], rows)
 
 
 def check_packages() -> None:
@@ -250,12 +249,10 @@ def signed(measure: str, value: float | None) -> str:
     return ("-" if value < 0 else "+") + number(measure, abs(value))
 
 
-def markdown_table(heads: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table in Markdown."""
-    yield f"| {' | '.join(heads)} |"
-    yield "|" + "---|" * len(heads)
-    for row in rows:
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+def failed_lines(failed: Mapping[str, str]) -> Iterator[str]:
+    """A list in Markdown of the runs that failed, and why."""
+    for name, why in failed.items():
+        yield f"- {markdown(f'{name}: {why}')}"
 
 
 def environment_of(folders: Sequence[RunFolder]) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from tfkit.recipe.settings.study import BASELINE, PaperClaim
 from tfkit.studies.board import Board
 from tfkit.studies.plan import Plan, PlannedRun
 from tfkit.studies.run_list import is_score
-from tfkit.studies.statistics import Comparison, Spread, claim_verdict, compared, judged, spread
+from tfkit.studies.statistics import Comparison, Spread, claim_verdict, compared, judged, share_step, spread
 from tfkit.training.folder import METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
 
@@ -24,13 +24,21 @@ EXACT = ("parameters", "flops", "cache_bytes")  # the same for every seed: nothi
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of an arm: done, diverged, or not there; `curve` has what its validations measured, by step."""
+    """One run of an arm: done, diverged, or missing.
+
+    `curve` has the scores of its validations by step; `examples` counts those that each split was measured on.
+    """
 
     seed: int
     state: str
     folder: str
     scores: Mapping[str, float] = field(default_factory=dict)
     curve: Sequence[Mapping[str, float]] = ()
+    examples: Mapping[str, int] = field(default_factory=dict)
+
+    def examples_of(self, measure: str) -> int:
+        """The number of examples that a measure was taken on; 0 if unknown."""
+        return self.examples.get(measure, self.examples.get(measure.partition(".")[0], 0))
 
 
 @dataclass(frozen=True)
@@ -183,7 +191,11 @@ def results_of(
 
 
 def _compared(arms: Mapping[str, ArmResult], arm: str, against: str, measure: str) -> Comparison:
-    return compared(arm, against, measure, arms[arm].values(measure), arms[against].values(measure))
+    """The comparison of two arms, with the step of a score that counts examples."""
+    cells = [cell for name in (arm, against) for cell in arms[name].cells if measure in cell.scores]
+    examples = min((cell.examples_of(measure) for cell in cells), default=0)
+    step = share_step([cell.scores[measure] for cell in cells], examples) if examples else 0.0
+    return compared(arm, against, measure, arms[arm].values(measure), arms[against].values(measure), step)
 
 
 def _mirrored(pairs: Iterable[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
@@ -242,7 +254,7 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
 
 def _cell(board: Board, run: PlannedRun) -> Cell:
     folder = board.run_folder(run)
-    return Cell(run.seed, board.state(run), folder.path.name, board.scores(run), curve_of(folder))
+    return Cell(run.seed, board.state(run), folder.path.name, board.scores(run), curve_of(folder), board.examples(run))
 
 
 def curve_of(folder: RunFolder) -> list[dict[str, float]]:

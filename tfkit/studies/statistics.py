@@ -11,8 +11,10 @@ import numpy as np
 
 from tfkit.core.extras import optional
 
+DIGITS = 4  # of a printed score
 LEVEL = 0.05  # an adjusted p below it is a difference beyond the noise
 RESAMPLES = 10_000
+EQUAL = 1e-9  # relative: numbers closer than that differ by rounding alone
 Verdict = Literal["better", "worse", "within the noise", "open", "diverged"]
 
 
@@ -35,7 +37,7 @@ class Comparison:
 
     `low` and `high` bound the 95 % interval by Student's t, `boot_low` and `boot_high` that of the percentile bootstrap
     (10,000 resamples); `p` is that of the paired t test, `p_holm` after Holm's correction (Holm 1979) over all
-    comparisons of the study. `diverged` is of how many runs of the arm.
+    comparisons of the study. Identical differences have no p. `diverged` is of how many runs of the arm.
     """
 
     arm: str
@@ -54,11 +56,17 @@ class Comparison:
     diverged_against: int = 0
     verdict: Verdict = "open"
 
+    @property
+    def is_identical(self) -> bool:
+        """True if all differences are the same number, which says nothing about their spread."""
+        return self.n > 1 and self.p is None
+
     def words(self) -> str:
         """The verdict in words."""
         if self.verdict == "diverged" or (self.verdict == "open" and self.diverged):
             return f"diverged in {self.diverged} of {self.runs}"
-        words: str = self.verdict if self.verdict != "open" else f"open: {self.n} pair{'s' * (self.n != 1)} of runs"
+        why = "identical differences" if self.is_identical else f"{self.n} pair{'s' * (self.n != 1)} of runs"
+        words: str = self.verdict if self.verdict != "open" else f"open: {why}"
         return words + (f", diverged in {self.diverged} of {self.runs}" if self.diverged else "")
 
 
@@ -73,9 +81,18 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def compared(
-    arm: str, against: str, measure: str, ours: Mapping[int, float | None], theirs: Mapping[int, float | None]
+    arm: str,
+    against: str,
+    measure: str,
+    ours: Mapping[int, float | None],
+    theirs: Mapping[int, float | None],
+    step: float = 0.0,
 ) -> Comparison:
-    """The comparison of two arms by seed, None of a run that diverged; a missing one is left out."""
+    """The comparison of two arms by seed, None of a run that diverged; a missing one is left out.
+
+    The standard deviation of the differences is at least half a `step` of the measure, and half a unit of the last
+    printed digit.
+    """
     seeds = [seed for seed in ours if ours[seed] is not None and theirs.get(seed) is not None]
     differences = [float(ours[seed] or 0.0) - float(theirs[seed] or 0.0) for seed in seeds]
     found = Comparison(
@@ -89,10 +106,22 @@ def compared(
     )
     if not differences:
         return found
-    low, high, p = _interval(differences)
-    boot_low, boot_high = _bootstrap(differences)
+    largest = max(abs(float(side[seed] or 0.0)) for side in (ours, theirs) for seed in seeds)
+    low, high, p = _interval(differences, max(step / 2, _half_digit(largest)))
     mean = float(np.mean(differences))
+    if max(differences) - min(differences) <= EQUAL * largest:
+        return replace(found, mean=mean, low=low, high=high)
+    boot_low, boot_high = _bootstrap(differences)
     return replace(found, mean=mean, low=low, high=high, boot_low=boot_low, boot_high=boot_high, p=p)
+
+
+def share_step(scores: Sequence[float], examples: int) -> float:
+    """The step of a score that is a share of so many examples, in percent or as a fraction; 0 of any other score."""
+    for whole in (100.0, 1.0):
+        counts = [score * examples / whole for score in scores]
+        if all(0 <= count <= examples + EQUAL and abs(count - round(count)) < EQUAL * examples for count in counts):
+            return whole / examples if examples else 0.0
+    return 0.0
 
 
 def judged(comparisons: Sequence[Comparison], rising: Sequence[str]) -> list[Comparison]:
@@ -135,14 +164,22 @@ def _verdict(one: Comparison, rising: bool) -> Verdict:
     return "better" if (one.mean > 0) == rising else "worse"
 
 
-def _interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """The 95 % interval of the mean by Student's t, and the p of a mean of 0; None of a single value."""
+def _half_digit(value: float) -> float:
+    """Half a unit of the last of the printed digits."""
+    return 0.5 * 10.0 ** (math.floor(math.log10(value)) + 1 - DIGITS) if value else 0.0
+
+
+def _interval(values: Sequence[float], floor: float = 0.0) -> tuple[float | None, float | None, float | None]:
+    """The 95 % interval of the mean by Student's t, and the p of a mean of 0; None of a single value.
+
+    `floor` is the least standard deviation.
+    """
     n = len(values)
     if n < 2:
         return None, None, None
-    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(n)
+    mean, error = float(np.mean(values)), max(float(np.std(values, ddof=1)), floor) / math.sqrt(n)
     if error == 0.0:
-        return mean, mean, (0.0 if mean else 1.0)
+        return mean, mean, None
     student = _scipy_stats().t(n - 1)
     reach = float(student.ppf(0.975)) * error
     return mean - reach, mean + reach, 2 * float(student.sf(abs(mean) / error))

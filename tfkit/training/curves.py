@@ -12,7 +12,7 @@ import numpy as np
 
 from tfkit.core.checksums import write_text
 from tfkit.core.errors import RunError
-from tfkit.core.figures import COLOURS, can_draw, finished, matplotlib_figure, svg
+from tfkit.core.figures import COLOURS, can_draw, drawn, finished, matplotlib_figure, svg
 from tfkit.core.files import read_bytes
 from tfkit.training.folder import CURVES, METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
@@ -24,16 +24,18 @@ Record = Mapping[str, Any]
 
 
 def write_curves(folder: RunFolder) -> None:
-    """Draw what metrics.jsonl holds; nothing without matplotlib, of few steps, or where it cannot be written."""
+    """Draw metrics.jsonl, unless matplotlib is missing, the steps are few, or it cannot be written or drawn."""
     if not can_draw():
         return
     with contextlib.suppress(RunError, OSError):
         records = [json.loads(line) for line in good_lines(read_bytes(folder / METRICS))[0]]
         if len(records) >= LEAST:
-            write_text(folder / CURVES, drawn(records, folder.path.name))
+            picture = drawn(CURVES, lambda: curves(records, folder.path.name))
+            if picture:
+                write_text(folder / CURVES, picture)
 
 
-def drawn(records: Sequence[Record], title: str) -> str:
+def curves(records: Sequence[Record], title: str) -> str:
     """The records of a run as SVG: a panel for each quantity, validation beside training."""
     measured = list(dict.fromkeys(name for record in records for name in record if name.startswith("valid.")))
     panels = {**PANELS, **{name: name for name in measured if name != "valid.loss"}}

@@ -1,0 +1,74 @@
+"""Help: groups of commands, and two examples of each that are right."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tfkit.cli.examples import EXAMPLES
+from tfkit.cli.main import COMMANDS, GROUPS, main
+
+QUICK = ("new", "recipes", "check", "show", "explain", "diff", "parts", "schema")  # `new` writes what the others read
+LONGER = ("--verify",)  # of these commands
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of each command and subcommand; none of `tfkit` itself."""
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from commands(inner, (*path, name))
+
+
+PATHS = list(commands(main))
+
+
+def test_every_command_is_in_a_group_and_in_one_alone() -> None:
+    assert list(GROUPS) == ["Recipes", "Training", "Using", "Comparing", "Extending"]
+    assert sum(map(len, GROUPS.values())) == len(COMMANDS)
+    text = CliRunner().invoke(main, ["--help"]).stdout
+    places = [text.index(f"\n{title}:\n") for title in GROUPS]
+    assert places == sorted(places)
+    for name in COMMANDS:
+        assert f"\n  {name} " in text
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
+def test_help_ends_with_two_examples(path: tuple[str, ...]) -> None:
+    lines = CliRunner().invoke(main, [*path, "--help"]).stdout.rstrip().splitlines()
+    assert lines[-3].strip() == "Examples:"
+    assert [line.strip() for line in lines[-2:]] == [f"tfkit {line}" for line in EXAMPLES[" ".join(path)]]
+    assert all(len(line) <= 80 for line in lines)
+    if path:
+        assert all(line.split()[: len(path)] == list(path) for line in EXAMPLES[" ".join(path)])
+
+
+def test_there_are_no_examples_of_other_commands() -> None:
+    assert sorted(EXAMPLES) == sorted(map(" ".join, PATHS))
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_an_example_is_parsed(line: str) -> None:
+    command: click.Command = main
+    words, parent = shlex.split(line), click.Context(main, info_name="tfkit")
+    while isinstance(command, click.Group):
+        name, found, words = command.resolve_command(parent, words)
+        assert found is not None
+        command = found
+        if not isinstance(command, click.Group):
+            command.make_context(name, list(words), parent=parent)  # raises a UsageError
+
+
+def test_quick_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in [line for name in QUICK for line in EXAMPLES[name] if not any(word in line for word in LONGER)]:
+        found = CliRunner().invoke(main, shlex.split(line))
+        assert found.exit_code == 0, (line, found.output)

@@ -1,0 +1,53 @@
+"""Two examples for each command, which its help ends with; the tests parse all of them and run the quick ones."""
+
+from __future__ import annotations
+
+import click
+
+# command, or command and subcommand -> its examples, without `tfkit`
+EXAMPLES: dict[str, tuple[str, str]] = {
+    "": ("new mine", "train mine.yaml --out runs/mine"),
+    "recipes": ("recipes", "recipes bert"),
+    "check": ("check mine.yaml", "check bert-base --set model.num_layers=4"),
+    "show": ("show bert-base --length 128", "show mine.yaml --json"),
+    "explain": ("explain bert-base model.layer.attention", "explain mine.yaml train.steps"),
+    "diff": ("diff bert-base roberta-base", "diff gpt2 --set model.layer.norm=rms_norm"),
+    "train": ("train translate-numbers", "train mine.yaml --out runs/mine --set train.steps=500 --resume"),
+    "evaluate": ("evaluate runs/mine", "evaluate runs/mine --split valid --limit 100"),
+    "runs": ("runs --sort valid.loss", 'runs --where "norm=rms_norm" --csv'),
+    "generate": ('generate runs/mine "twenty-one"', 'generate runs/mine "twenty-one" --num-beams 4 --n-best 2'),
+    "predict": ('predict runs/mine "a good film"', 'predict runs/mine "a good film" --json'),
+    "embed": ("embed runs/mine texts.txt --out vectors.npy", "embed runs/mine - --pooling mean"),
+    "import": ("import openai-community/gpt2", "import ./their-model --out runs/theirs --dtype bfloat16"),
+    "export": ("export runs/mine exported", "export runs/mine exported --force"),
+    "study": ("study norm-placement --dry-run", "study mine.yaml --out studies/mine --jobs 2"),
+    "ladder": ("ladder gpt-docstrings --dry-run", "ladder mine.yaml --sizes 4 --seeds 3 --jobs 2"),
+    "compare": ("compare runs/a runs/b --measure valid.loss", "compare studies/mine --out page"),
+    "verify": (
+        "verify runs/theirs --against ./their-model",
+        "verify runs/theirs --against openai-community/gpt2 --json",
+    ),
+    "bench": ("bench attention --lengths 512,1024", "bench coordinates width-transfer --variant mup"),
+    "bench attention": (
+        "bench attention --lengths 512,1024 --causal",
+        "bench attention --attentions full,window --json",
+    ),
+    "bench decoding": ("bench decoding --new 64", "bench decoding --against transformers --json"),
+    "bench coordinates": (
+        "bench coordinates width-transfer --variant mup",
+        "bench coordinates mine.yaml --factors 1,2 --out changes.svg",
+    ),
+    "parts": ("parts norm rms_norm", "parts --verify my_norm.py"),
+    "new": ("new mine --from translate-numbers --set train.steps=500", "new my_norm --part norm"),
+    "schema": ("schema --out recipe.schema.json", "schema --import my_norm.py"),
+}
+
+
+def with_examples(command: click.Command, path: str) -> click.Command:
+    """The command, and its subcommands, with examples at the end of the help."""
+    if path in EXAMPLES:
+        lines = [f"  tfkit {line}" for line in EXAMPLES[path]]
+        command.epilog = "\n".join(("\b", "Examples:", *lines))  # \b: lines stay as they are
+    for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
+        with_examples(inner, f"{path} {name}")
+    return command
