@@ -249,7 +249,7 @@ class Run:
         normalize: bool = True,
         batch_size: int | None = None,
     ) -> Tensor:
-        """A vector for each text, [texts d_model] in float32, in their order: the last hidden states, pooled.
+        """Return the pooled last hidden states of each text, [texts d_model], in float32 (float64 if the model is).
 
         `pooling` takes the mean over the real tokens, or the first or the last of them; `normalize` divides by the
         length of the vector. A text that is too long is cut. Raises UsageError.
