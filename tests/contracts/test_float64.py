@@ -9,7 +9,7 @@ import torch
 
 from tfkit.contracts import generation, strategy
 from tfkit.contracts.cases import Case, cases, variants
-from tfkit.contracts.lowered import Lowered
+from tfkit.contracts.float64 import in_float64
 from tfkit.core.registry import REGISTRY
 from tfkit.generation.stepper import evaluating
 from tfkit.models import Model
@@ -23,7 +23,7 @@ def options_of(slot: str) -> list[Case]:
 def test_a_logits_rule_computes_in_float64(case: Case) -> None:
     logits, ids, new = generation.call()
     rule, exact = generation.rule_of(case), logits.double()
-    with Lowered("a logits rule"):
+    with in_float64("a logits rule"):
         changed = rule.forward(exact, ids, new)
     assert changed.dtype == torch.float64
     torch.testing.assert_close(rule.forward(logits, ids, new).double(), changed, rtol=1e-5, atol=1e-5)
@@ -37,5 +37,5 @@ def test_a_strategy_computes_in_float64(case: Case, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(strategy, "writer", exact.__getitem__)
     for reads, model in exact.items():
         search = strategy.search_of(reads)
-        with evaluating(model), Lowered("a strategy"):
+        with evaluating(model), in_float64("a strategy"):
             assert strategy.strategy_of(case).search(search)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import Broken, contract, expect
+from tfkit.contracts.float64 import in_float64
 from tfkit.contracts.gradients import inert_names
-from tfkit.contracts.lowered import Lowered
 from tfkit.contracts.samples import LINES, NOUNS
 from tfkit.contracts.training import MAX_LENGTH, TOPOLOGY, letters, small_model
 from tfkit.core.errors import DataError, UsageError
@@ -139,9 +139,9 @@ def check_loss(case: Case) -> None:
     evaluated(trial, model, batch, training=True)
     for module in filter(None, (trial.objective.module, model)):
         module.double()
-    with Lowered("of a model in float64"):
+    with in_float64("of a model in float64"):
         evaluated(trial, model, batch)
-        evaluated(trial, model, batch, training=True).total.backward()
+        torch.autograd.backward(evaluated(trial, model, batch, training=True).total)
 
 
 @contract("the gradient of the loss reaches every weight", "loss", slots=OBJECTIVE, every_option=True)

@@ -10,7 +10,7 @@ from tfkit.components.head.base import TokenHead
 from tfkit.contracts.calls import PAD, answers_tokens, fresh, model, padded, run, tokens
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import contract, expect, expect_equal, expect_finite
-from tfkit.contracts.lowered import Lowered
+from tfkit.contracts.float64 import in_float64
 from tfkit.contracts.options import VOCABULARY
 from tfkit.models.base import Model
 
@@ -84,7 +84,7 @@ def check_precision(case: Case) -> None:
         exact = run(case, ids, on=made)
         for name, value in run(case, ids, on=model(case, torch.float32)).items():
             expect_equal(value, exact[name], f"{name} in float32 against float64", 1e-3)
-        with Lowered("in float64"):
+        with in_float64("in float64"):
             run(case, ids, on=made)
             if case.declares("padding"):
                 run(case, on=made, **padded([ids[0], ids[1, :4]], "left", PAD))
@@ -92,5 +92,6 @@ def check_precision(case: Case) -> None:
                 state = made.new_state()
                 for step in (ids[:, :4], ids[:, 4:5]):
                     run(case, step, on=made, state=state)
-    with Lowered("in float64, while training"):
-        torch.stack([value.sum() for value in run(case, ids, on=made.train()).values()]).sum().backward()
+    with in_float64("in float64, while training"):
+        sums = [value.sum() for value in run(case, ids, on=made.train()).values()]
+        torch.autograd.backward(sums)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,15 +19,11 @@ from tfkit.core.output import some
 LOWER = frozenset({torch.float32, torch.float16})
 
 
-class Lowered(TorchDispatchMode):
-    """A block that must not mix float64 with a lower dtype; raises Broken at its end, `where` first in the message.
+class _Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The names of the operations between float64 and a lower dtype within the block."""
 
-    An operation mixes them if tensors of both go in or come out: what passed through one is not exact.
-    """
-
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self.where = where
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: dict[str, None] = {}
 
     def __torch_dispatch__(
@@ -40,10 +37,14 @@ class Lowered(TorchDispatchMode):
             self.found[str(func)] = None
         return out
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Raise Broken if operations were recorded."""
-        super().__exit__(kind, error, trace)
-        if kind is None and self.found:
-            raise Broken(f"{self.where}, float32 takes part in {some(self.found)}; compute in the dtype of the input")
+
+@contextlib.contextmanager
+def in_float64(where: str) -> Iterator[None]:
+    """Raise Broken, `where` first, if an operation within the block mixes float64 with a lower dtype.
+
+    It mixes them if tensors of both go in or come out: what passed through one is not exact.
+    """
+    with _Mixing() as mixing:
+        yield
+    if mixing.found:
+        raise Broken(f"{where}, float32 takes part in {some(mixing.found)}; compute in the dtype of the input")
