@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from tfkit.generation.stepper import most_positions
 from tfkit.generation.vectors import Pooling, text_vectors
 from tfkit.generation.writer import GeneratedText, GenerateOptions, Writer, check_options, make_writer, warn_of_cut
 from tfkit.models import Model, build_model
+from tfkit.recipe.imports import find_imported, import_parts
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.evaluations import value_problem
 from tfkit.recipe.settings.sections import Data, GenerationRate
@@ -76,6 +77,10 @@ class Run:
 
     def _repr_html_(self) -> str:
         return block_as_html(repr(self))
+
+    def __reduce__(self) -> tuple[Callable[[Sequence[str]], Run], tuple[Sequence[str]], dict[str, Any]]:
+        """Copy and pickle without decoders, which are derived; the code of imported parts is imported first."""
+        return _bare_run, (self.recipe.imports,), {**vars(self), "_decoders": {}}
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -251,7 +256,7 @@ class Run:
         normalize: bool = True,
         batch_size: int | None = None,
     ) -> Tensor:
-        """A vector for each text, [texts d_model] in float32, in their order: the last hidden states, pooled.
+        """Return the pooled last hidden states of each text, [texts d_model], in float32 (float64 if the model is).
 
         `pooling` takes the mean over the real tokens, or the first or the last of them; `normalize` divides by the
         length of the vector. A text that is too long is cut. Raises UsageError.
@@ -352,7 +357,6 @@ class Run:
         """The same run with a model that computes by quantized weights; this one's stays as it is."""
         other = copy.copy(self)
         other.model = self.decoder(quantize).current()
-        other._decoders = {}
         return other
 
     def _keep(self, split: str, scores: Mapping[str, Any]) -> None:
@@ -377,12 +381,7 @@ class Run:
         """
         shared: dict[int, Any] = {id(weight): weight for weight in task.model.parameters()}
         other = copy.copy(self)
-        other.recipe, other.tokenizer, other.objective, other._decoders = (
-            task.recipe,
-            task.tokenizer,
-            task.objective,
-            {},
-        )
+        other.recipe, other.tokenizer, other.objective = task.recipe, task.tokenizer, task.objective
         other.model = copy.deepcopy(task.model, shared).eval()
         asked = self.recipe.train.validate
         examples = other._examples("valid")
@@ -460,6 +459,14 @@ class Run:
         fits = [len(self.objective.rows.prompt(ids)) <= bound for ids in read]
         written = iter(self.generate([text for text, fit in zip(sources, fits, strict=True) if fit]))
         return [next(written) if fit else "" for fit in fits], [example["target"] for example in examples]
+
+
+def _bare_run(imports: Sequence[str]) -> Run:
+    """Return a Run without state, for unpickling, after importing the files that its parts are in."""
+    for name in imports:
+        if find_imported(name) is None:
+            import_parts(name)
+    return object.__new__(Run)
 
 
 def _example(text: Any, fields: Sequence[str]) -> dict[str, str]:

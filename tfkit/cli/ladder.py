@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import click
 
 from tfkit.cli.options import IMPORTS, SETS, TRUST, VARIANTS, Whole
-from tfkit.cli.terminal import echo
+from tfkit.cli.terminal import OUTPUT, echo, outlasting
 
 
 @click.command("ladder")
@@ -54,7 +55,8 @@ def command(
     them, each time with a learning rate schedule of its own. The prediction with its 95 % interval is written to
     prediction.json before the largest size is trained.
 
-    The same line goes on where it stopped: what is done is not repeated.
+    The same line goes on where it stopped: what is done is not repeated. If nobody reads what it prints, it goes on,
+    and the rest is in output.log.
     """
     from tfkit.cli.main import INTERRUPTED, LOST
     from tfkit.core.console import Console
@@ -72,14 +74,14 @@ def command(
     check_packages()
     with written_to(folder):
         plan = make_ladder(source, Wanted(sizes, budgets, seeds, span, variants), folder)
-        print_ladder(plan, Console())
-        echo(announced(plan, jobs))
-        if dry_run:
-            return
-        keep_ladder(folder, plan)
-        outcome = Climb(source, plan, folder, jobs, flops, echo).run()
-    if outcome == "stopped":
-        echo("stopped; to go on, type the same line again")
-        ctx.exit(INTERRUPTED)
-    if outcome == "failed":
-        ctx.exit(LOST)
+        if not dry_run:
+            keep_ladder(folder, plan)
+        with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
+            print_ladder(plan, Console())
+            echo(announced(plan, jobs))
+            if dry_run:
+                return
+            outcome = Climb(source, plan, folder, jobs, flops, echo).run()
+            if outcome == "stopped":
+                echo("stopped; to go on, type the same line again")
+    ctx.exit({"stopped": INTERRUPTED, "failed": LOST, "done": 0}[outcome])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tfkit.core.context import Collector
 from tfkit.core.options import NonNegativeFloat, PositiveFloat, PositiveInt
+from tfkit.functional.precision import wide
 
 LEAST = 1e-20  # added to a sum of weights before it divides them
 
@@ -114,9 +115,8 @@ class Routing(nn.Module):
 
     def forward(self, x: Tensor, real: Tensor | None, collector: Collector) -> Choice:
         """The choice of each token; `real` [tokens] leaves padding out of what the load is judged by."""
-        wide = torch.promote_types(x.dtype, torch.float32)
-        bias = None if self.projection.bias is None else self.projection.bias.to(wide)
-        logits = F.linear(x.to(wide), self.projection.weight.to(wide), bias)
+        bias = None if self.projection.bias is None else wide(self.projection.bias)
+        logits = F.linear(wide(x), wide(self.projection.weight), bias)
         scores = self._scores(logits)
         experts = self._open(scores).topk(self.num_active, dim=-1).indices
         if self.training:

@@ -18,6 +18,7 @@ from tfkit.core.options import Norm, PositiveInt, check_norm
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.convolve import Columns, causal_convolution
+from tfkit.functional.precision import wide
 from tfkit.functional.scan import linear_scan
 
 SMALLEST, LARGEST = 1e-3, 0.1  # steps that training begins with
@@ -85,10 +86,10 @@ class Mamba(Mixer):
     def _carried(self, x: Tensor, state: Columns | None) -> Tensor:
         """C_t h_t, [batch time width]."""
         selected = self.selection(x).split(self.sizes, dim=-1)
-        given, read = self.given_norm(selected[1]).float(), self.read_norm(selected[2]).float()
-        size = F.softplus(self.step(self.step_norm(selected[0])) + self.step_bias).float()
-        decay = torch.exp(-self.log_decay.float().exp() * size[..., None])
-        added = einsum(size * x.float(), given, "batch time width, batch time state -> batch time width state")
+        given, read = wide(self.given_norm(selected[1])), wide(self.read_norm(selected[2]))
+        size = wide(F.softplus(self.step(self.step_norm(selected[0])) + self.step_bias))
+        decay = torch.exp(-wide(self.log_decay).exp() * size[..., None])
+        added = einsum(size * wide(x), given, "batch time width, batch time state -> batch time width state")
         held = linear_scan(decay, added, None if state is None else state.carried)
         if state is not None:
             state.carried = held[:, -1]

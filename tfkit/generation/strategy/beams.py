@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tfkit.core.options import PositiveInt
 from tfkit.functional.largest import topk
+from tfkit.functional.precision import wide
 from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
 from tfkit.generation.stop import EndToken
 from tfkit.generation.strategy.base import Strategy
@@ -86,7 +87,7 @@ class BeamSearch(Strategy):
     def totals(self, groups: Sequence[Group], scores: Tensor) -> Tensor:
         """What each continuation is worth to the search, [groups beams vocab]; `scores` are its log-probabilities."""
         beams = [[beam.total for beam in group.filled()[: scores.shape[1]]] for group in groups]
-        return scores + torch.tensor(beams, device=scores.device)[..., None]
+        return scores + torch.tensor(beams, dtype=scores.dtype, device=scores.device)[..., None]
 
     def best(self, groups: Sequence[Group], totals: Tensor, count: int) -> Tensor:
         """The places of the best continuations, [groups count], among `totals` [groups beams*vocab], the best first."""
@@ -110,7 +111,7 @@ class BeamSearch(Strategy):
         """Follow the beams of all groups until none could be among the best."""
         stepper, logits = started(search, [group.row for group in groups])
         while True:
-            logs = logits.float().log_softmax(dim=-1)
+            logs = wide(logits).log_softmax(dim=-1)
             scores = search.rules.scores(logs, stepper.tokens(), stepper.written(), stepper.left())
             self._extend(search, groups, scores.view(len(groups), -1, scores.shape[1]))
             beams = len(scores) // len(groups)

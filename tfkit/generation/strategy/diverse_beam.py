@@ -42,7 +42,7 @@ class DiverseBeam(BeamSearch):
         self.groups = config.groups
 
     def totals(self, groups: Sequence[Group], scores: Tensor) -> Tensor:
-        chosen = torch.zeros(len(groups), scores.shape[2])
+        chosen = torch.zeros(len(groups), scores.shape[2], dtype=scores.dtype)
         for index, group in enumerate(groups):
             for token in (token for other in group.before if other.steps > group.steps for token in other.last_tokens):
                 chosen[index, token] += 1
