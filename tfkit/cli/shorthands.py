@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tfkit.cli.options import Function, Whole
+from tfkit.core.bounds import COUNT, ROWS, SEED, TEXTS
 from tfkit.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -128,15 +129,15 @@ def _typed(name: str) -> str:
 OPTIONS = (
     click.option("--strategy", metavar="NAME", help="How tokens are chosen: greedy, sample, beam, ..."),
     click.option("--temperature", type=float, metavar="X", help="Sample: more random above 1, less below."),
-    click.option("--top-k", type=Whole(), metavar="K", help="Sample from the K most likely tokens."),
+    click.option("--top-k", type=Whole(COUNT), metavar="K", help="Sample from the K most likely tokens."),
     click.option("--top-p", type=float, metavar="P", help="Sample from the fewest tokens with total probability P."),
-    click.option("--num-beams", type=Whole(), metavar="N", help="Beam search with N beams."),
-    click.option("--n-best", type=Whole(), metavar="N", help="Print N texts for each prompt, the best first."),
-    click.option("--seed", type=Whole(0), metavar="N", help="Seed of the random draws."),
-    click.option("--batch-size", type=Whole(), metavar="N", help="Prompts that are written together.  [default: 64]"),
+    click.option("--num-beams", type=Whole(TEXTS), metavar="N", help="Beam search with N beams."),
+    click.option("--n-best", type=Whole(TEXTS), metavar="N", help="Print N texts for each prompt, the best first."),
+    click.option("--seed", type=Whole(SEED, 0), metavar="N", help="Seed of the random draws."),
+    click.option("--batch-size", type=Whole(ROWS), metavar="N", help="Prompts written together.  [default: 64]"),
     click.option("--quantize", type=click.Choice(["int8"]), help="Compute with int8 weights: faster, less exact."),
     click.option(
-        "--max-new-tokens", type=Whole(), metavar="N", help="Stop after N new tokens.  [default: the recipe's]"
+        "--max-new-tokens", type=Whole(COUNT), metavar="N", help="Stop after N new tokens.  [default: the recipe's]"
     ),
 )
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from tfkit.core.bounds import COUNT, ROWS, SEED
 from tfkit.core.component import Config
 from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.registry import nearest
@@ -212,13 +213,13 @@ def check_options(options: Mapping[str, Any], most: Any = None) -> None:
             known = f"did you mean '{hint}'?" if hint else f"there are {', '.join(GenerateOptions.__annotations__)}"
             raise UsageError(f"nothing of generation is called '{name}'; {known}")
     numbers = {
-        "max_new_tokens": (most, 0),
-        "seed": (options.get("seed"), 0),
-        "batch_size": (options.get("batch_size"), 1),
+        "max_new_tokens": (most, 0, COUNT),
+        "seed": (options.get("seed"), 0, SEED),
+        "batch_size": (options.get("batch_size"), 1, ROWS),
     }
-    for name, (value, least) in numbers.items():
-        if value is not None and (type(value) is not int or value < least):
-            raise UsageError(f"{name} is a whole number from {least}, got {value!r}")
+    for name, (value, least, bound) in numbers.items():
+        if value is not None and (type(value) is not int or not least <= value <= bound.most):
+            raise UsageError(f"{name} is a whole number from {least} to {bound.most:,}, got {value!r}")
     check_quantize(options.get("quantize"))
 
 
