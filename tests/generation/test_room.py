@@ -88,11 +88,19 @@ def test_a_stream_and_a_source_are_told_of_too() -> None:
 
 
 def test_a_warning_comes_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt of a megabyte takes hours."""
     monkeypatch.setattr("tfkit.generation.writer.find", lambda *_: pytest.fail("it was computed"))
     with pytest.raises(LengthWarning, match="a prompt is longer"), warnings.catch_warnings():
         warnings.simplefilter("error")
+        writer("rotary").write([ids(100 * LONG)])
+
+
+def test_a_prompt_of_a_megabyte_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be read for hours."""
+    monkeypatch.setattr("tfkit.generation.writer.find", lambda *_: pytest.fail("it was computed"))
+    with pytest.raises(UsageError, match=r"a prompt has 1,000,000 tokens; .* made for 12 .* at most 1,200 are read"):
         writer("rotary").write([ids(1_000_000)])
+    with pytest.raises(UsageError, match="a source has 1,000,000 tokens"):
+        writer("rotary", pair=True).write([ids(1_000_000)])
 
 
 WIDE: list[tuple[dict[str, Any], str]] = [
