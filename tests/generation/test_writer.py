@@ -146,7 +146,7 @@ def test_the_short_options_are_those_of_the_command(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_beams": 1_000_000}, "num_beams=1000000: generate.strategy.num_beams: must be at most 1,024"),
+        ({"num_beams": 1_000_000}, "num_beams=1000000: generate.strategy.num_beams: must be at most 4,096"),
         ({"temperature": "hot"}, "temperature=hot: generate.logits.temperature: expected a number"),
         ({"top_k": True}, "top_k=True: generate.logits.k: expected a whole number"),
         ({"strategy": "greedy", "num_beams": 2}, "num_beams=2: strategy 'greedy' has no option num_beams"),

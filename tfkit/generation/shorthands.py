@@ -107,8 +107,8 @@ class Shorthands:
         for option, value in asked.items():
             if strategy in having and option not in having[strategy]:
                 others = ", ".join(name for name, options in having.items() if option in options)
-                option_text = self.typed(option, value)
-                raise UsageError(f"{option_text}: strategy '{strategy}' has no option {option}; those that have: {others}")
+                why = f"strategy '{strategy}' has no option {option}; those that have: {others}"
+                raise UsageError(f"{self.typed(option, value)}: {why}")
 
 
 @dataclass(frozen=True)
