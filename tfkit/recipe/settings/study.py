@@ -221,12 +221,11 @@ def _entry_problems(study: Study, variants: Mapping[str, Variant]) -> Iterator[P
         yield Problem("cross", "names a variant twice", at="study")
     counts = [math.prod(len(options_of(name, variants)) for name in parts_of(entry)) for entry in study.compare]
     crossed_count = math.prod(len(crossed(name, variants)) for name in study.cross) if study.cross else 0
-    arms = 1 + sum(counts) + crossed_count
+    arms, grid = 1 + sum(counts) + crossed_count, math.prod(map(len, study.tune.values()))
     if arms > ARMS.most:
         text = f"makes {arms:,} variants with the baseline; at most {ARMS.most:,} are taken"
         yield Problem("cross" if study.cross else "compare", text, at="study")
-    grid = math.prod(map(len, study.tune.values()))
-    if arms * grid > TRIALS.most:
+    elif arms * grid > TRIALS.most:
         text = f"tries {grid:,} combinations of values on {arms:,} variants; at most {TRIALS.most:,} trials are made"
         yield Problem("tune", text, at="study")
 
