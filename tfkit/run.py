@@ -31,7 +31,7 @@ from tfkit.generation.vectors import Pooling, text_vectors
 from tfkit.generation.writer import GeneratedText, GenerateOptions, Writer, check_options, make_writer, warn_of_cut
 from tfkit.models import Model, build_model
 from tfkit.recipe.imports import find_imported, import_parts
-from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.load import ReadingOptions, Recipe, read_for
 from tfkit.recipe.settings.evaluations import value_problem
 from tfkit.recipe.settings.sections import Data, GenerationRate
 from tfkit.training import record
@@ -145,9 +145,10 @@ class Run:
     ) -> list[str]:
         """The best continuation, or translation, of each prompt, in their order.
 
-        A prompt is a text, or a list of ids. `max_new_tokens`, `strategy`, `logits`, `stop` and `seed` are by
-        default what the recipe's `generate:` says; `batch_size` prompts (64) are written together. A masked language
-        model fills the masks of a text instead. Warns of a text that ended before it was one that `logits` allows.
+        A prompt is a text, or a list of ids. The options (GenerateOptions) are those of the command: strategy,
+        temperature, top_k, num_beams, seed, ..., by default as the recipe's `generate:` says; `batch_size` prompts (64)
+        are written together. A masked language model fills the masks of a text instead. Warns of a text that ended
+        before it was one that `logits` allows.
         Raises UsageError for a prompt that the model cannot read, and for a model that does not write; RecipeError for
         a part that is wrong.
         """
@@ -523,20 +524,19 @@ def train(
     resume: bool = False,
     force: bool = False,
     progress: bool = True,
-    trust: bool = False,
-    imports: Sequence[str | Path] = (),
     accept_changes: bool = False,
+    **reading: Unpack[ReadingOptions],
 ) -> Run:
     """Train the model of a recipe (a name, a path, a mapping or a Recipe) into the folder `out`.
 
     By default that is runs/<its name>, with the variants and changed values (`names-rotary-s3`) and a free number.
 
     `resume` goes on with what is in the folder, or starts; `force` replaces the run in it. Ctrl-C raises Interrupted,
-    with a checkpoint saved. `trust` and `imports` are those of load_recipe; `accept_changes` is that of load_run, for
-    the run that is resumed and the one whose weights training starts from. Raises RunError, UsageError or DataError
-    for what cannot be done, before training starts.
+    with a checkpoint saved. `accept_changes` is that of load_run, for the run that is resumed and the one whose weights
+    training starts from. Other keywords are those of load_recipe: overrides, variant, trust, sets, imports. Raises
+    RunError, UsageError or DataError for what cannot be done, before training starts.
     """
-    loaded = load_recipe(recipe, trust=trust, imports=imports)
+    loaded = read_for("train", ("out", "resume", "force", "progress", "accept_changes"), recipe, reading)
     loaded.tell_warnings()
     with (
         one_training(),

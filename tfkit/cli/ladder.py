@@ -9,13 +9,18 @@ import click
 
 from tfkit.cli.options import IMPORTS, SETS, TRUST, VARIANTS, Whole
 from tfkit.cli.terminal import OUTPUT, echo, outlasting
+from tfkit.core.bounds import JOBS, SEEDS, SIZES
 
 
 @click.command("ladder")
 @click.argument("recipe", metavar="RECIPE")
-@click.option("--sizes", type=Whole(), default=5, show_default=True, help="Sizes; the largest is RECIPE, held out.")
-@click.option("--budgets", type=Whole(), default=3, show_default=True, help="Budgets of tokens, each half of the next.")
-@click.option("--seeds", type=Whole(), default=2, show_default=True, help="Seeds that each size is trained with.")
+@click.option(
+    "--sizes", type=Whole(SIZES), default=5, show_default=True, help="Sizes; RECIPE is the largest, held out."
+)
+@click.option(
+    "--budgets", type=Whole(SIZES), default=3, show_default=True, help="Token budgets, each half of the next."
+)
+@click.option("--seeds", type=Whole(SEEDS), default=2, show_default=True, help="Seeds that each size is trained with.")
 @click.option(
     "--span", type=click.FloatRange(1, min_open=True), default=64.0, show_default=True, help="Largest size by smallest."
 )
@@ -25,7 +30,7 @@ from tfkit.cli.terminal import OUTPUT, echo, outlasting
     help="FLOPs to say the optimum of.  [default: the largest run's]",
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Its folder.  [default: ladders/<name>]")
-@click.option("--jobs", type=Whole(), default=1, show_default=True, help="Trainings at a time.")
+@click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Trainings at a time.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do, and train nothing but two trials of some steps.")
 @SETS
 @VARIANTS

@@ -10,6 +10,7 @@ import click
 
 from tfkit.cli.options import IMPORTS, SETS, TRUST, Whole
 from tfkit.cli.terminal import OUTPUT, echo, outlasting
+from tfkit.core.bounds import JOBS
 
 if TYPE_CHECKING:
     from tfkit.studies.plan import Plan
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @click.command("study")
 @click.argument("study", metavar="STUDY")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Its folder.  [default: studies/<name>]")
-@click.option("--jobs", type=Whole(), default=1, show_default=True, help="Trainings at a time.")
+@click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Trainings at a time.")
 @click.option("--on", type=click.Choice(["ray"]), help="Hand the trainings to a Ray cluster, which shares the folder.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do, and train nothing but a trial of some steps.")
 @click.option("--commands", "as_commands", is_flag=True, help="Print a command line for each run that is left.")

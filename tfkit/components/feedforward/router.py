@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torch import Tensor, nn
 
 from tfkit.core.context import Collector
-from tfkit.core.options import NonNegativeFloat, PositiveFloat, PositiveInt
+from tfkit.core.options import ExpertCount, NonNegativeFloat, PositiveFloat
 from tfkit.functional.precision import wide
 
 LEAST = 1e-20  # added to a sum of weights before it divides them
@@ -44,8 +44,8 @@ class Router(BaseModel):
     selection_rate: NonNegativeFloat = Field(
         0.0, description="how far a training step moves the selection bias of each expert towards an even load"
     )
-    num_groups: PositiveInt | None = Field(None, description="groups of neighbouring experts; none: one group")
-    active_groups: PositiveInt | None = Field(None, description="groups that a token may choose from; none: all")
+    num_groups: ExpertCount | None = Field(None, description="groups of neighbouring experts; none: one group")
+    active_groups: ExpertCount | None = Field(None, description="groups that a token may choose from; none: all")
     group_score: Literal["max", "top2"] = Field(
         "top2", description="what a group is judged by: its best score, or the sum of its best two"
     )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tfkit.components.mixer.base import Mixer
 from tfkit.core.component import Problem
 from tfkit.core.context import Context
-from tfkit.core.options import Norm, PositiveInt, check_norm
+from tfkit.core.options import Norm, Width, check_norm
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.convolve import Columns, causal_convolution
@@ -32,10 +32,10 @@ class Mamba(Mixer):
     """
 
     class Config(Mixer.Config):
-        d_state: PositiveInt = Field(16, description="numbers that each channel carries from token to token")
-        d_conv: PositiveInt = Field(4, description="tokens that the convolution reads")
-        expand: PositiveInt = Field(2, description="inner width as a multiple of d_model")
-        rank: PositiveInt | None = Field(
+        d_state: Width = Field(16, description="numbers that each channel carries from token to token")
+        d_conv: Width = Field(4, description="tokens that the convolution reads")
+        expand: Width = Field(2, description="inner width as a multiple of d_model")
+        rank: Width | None = Field(
             None, description="width that the sizes of steps are made from; none: d_model / 16, rounded up"
         )
         norm: Norm | None = Field(None, description="norm of dt's input, B and C (Jamba); none: as they are")

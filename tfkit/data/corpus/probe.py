@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from tfkit.core.errors import DataError
-from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.options import Drawn, PositiveInt, Seed
 from tfkit.data.corpus.base import Corpus, Example
 
 SPLITS = ("train", "valid", "test", "longer")
@@ -34,10 +34,10 @@ class Probe(Corpus):
 
         split: Literal["train", "valid", "test", "longer"] = Field("train", description="which split")
         count: PositiveInt = Field(20_000, description="pairs in this split, all different")
-        shortest: PositiveInt = Field(1, description="the least length in train, valid and test")
-        length: PositiveInt = Field(12, description="the largest length in train, valid and test")
-        longest: PositiveInt = Field(24, description="the largest length in longer, which begins after length")
-        seed: NonNegativeInt = Field(1, description="of the draws")
+        shortest: Drawn = Field(1, description="the least length in train, valid and test")
+        length: Drawn = Field(12, description="the largest length in train, valid and test")
+        longest: Drawn = Field(24, description="the largest length in longer, which begins after length")
+        seed: Seed = Field(1, description="of the draws")
 
     fields = ("source", "target", "length")
     metric: ClassVar[str] = "exact_match"  # what judges the answers

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import TextCount
 from tfkit.functional.largest import topk
 from tfkit.functional.precision import wide
 from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
@@ -57,11 +57,11 @@ class BeamSearch(Strategy):
     class Config(Strategy.Config):
         """Options of every beam search."""
 
-        num_beams: PositiveInt = Field(4, description="beams for each prompt")
+        num_beams: TextCount = Field(4, description="beams for each prompt")
         length_penalty: float = Field(
             1.0, ge=-20, le=20, description="score = log p / tokens ** length_penalty; above 0 invites longer texts"
         )
-        n_best: PositiveInt = Field(1, description="texts returned for each prompt, the best first; up to num_beams")
+        n_best: TextCount = Field(1, description="texts returned for each prompt, the best first; up to num_beams")
         early_stopping: bool | Literal["never"] = Field(
             False,
             description="true: end as soon as there are num_beams texts; false: once no beam is better than these as "

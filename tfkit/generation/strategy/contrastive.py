@@ -12,7 +12,7 @@ from torch import Tensor
 from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
 from tfkit.core.facts import RecipeFacts
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import TextCount
 from tfkit.core.registry import register
 from tfkit.functional.largest import topk
 from tfkit.functional.precision import wide
@@ -33,7 +33,7 @@ class Contrastive(Strategy):
     class Config(Strategy.Config):
         """Options of contrastive."""
 
-        k: PositiveInt = Field(4, description="tokens that are tried each time (the paper: 3 to 8)")
+        k: TextCount = Field(4, description="tokens that are tried each time (the paper: 3 to 8)")
         alpha: Annotated[float, Field(ge=0, le=1)] = Field(
             0.6, description="weight of what a token must not resemble; 0 is greedy search (the paper: 0.6)"
         )
