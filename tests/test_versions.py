@@ -11,7 +11,19 @@ from pathlib import Path
 import pytest
 
 from . import versions
-from .versions import BEYOND, OLDEST, OWN, PROJECT, PYTHONS, ROOT, WITH_TORCH, WITHOUT_TORCH, Missing, Trial
+from .versions import (
+    BEYOND,
+    OLDEST,
+    OWN,
+    PROJECT,
+    PYTHONS,
+    ROOT,
+    WITH_OLDEST,
+    WITH_TORCH,
+    WITHOUT_TORCH,
+    Missing,
+    Trial,
+)
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
@@ -41,7 +53,7 @@ def test_all_that_names_versions_names_the_same() -> None:
     assert f"torch>={OLDEST},<{BEYOND}" in PROJECT["dependencies"]
 
 
-@pytest.mark.parametrize("name", sorted({*WITH_TORCH, *WITHOUT_TORCH}))
+@pytest.mark.parametrize("name", sorted({*WITH_TORCH, *WITH_OLDEST, *WITHOUT_TORCH}))
 def test_what_runs_on_other_versions_is_there(name: str) -> None:
     assert (ROOT / name.partition("::")[0]).exists()
 

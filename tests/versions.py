@@ -40,13 +40,17 @@ WITHOUT_TORCH = (
     "tests/recipe/test_source.py", "tests/training/test_baseline.py", "tests/training/test_metrics.py",
     "tests/training/test_schedules.py",
 )  # fmt: skip
-# what hangs on Python or torch: graphs, copies, threads, files, signals, random numbers, messages
+# what hangs on torch: graphs, kernels, copies, threads, random numbers, files of weights
 WITH_TORCH = (
-    "tests/contracts/test_compile.py", "tests/contracts/test_broken_parts.py", "tests/core", "tests/functional",
-    "tests/data/test_corpus.py", "tests/data/test_tokenizer.py", "tests/generation/test_rules.py",
-    "tests/generation/test_sample.py", "tests/generation/test_stream.py", "tests/generation/test_writer.py",
-    "tests/recipe/test_errors.py", "tests/recipe/test_source.py", "tests/training/test_checkpoint.py",
-    "tests/test_plugins.py", "tests/test_run.py",
+    "tests/contracts/test_compile.py", "tests/functional", "tests/generation/test_decoder.py",
+    "tests/generation/test_sample.py", "tests/generation/test_stream.py", "tests/models/test_counts.py",
+    "tests/training/test_checkpoint.py", "tests/test_run.py",
+)  # fmt: skip
+# what hangs on the other libraries: YAML, options, tables, pictures, tokenizers, safetensors, statistics
+WITH_OLDEST = (
+    "tests/cli/test_help.py", "tests/core", "tests/data", "tests/functional", "tests/recipe/test_errors.py",
+    "tests/recipe/test_source.py", "tests/studies/test_page.py", "tests/studies/test_statistics.py",
+    "tests/training/test_checkpoint.py", "tests/training/test_metrics.py",
 )  # fmt: skip
 
 
@@ -168,10 +172,11 @@ def passed(trial: Trial, folder: Path) -> bool:
     """Run the trial's tests; raises Missing where they cannot be run."""
     python = environment(trial, folder)
     print(f"== {trial}", flush=True)
+    tests = WITH_OLDEST if trial.oldest else WITH_TORCH if trial.torch else WITHOUT_TORCH
     caches = {"PYTHONPYCACHEPREFIX": str(folder / "compiled")}  # none of theirs stays in the checkout
     commands = [
         [python, "-W", "error", "-m", "compileall", "-q", "tfkit", "tests"],
-        [python, "-m", "pytest", "-p", "no:cacheprovider", *(WITH_TORCH if trial.torch else WITHOUT_TORCH)],
+        [python, "-m", "pytest", "-p", "no:cacheprovider", *tests],
     ]
     done = [subprocess.run(command, cwd=ROOT, env=os.environ | caches, check=False) for command in commands]
     return not any(one.returncode for one in done)
