@@ -14,10 +14,11 @@ from tfkit.interop.huggingface.convert import names_of
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, folder_of, open_checkpoint, read_config
 from tfkit.interop.huggingface.known import family_of
-from tfkit.interop.huggingface.special import GENERATION, read_optional
+from tfkit.interop.huggingface.special import read_optional
 from tfkit.interop.huggingface.tensors import matches
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.model import blueprint_of
+from tfkit.training.kept import GENERATION
 
 
 @dataclass(frozen=True)
