@@ -139,9 +139,9 @@ def _loaded(file: Path, imports: Sequence[str], read: Source, model: Mapping[str
     """
     try:
         recipe = load_saved(file)
-    except RecipeError:
+    except RecipeError as error:
         read.described(model)  # whose faults speak of the config, and not of a file that goes again
-        raise
+        raise read.generation_fault(error) from None
     return recipe if all(map(is_shipped, parts_in(recipe))) else load_saved(file, imports=imports)
 
 
