@@ -187,7 +187,7 @@ def _essence(model: Mapping[str, Any], other: Any, width: int | None = None) -> 
     heads = kept.get("num_heads")
     if heads and kept.get("num_kv_heads") == heads:
         kept["num_kv_heads"] = None
-    if heads and kept.get("value_head_dim") == kept.get("head_dim"):
+    if heads and "value_head_dim" in kept and kept["value_head_dim"] == kept["head_dim"]:
         kept["value_head_dim"] = None
     if heads and width and kept.get("head_dim") == width // heads:
         kept["head_dim"] = None
