@@ -10,11 +10,11 @@ import pytest
 EVERY = 3
 
 
-def some(cases: Iterable[Any]) -> list[Any]:
-    """The cases of one argument, of which every third is quick."""
-    return some_rows((case,) for case in cases)
+def some(cases: Iterable[Any], every: int = EVERY) -> list[Any]:
+    """The cases of one argument, of which every third is quick, or every so many."""
+    return some_rows(((case,) for case in cases), every)
 
 
-def some_rows(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+def some_rows(rows: Iterable[tuple[Any, ...]], every: int = EVERY) -> list[Any]:
     """The same for cases of several arguments."""
-    return [pytest.param(*row, marks=[pytest.mark.slow] if number % EVERY else []) for number, row in enumerate(rows)]
+    return [pytest.param(*row, marks=[pytest.mark.slow] if number % every else []) for number, row in enumerate(rows)]

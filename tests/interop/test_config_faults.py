@@ -15,12 +15,11 @@ from tests.interop.parity import Row
 from tests.interop.rows import ROWS
 from tfkit.core.errors import DataError, TfkitError
 from tfkit.interop.huggingface.source import Source
-from tfkit.recipe.model import blueprint_of
 
 transformers = pytest.importorskip("transformers")
 
 ABSENT = "absent"
-WRONG = (ABSENT, None, "x", "", -1, 0, 10**9, 2**70, 1.5, 1e39, True, [], [1, 2], {}, {"a": 1}, ["full_attention"])
+WRONG = (ABSENT, None, "x", "", -1, 0, 7, 10**9, 2**70, 1.5, 1e39, True, [], [1, 2], {}, {"a": 1}, ["full_attention"])
 ABOUT = {"transformers_version", "architectures", "dtype", "id2label", "label2id"}  # what no shape comes of
 FIRST = {row.family: row for row in reversed(ROWS)}
 QUICK = ("llama", "gpt2", "t5", "bert", "deepseek_v3", "gemma3", "modernbert", "flex_olmo")
@@ -31,8 +30,8 @@ def config_of(row: Row) -> dict[str, Any]:
     return {**json.loads(config.to_json_string(use_diff=False)), "architectures": [row.model]}
 
 
-def mutants(row: Row, count: int) -> Iterator[dict[str, Any]]:
-    """The config with one value replaced by a wrong one, or left out."""
+def mutants(row: Row, count: int) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yield the config with one value replaced by a wrong one, or left out; and the keys that lead to it."""
     whole, draw = config_of(row), random.Random(row.family)
     places = [(key,) for key in whole if key not in ABOUT]
     places += [(key, below) for key, value in whole.items() if isinstance(value, dict) for below in value]
@@ -43,16 +42,21 @@ def mutants(row: Row, count: int) -> Iterator[dict[str, Any]]:
             del at[last]
         else:
             at[last] = value
-        yield config
+        yield config, [*path, last]
 
 
 def check(row: Row, count: int, folder: Path) -> None:
-    for config in mutants(row, count):
+    """Raise unless each config is read, or refused by a message that names the file and the key."""
+    for config, keys in mutants(row, count):
         (folder / "config.json").write_text(json.dumps(config))
         try:
-            blueprint_of(Source.of(str(folder)).model())
+            source = Source.of(str(folder))
+            source.described(source.model())
         except TfkitError as error:
-            assert str(error)
+            said = str(error)
+            assert (
+                f"{folder / 'config.json'}" in said and any(key in said for key in keys) and "<mapping>" not in said
+            ), said
 
 
 @pytest.mark.parametrize("family", QUICK)
@@ -69,17 +73,17 @@ def test_no_value_of_any_family_ends_in_a_traceback(family: str, tmp_path: Path)
 def test_the_message_names_the_file_and_the_value(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**config_of(FIRST["llama"]), "num_hidden_layers": {"a": 1}}))
     with pytest.raises(DataError) as caught:
-        blueprint_of(Source.of(str(tmp_path)).model())
-    assert f"{tmp_path / 'config.json'}: no config of the family 'llama'" in str(caught.value)
-    assert 'num_hidden_layers: {"a": 1}' in str(caught.value)
+        Source.of(str(tmp_path)).model()
+    where = f"{tmp_path / 'config.json'}: num_hidden_layers " + '{"a": 1}'
+    assert str(caught.value).startswith(f"{where}: no config of the family 'llama' (TypeError:")
 
 
 def test_a_number_that_no_recipe_may_hold_is_a_fault_of_the_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**config_of(FIRST["llama"]), "rms_norm_eps": float("inf")}))
     with pytest.raises(DataError) as caught:
         Source.of(str(tmp_path)).model()
-    where = f"{tmp_path / 'config.json'}: describes a model that cannot be built here:"
-    assert str(caught.value) == f"{where}\n<mapping>: model.layer.norm.eps: inf: a number in a recipe is finite"
+    where = f"{tmp_path / 'config.json'}: rms_norm_eps Infinity"
+    assert str(caught.value) == f"{where}: layer.norm.eps: inf: a number in a recipe is finite"
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [1], 3, ""])

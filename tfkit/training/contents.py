@@ -10,6 +10,7 @@ from tfkit.core.errors import RunError
 from tfkit.core.folders import named, remove_leftovers
 from tfkit.training.checkpoint import FILES, is_ours
 from tfkit.training.folder import CHECKPOINTS, OURS
+from tfkit.training.kept import kept_files
 
 _UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # what a checkpoint is called while it is written
 _CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # and then, and when it was set aside
@@ -18,6 +19,7 @@ _CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # 
 def run_files(folder: Path) -> Iterator[Path]:
     """The files of the run in a folder; a checkpoint that holds anything else is not one of ours."""
     yield from named(folder, OURS)
+    yield from kept_files(folder)
     for checkpoint in _checkpoints(folder):
         if is_ours(checkpoint):
             yield from named(checkpoint, FILES)

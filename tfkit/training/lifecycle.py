@@ -22,6 +22,7 @@ from tfkit.training.environment import environment, resumption
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.history import HistoryFile, read_history
 from tfkit.training.interrupt import Interrupted
+from tfkit.training.kept import keep_from, kept_files
 from tfkit.training.labels import read_labels, save_labels
 from tfkit.training.loop import Measure, Trainer
 from tfkit.training.needs import NEEDS, recorded
@@ -116,13 +117,13 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     trainer = Trainer(task, claim.folder, reporter, beside)
     trainer.history.start(0)
     with claim.beginning() as new:
-        write_json(new / ENVIRONMENT, known)
-        _describe(new, task)
         task.tokenizer.save(new / TOKENIZER)
+        write_json(new / ENVIRONMENT, known | keep_from(task.settings.initial, new))
+        _describe(new, task)
         save_labels(new, task.objective.rows.labels)
         Checkpoints(new / CHECKPOINTS).save(task.model, trainer.optimizer, trainer.progress, task.objective.module)
         trainer.history.write(new)
-        record.begin(new)
+        record.begin(new, kept_files(new.path))
     reporter.open(claim.folder / LOG)
     reporter.say(f"training {recipe.name} in {claim.folder}")
     for message in claim.news():

@@ -30,9 +30,10 @@ OWN = tuple(name for name in OURS if name not in (*APPENDED, checksums.SUMS))
 REMEDY = "; --accept-changes records what is there"
 
 
-def begin(folder: RunFolder) -> None:
+def begin(folder: RunFolder, more: Iterable[Path] = ()) -> None:
     """Start the record of a run that is about to be trained, or that an older version has begun."""
-    checksums.begin(folder.path, [name for name in OWN if (folder / name).is_file()])
+    names = [name for name in OWN if (folder / name).is_file()]
+    checksums.begin(folder.path, [*names, *(path.relative_to(folder.path).as_posix() for path in more)])
 
 
 def record_all(folder: Path) -> None:

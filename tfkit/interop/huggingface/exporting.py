@@ -11,26 +11,26 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import RunError
-from tfkit.core.files import read_json, write_json
+from tfkit.core.files import write_json
 from tfkit.core.folders import named
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_theirs
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.folder import target_folder, whole_folder
-from tfkit.interop.huggingface.kept import THEIRS
+from tfkit.interop.huggingface.kept import kept_of, origin, restore
 from tfkit.interop.huggingface.own import MODELING, SOURCES, head_classes, own_config, write_sources
-from tfkit.interop.huggingface.special import GENERATION, THEIR_IDS, TOKENIZER_CONFIG, TOKENS_MAP, read_optional
+from tfkit.interop.huggingface.special import THEIR_IDS, read_optional
 from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs
-from tfkit.interop.huggingface.tokenizer_files import CHAT, write_tokenizer
+from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.run import Run
-from tfkit.training.folder import ENVIRONMENT, RESOLVED, TOKENIZER, RunFolder
+from tfkit.training.folder import RESOLVED, TOKENIZER, RunFolder
+from tfkit.training.kept import FILES, GENERATION, KEPT, template_files
 from tfkit.training.record import check_listed
 from tfkit.training.weights import save_tensors
 
-WRITTEN = (CONFIG, SINGLE, GENERATION, TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP, CHAT, MODELING, SOURCES, RESOLVED)
+WRITTEN = (SINGLE, TOKENIZER, *FILES, MODELING, SOURCES, RESOLVED)
 LABELS = ("id2label", "label2id", "problem_type")  # of a config.json that was imported: what its outputs are called
 
 
@@ -48,8 +48,8 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
 
     Raises RunError for a folder that may not be written; nothing is left then.
     """
-    goal, kept = target_folder(target, "model", (CONFIG, SINGLE), _written, force), _kept(run)
-    check_listed(RunFolder(run.folder), THEIRS)
+    goal, kept = target_folder(target, "model", (CONFIG, SINGLE), _written, force), kept_of(run)
+    check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
     ids = _ids(run)
     theirs = as_theirs(run.blueprint, _imported_as(run), ids)
@@ -69,12 +69,14 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
             write_json(folder / GENERATION, read_optional(kept / GENERATION) or known)
         if has_tokenizer(run):
             write_tokenizer(run, kept, folder)
+        restore(kept, folder)
     return Exported(goal.path, theirs, auto_class(run.blueprint))
 
 
 def _written(folder: Path) -> Iterator[Path]:
     """The files in a folder that an export writes."""
-    return named(folder, WRITTEN)
+    yield from named(folder, WRITTEN)
+    yield from template_files(folder)
 
 
 def _their_tensors(blueprint: Blueprint, family: type[Family], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -97,23 +99,14 @@ def auto_class(blueprint: Blueprint) -> str:
 
 
 def _imported_as(run: Run) -> tuple[str, ...]:
-    """The family and the class that the run was imported as; nothing of one that was trained here."""
-    file = run.folder / ENVIRONMENT
-    known: Mapping[str, Any] = read_json(file).get("imported", {}) if file.is_file() else {}
+    """The family and the class that the run was imported as, or the run that it started from."""
+    known = origin(run)
     return tuple(str(known[key]) for key in ("family", "class") if key in known)
-
-
-def _kept(run: Run) -> Path:
-    """Where an import keeps their small files; a run that was trained in its place since has none."""
-    kept = run.folder / THEIRS
-    if kept.is_symlink():
-        raise RunError(f"{kept}: is a link; it was a folder when the run was imported")
-    return kept if _imported_as(run) else run.folder / "nothing"
 
 
 def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> dict[str, Any]:
     """What the classes are called: as in the files that were imported, else as in the run."""
-    before = read_optional(kept / CONFIG)
+    before = read_optional(kept / CONFIG) if run.recipe.objective is None else {}
     if before.get("architectures") == [theirs.head_class]:
         return {key: before[key] for key in LABELS if key in before}
     return named_classes(run.labels) if run.labels and LABELS[0] in theirs.config else {}
@@ -140,6 +133,6 @@ def _ids(run: Run) -> dict[str, int | None]:
     ids = {key: special.get(role) for role, key in THEIR_IDS.items()}
     if run.blueprint.encoder is not None and run.blueprint.decoder is not None and "start" in special:
         ids["decoder_start_token_id"] = special["start"]
-        before = read_optional(_kept(run) / CONFIG).get("bos_token_id")
+        before = read_optional(kept_of(run) / CONFIG).get("bos_token_id")
         ids |= {"bos_token_id": before} if isinstance(before, int) else {}
     return ids

@@ -12,14 +12,13 @@ import torch
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
 from tfkit.core.files import write_json
-from tfkit.core.folders import named
 from tfkit.core.registry import is_shipped
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
 from tfkit.interop.huggingface.convert import RenamedTensors
 from tfkit.interop.huggingface.files import CONFIG, open_checkpoint
 from tfkit.interop.huggingface.folder import target_folder, whole_folder
-from tfkit.interop.huggingface.kept import SMALL, THEIRS, keep
+from tfkit.interop.huggingface.kept import fingerprint, keep
 from tfkit.interop.huggingface.recipe import recipe_text, shortened
 from tfkit.interop.huggingface.source import Source, without_weights
 from tfkit.interop.huggingface.special import (
@@ -78,11 +77,11 @@ def import_model(
         check_depth(read, recipe.blueprint())
         unread, parameters = write_weights(read, recipe.blueprint(), folder / WEIGHTS, DTYPES[dtype])
         (folder / RESOLVED).write_text(_resolved(recipe, target), encoding="utf-8", newline="\n")
-        write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype))
         save_labels(RunFolder(folder), class_names(read.config, recipe.blueprint()))
         named = keep(read.folder, folder)
         if tokenizer is not None:
             tokenizer.save(folder / TOKENIZER)
+        write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype, fingerprint(folder)))
         record_all(folder)
     made = ImportedModel(
         target, read.family.part_name, read.family.head_class(read.config), parameters, dtype, tokenizer
@@ -96,8 +95,7 @@ def import_model(
 
 def _written(folder: Path) -> Iterator[Path]:
     """The files in a folder that an import writes, or training."""
-    yield from run_files(folder)
-    yield from named(folder / THEIRS, SMALL)
+    return run_files(folder)
 
 
 def _as_stored(read: Source, model: dict[str, Any]) -> list[str]:
@@ -141,9 +139,9 @@ def _loaded(file: Path, imports: Sequence[str], read: Source, model: Mapping[str
     """
     try:
         recipe = load_saved(file)
-    except RecipeError:
+    except RecipeError as error:
         read.described(model)  # whose faults speak of the config, and not of a file that goes again
-        raise
+        raise read.generation_fault(error) from None
     return recipe if all(map(is_shipped, parts_in(recipe))) else load_saved(file, imports=imports)
 
 
@@ -153,12 +151,13 @@ def _resolved(recipe: Recipe, target: Path) -> str:
     return text.replace(str(recipe.file), str(target / RECIPE)).replace(f"# {recipe.name},", f"# {target.name},", 1)
 
 
-def _environment(read: Source, recipe: Recipe, target: Path, dtype: str) -> dict[str, Any]:
+def _environment(read: Source, recipe: Recipe, target: Path, dtype: str, tokenizer: str) -> dict[str, Any]:
     imported = {
         "from": read.name,
         "family": read.family.part_name,
         "class": read.family.head_class(read.config),
         "dtype": dtype,
+        "tokenizer": tokenizer,
     }
     needs = recorded(recipe, target, None)
     known = environment(0, torch.device("cpu")) | {"recipe": target.name, "imported": imported}

@@ -2,30 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tfkit.core.files import write_json, write_text
-from tfkit.interop.huggingface.files import CONFIG
-from tfkit.interop.huggingface.special import GENERATION, TOKENIZER_CONFIG, TOKENS_MAP
+from tfkit.core.checksums import sha256_of
+from tfkit.core.errors import DataError, RunError
+from tfkit.core.files import write_json
 from tfkit.interop.huggingface.strangers import file_in, mapping_in, text_in, without_code
+from tfkit.run import Run
+from tfkit.training.folder import ENVIRONMENT, TOKENIZER, RunFolder
+from tfkit.training.kept import CONFIG, GENERATION, KEPT, TOKENIZER_CONFIG, TOKENS_MAP, copy_file, names_in, origin_of
 
-THEIRS = "huggingface"  # the folder of a run that they lie in
-SMALL = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP, "chat_template.jinja")
+SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP)  # mappings, which may name code
 
 
 def keep(source: Path, folder: Path) -> list[str]:
     """Their small files as they were, but for what names code; returns the names of those that named some."""
-    (folder / THEIRS).mkdir()
-    named = []
-    for name in SMALL:
+    (folder / KEPT).mkdir()
+    coded = []
+    for name in names_in(source):
         path = file_in(source, name)
         if path is None:
             continue
-        text = text_in(path)
-        data = mapping_in(path) if path.suffix == ".json" else {}
+        data = mapping_in(path) if name in SETTINGS else {}
+        if name.endswith((".jinja", ".json", ".txt")):
+            text_in(path)
         if without_code(data) != data:
-            named.append(name)
-            write_json(folder / THEIRS / name, without_code(data))
+            coded.append(name)
+            write_json(folder / KEPT / name, without_code(data))
         else:
-            write_text(folder / THEIRS / name, text)
-    return named
+            _copy(path, folder / KEPT / name)
+    return coded
+
+
+def kept_of(run: Run) -> Path:
+    """The folder of their small files; one that does not exist if the run has none, or another tokenizer by now."""
+    kept, came_from = run.folder / KEPT, origin(run)
+    if kept.is_symlink():
+        raise RunError(f"{kept}: is a link; it was a folder when the run was imported")
+    now = fingerprint(run.folder)
+    return kept if came_from and came_from.get("tokenizer", now) == now else run.folder / "nothing"
+
+
+def origin(run: Run) -> Mapping[str, Any]:
+    """Family and class that the run was imported as, or the run that it started from; empty if it came from neither."""
+    folder = RunFolder(run.folder)
+    return origin_of(folder.known) if (folder / ENVIRONMENT).is_file() else {}
+
+
+def fingerprint(folder: Path) -> str:
+    """SHA-256 of a run's tokenizer, empty if it has none."""
+    file = folder / TOKENIZER
+    return sha256_of(file) if file.is_file() else ""
+
+
+def restore(kept: Path, folder: Path) -> None:
+    """Write the kept files of a tokenizer that an export has not written itself."""
+    for name in names_in(kept):
+        path = None if name in (CONFIG, GENERATION) or (folder / name).exists() else file_in(kept, name)
+        if path is not None and name in SETTINGS:
+            write_json(folder / name, without_code(mapping_in(path)))
+        elif path is not None:
+            _copy(path, folder / name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        copy_file(source, target)
+    except RunError as error:
+        raise DataError(str(error)) from None

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RecipeError, TfkitError
+from tfkit.interop.huggingface.blame import config_fault, unreadable
 from tfkit.interop.huggingface.convert import names_of
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, folder_of, open_checkpoint, read_config
 from tfkit.interop.huggingface.known import family_of
-from tfkit.interop.huggingface.special import GENERATION, read_optional
+from tfkit.interop.huggingface.special import RULES, read_optional
 from tfkit.interop.huggingface.tensors import matches
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.model import blueprint_of
+from tfkit.training.kept import GENERATION
 
 
 @dataclass(frozen=True)
@@ -35,42 +36,43 @@ class Source:
         """The files of a folder, or of a repository on the hub; raises DataError."""
         folder = folder_of(name)
         config = Watched(read_config(folder))
-        return cls(name, folder, config, read_optional(folder / GENERATION), family_of(config))
+        try:
+            family = family_of(config)
+        except DataError as error:
+            raise _located(error, folder) from None
+        return cls(name, folder, config, read_optional(folder / GENERATION), family)
 
     def model(self) -> dict[str, Any]:
         """The model section that the config says; raises DataError where its values are none that a family can read."""
         try:
             return self.family.recipe(self.config)
         except RecipeError as error:
-            raise self._no_model(error) from None
-        except TfkitError:
-            raise
+            raise self.fault(error) from None
+        except DataError as error:
+            raise _located(error, self.folder) from None
         except Exception as error:  # a map takes values to be of their kind, and stumbles over others in any way
-            what = f"no config of the family '{self.family.part_name}' ({type(error).__name__}: {error})"
-            asked = dict(self.config.asked)
-            wrong = [f"{key}: {_short(value)}" for key, value in asked.items() if self._reads_without(key)]
-            hint = f"; the model could be read without {' or '.join(wrong)}" if wrong else ""
-            raise DataError(f"{self.folder / CONFIG}: {what}{hint}") from error
+            raise unreadable(self.folder / CONFIG, self.family, self.config, error) from error
 
     def described(self, model: Mapping[str, Any]) -> Blueprint:
         """The architecture that the config says; raises DataError where it cannot be."""
         try:
             return blueprint_of(model)
         except TfkitError as error:
-            raise self._no_model(error) from None
+            raise self.fault(error) from None
 
-    def _no_model(self, error: TfkitError) -> DataError:
-        """The same fault, as one of the config."""
-        return DataError(f"{self.folder / CONFIG}: describes a model that cannot be built here:\n{error}")
+    def fault(self, error: TfkitError) -> DataError:
+        """Return a fault of the recipe as one of the config."""
+        return config_fault(self.folder / CONFIG, self.family, self.config, error)
 
-    def _reads_without(self, key: str) -> bool:
-        """Whether every value would still be right if `key` were left out, or were missed."""
-        config = _without(self.config, key.split("."))
-        try:
-            self.family.recipe(config)
-        except Exception as error:
-            return isinstance(error, TfkitError) or error.args == (key.rpartition(".")[2],)
-        return config != self.config
+    def generation_fault(self, error: RecipeError) -> DataError:
+        """Return faults of the recipe's `generate` as ones of the files that say it."""
+        named = {option: key for key, (_, _, option) in RULES.items()}
+        lines = []
+        for fault in error.faults:
+            key = named.get(fault.path.rpartition(".")[2], fault.path)
+            file = GENERATION if key in self.generation else CONFIG
+            lines.append(f"{self.folder / file}: {key}: {fault.message}")
+        return DataError("\n".join(lines))
 
 
 def without_weights(read: Source, model: dict[str, Any]) -> list[str]:
@@ -91,12 +93,7 @@ def without_weights(read: Source, model: dict[str, Any]) -> list[str]:
     return absent
 
 
-def _without(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    first, *rest = path
-    below = {first: _without(config[first], rest)} if rest and isinstance(config.get(first), Mapping) else {}
-    return {key: value for key, value in config.items() if key != first or rest} | below
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _located(error: DataError, folder: Path) -> DataError:
+    """Return the error with the whole path of the config.json that it is about."""
+    text, file = str(error), str(folder / CONFIG)
+    return DataError(text.replace(CONFIG, file, 1) if CONFIG in text else f"{file}: {text}")

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.interop.huggingface.strangers import file_in, mapping_in, without_code
+from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
-GENERATION = "generation_config.json"
-TOKENIZER_CONFIG, TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
 # our role -> their names of it, the first of which stands before the others
 THEIR_TOKENS = {
     "pad": ("pad_token",),

@@ -135,9 +135,16 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = ""
         first, second = one.get(key), other.get(key)
         if isinstance(first, Mapping) and isinstance(second, Mapping):
             found += _differing(first, second, f"{place}{key}.")
-        elif first != second or (key in one) != (key in other):
+        elif (key in one) != (key in other) or not _equal(first, second):
             found.append(f"{place}{key}")
     return found
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """True if two values are equal, floats up to the rounding of a product and its quotient."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9)
+    return bool(one == other)
 
 
 def _bounded(model: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +175,7 @@ def _essence(model: Mapping[str, Any], other: Any, width: int | None = None) -> 
     """What of a spelled-out model its outputs depend on; a length counts where `other` says one too.
 
     What says the same as its absence is left out: heads as wide as `width`, the stack's, allows, keys and values for
-    each of them, scores divided by the root of a head's width.
+    each of them, values as wide as keys, scores divided by the root of a head's width.
     """
     width = model.get("d_model", width)
     kept: dict[str, Any] = {}
@@ -180,6 +187,8 @@ def _essence(model: Mapping[str, Any], other: Any, width: int | None = None) -> 
     heads = kept.get("num_heads")
     if heads and kept.get("num_kv_heads") == heads:
         kept["num_kv_heads"] = None
+    if heads and "value_head_dim" in kept and kept["value_head_dim"] == kept["head_dim"]:
+        kept["value_head_dim"] = None
     if heads and width and kept.get("head_dim") == width // heads:
         kept["head_dim"] = None
     if heads and width and isinstance(kept.get("scale"), float):

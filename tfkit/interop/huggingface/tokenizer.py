@@ -14,8 +14,9 @@ from tfkit.core.errors import DataError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.backend import check_ids, panics_told, read_backend
 from tfkit.data.tokenizer.special import infer_roles
-from tfkit.interop.huggingface.special import TOKENIZER_CONFIG, read_optional, role_texts
+from tfkit.interop.huggingface.special import read_optional, role_texts
 from tfkit.interop.huggingface.strangers import file_in, text_in
+from tfkit.training.kept import TOKENIZER_CONFIG
 
 FILE = "tokenizer.json"
 WORDPIECE, VOCABULARY, MERGES = "vocab.txt", "vocab.json", "merges.txt"

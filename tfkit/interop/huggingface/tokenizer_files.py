@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfkit.core.files import write_json, write_text
+from tfkit.core.files import write_json
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.interop.huggingface.special import THEIR_TOKENS, TOKENIZER_CONFIG, TOKENS_MAP, read_optional
-from tfkit.interop.huggingface.strangers import file_in, text_in
+from tfkit.interop.huggingface.special import THEIR_TOKENS, read_optional
 from tfkit.interop.huggingface.tokenizer import FILE, without_roles
 from tfkit.run import Run
+from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
-CHAT = "chat_template.jinja"
 TEXT = -1  # stands for a text where it is asked what an objective puts around one
 CLASS = "PreTrainedTokenizerFast"  # their class of a tokenizer.json that is no special case
 
@@ -32,9 +31,6 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
         settings["padding_side"] = "left"  # so that what is written stands after its prompt
     write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": CLASS, **settings})
     write_json(folder / TOKENS_MAP, read_optional(kept / TOKENS_MAP) or names)
-    chat = file_in(kept, CHAT)
-    if chat is not None:
-        write_text(folder / CHAT, text_in(chat))
 
 
 def _names(tokenizer: Tokenizer, writes: bool) -> dict[str, str]:

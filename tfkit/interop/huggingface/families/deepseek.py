@@ -75,11 +75,10 @@ class LatentShell(Llama):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         attention = model["layer"]["attention"]
-        attention["bias"], width = latent_bias(config), attention["head_dim"]
-        super().to_recipe(model, config)
-        attention["head_dim"] = width  # it must be written, even if it were d_model / num_heads
-        if attention.get("value_head_dim") == width:
+        attention["bias"] = latent_bias(config)
+        if attention.get("value_head_dim") == attention["head_dim"]:
             del attention["value_head_dim"]
+        super().to_recipe(model, config)
 
     @classmethod
     def position(cls, config: Mapping[str, Any], name: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tfkit.core.errors import DataError
-from tfkit.core.registry import register
+from tfkit.core.registry import REGISTRY, register
 from tfkit.interop.huggingface.family import Family, Tree, lay, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
 from tfkit.interop.huggingface.rotary import Rope
@@ -208,5 +208,6 @@ def _leave_out_defaults(model: Tree) -> None:
     attention = model["layer"]["attention"]
     if attention.get("num_kv_heads") == attention["num_heads"]:
         del attention["num_kv_heads"]
-    if attention.get("head_dim") == model["d_model"] / attention["num_heads"]:
+    optional = not REGISTRY.get("attention", attention["type"]).Config.model_fields["head_dim"].is_required()
+    if optional and attention.get("head_dim") == model["d_model"] / attention["num_heads"]:
         del attention["head_dim"]

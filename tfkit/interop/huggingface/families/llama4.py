@@ -63,7 +63,9 @@ class Llama4(Sparse):
         turns = config.get("no_rope_layers") or [int((layer + 1) % every != 0) for layer in range(count)]
         words = [CHUNKED if turn else FULL for turn in turns]
         if (config.get("layer_types") or words) != words:
-            raise DataError("config.json: layer_types: layers that turn see a chunk, and no others, got another order")
+            raise DataError(
+                "config.json: layer_types, no_rope_layers: expected a chunk in layers that turn, and in no others"
+            )
         return [SLIDING if turn else FULL for turn in turns]
 
     @classmethod

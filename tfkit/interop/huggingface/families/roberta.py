@@ -34,7 +34,8 @@ class Offset(BertLike):
         offset = int(config.get("pad_token_id", 1)) + 1
         if model["max_length"] <= offset:
             raise DataError(
-                f"config.json: max_position_embeddings {model['max_length']} leaves no room after row {offset}"
+                f"config.json: max_position_embeddings {model['max_length']} leaves no room after row {offset}, "
+                f"where pad_token_id {offset - 1} lets positions begin"
             )
         cls.positions(model)["offset"] = offset
         model["max_length"] -= offset

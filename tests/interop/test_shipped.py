@@ -1,0 +1,151 @@
+"""Every shipped model goes out to transformers and in again as its own family, with its published ratios."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tfkit
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import RecipeError
+from tfkit.core.files import write_json
+from tfkit.interop.huggingface.exporting import export_model
+from tfkit.interop.huggingface.importing import import_model
+from tfkit.interop.huggingface.inputs import call_of
+from tfkit.interop.huggingface.known import families
+from tfkit.interop.huggingface.theirs import as_theirs
+from tfkit.interop.huggingface.verifying import verify
+from tfkit.models.build import build_model
+from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.run import Run
+from tfkit.training.folder import ENVIRONMENT
+
+from ..sampling import some
+from .counts import COUNTS
+from .parity import PAD, VOCABULARY, randomise
+
+pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+SHIPPED = [name for name, size in COUNTS.items() if size.family]
+WIDTHS = {"d_model", "d_ff", "d_embedding", "d_output", "kv_rank", "query_rank"}
+WIDTHS |= {"head_dim", "rotary_head_dim", "value_head_dim"}
+LEAST = 4  # width of a head: two planes that turn
+DEEPEST = 12  # layers of the longest pattern
+IDS = {"pad": PAD, "start": 2, "end": 3}
+
+
+@dataclass(frozen=True)
+class Smaller:
+    """A recipe's model with its widths divided, and as many layers in each stack as are asked for."""
+
+    by: int
+    depth: int
+    heads: Set[float]  # the widths of its heads: factors of 1 / sqrt(one of them) follow it
+
+    def of(self, tree: Any) -> Any:
+        """Copy a tree."""
+        if isinstance(tree, list):
+            return [self.of(entry) for entry in tree]
+        if not isinstance(tree, dict):
+            return tree
+        made = {key: self.value(key, value) for key, value in tree.items()}
+        if {"pattern", "num_layers"} <= made.keys():
+            made["pattern"] = [self.entry(entry, tree["num_layers"] - self.depth) for entry in tree["pattern"]]
+        return made
+
+    def value(self, key: str, value: Any) -> Any:
+        """Copy the value of a key."""
+        if key in WIDTHS and isinstance(value, int):
+            return value // self.by
+        if key == "scale" and isinstance(value, float) and value**-2 in self.heads:
+            return value * self.by**0.5
+        return {"num_layers": self.depth, "until": IDS["end"]}.get(key, self.of(value))
+
+    def entry(self, entry: Any, less: int) -> Any:
+        """Take `less` layers off an entry of a pattern if it has more."""
+        kind, _, count = entry.partition("*") if isinstance(entry, str) else (entry, "", "")
+        return f"{kind}*{int(count) - less}" if count and int(count) > less else entry
+
+
+def widths(tree: Any) -> Iterator[int]:
+    """Yield the widths that a recipe gives."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree if isinstance(tree, list) else ()):
+        if key in WIDTHS and isinstance(value, int):
+            yield value
+        yield from widths(value)
+
+
+def heads_of(blueprint: Blueprint) -> set[tuple[float, bool]]:
+    """Return the widths of the heads, and whether they divide the model's."""
+    subs = [
+        (plan.d_model, sub.config) for plan in blueprint.stacks() for layer in plan.layers for sub in layer.sublayers
+    ]
+    heads = [(width, config) for width, config in subs if hasattr(config, "num_heads")]
+    return {(getattr(c, "head_dim", None) or width / c.num_heads, width % c.num_heads == 0) for width, c in heads}
+
+
+def shrunk(name: str) -> Recipe:
+    """Load a shipped model, as narrow as its ratios allow and as shallow as its pattern does."""
+    whole = load_recipe(name)
+    model, blueprint = whole.root.plain()["model"], whole.blueprint()
+    kinds, heads = [len(plan.layers) for plan in blueprint.stacks()], heads_of(blueprint)
+    common, room = math.gcd(*widths(model)), min(*(width for width, _ in heads), *widths(model)) // LEAST
+    changes = {"vocab_size": VOCABULARY, "special_ids": IDS | model.get("special_ids", {})}
+    for by in (by for by in range(min(int(room), common), 0, -1) if common % by == 0):
+        for depth in range(max(2, *kinds), DEEPEST):
+            smaller = Smaller(by, depth, {width for width, _ in heads}).of(model)
+            try:
+                recipe = load_recipe({"tfkit": 1, "model": smaller | changes})
+            except RecipeError:
+                continue
+            found = recipe.blueprint()
+            same = heads_of(found) == {(width / by, whole) for width, whole in heads}
+            if same and [len(plan.layers) for plan in found.stacks()] == kinds:
+                return recipe
+    raise AssertionError(f"{name} has no smaller version with its ratios")
+
+
+def run_of(name: str, folder: Path) -> Run:
+    """A run of a small version with random weights, on record as one of the model's own family."""
+    folder.mkdir()
+    write_json(folder / ENVIRONMENT, {"imported": {"family": COUNTS[name].family}})
+    run = Run(folder, shrunk(name))
+    run.model = build_model(run.blueprint, seed=0).eval()
+    randomise(run.model, 0.3 * (32 / run.blueprint.last.d_model) ** 0.5)
+    with torch.no_grad():
+        for key, value in run.model.state_dict().items():
+            if key.endswith("embedding.tokens.weight"):
+                value[PAD] = 0  # as some classes of theirs set it when they load a model
+    return run
+
+
+def reply(run: Run, call: dict[str, Tensor]) -> Tensor:
+    """Return the logits of a run, or its hidden states if it has no head."""
+    with torch.no_grad():
+        out = run.model(**call)
+    return out.hidden if out.logits is None else out.logits
+
+
+@pytest.mark.parametrize("name", some(SHIPPED))
+def test_its_family_says_it(name: str) -> None:
+    found = as_theirs(load_recipe(name).blueprint(), (COUNTS[name].family,))
+    assert found is not None and found.family is families()[COUNTS[name].family]
+
+
+@pytest.mark.parametrize("name", some(SHIPPED, every=14))
+def test_it_goes_out_and_in_again(name: str, tmp_path: Path) -> None:
+    run = run_of(name, tmp_path / "run")
+    made = export_model(run, tmp_path / "theirs")
+    assert made.theirs is not None, "no family says it"
+    assert made.theirs.family is families()[COUNTS[name].family]
+    verdict = verify(run, str(tmp_path / "theirs"))
+    assert verdict.equal, verdict.as_data()
+    import_model(str(tmp_path / "theirs"), tmp_path / "again")
+    call, _, _ = call_of(run, tmp_path, None)
+    assert torch.equal(reply(tfkit.load_run(tmp_path / "again"), call), reply(run, call))

@@ -1,0 +1,109 @@
+"""Faults of the model that a config.json describes, as faults of its keys."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import DataError, Fault, RecipeError, TfkitError
+from tfkit.interop.huggingface.family import Family
+from tfkit.interop.huggingface.settings import Setting, look, put
+from tfkit.interop.huggingface.watched import Watched
+from tfkit.recipe.model import blueprint_of
+
+MOST = 4  # keys that a message names
+PROBES = (2, 8)  # numbers that most sizes may be in a small model
+NOWHERE = " (at <mapping>)"  # the place of a value in a model that no file holds
+# of a path in a recipe: the side, and the kind of layer, that no setting names
+UNSAID = re.compile(r"^model\.|(?<=layer)s\.\w+|\[\d+\]")
+
+
+def config_fault(file: Path, family: type[Family], config: Watched, error: TfkitError) -> DataError:
+    """Return the error as one that names the file, and for each fault the keys that it comes from."""
+    curing = _curing(family, config)
+    faults = error.faults if isinstance(error, RecipeError) else []
+    lines = [_line(family, config, fault, curing) for fault in faults] or [_with_keys(str(error), config, curing)]
+    return DataError("\n".join(f"{file}: {line}" for line in dict.fromkeys(lines)))
+
+
+def unreadable(file: Path, family: type[Family], config: Watched, error: Exception) -> DataError:
+    """Return the error of a map that stumbled over a value as one that names the file and the keys."""
+    what = f"no config of the family '{family.part_name}' ({type(error).__name__}: {error})"
+    keys = _curing(family, config) or [*config.asked][-1:]
+    return DataError(f"{file}: {_with_keys(what, config, keys)}")
+
+
+def _line(family: type[Family], config: Watched, fault: Fault, curing: Sequence[str]) -> str:
+    """Return a fault with the keys that it names, and those whose change would end it."""
+    message = f"{UNSAID.sub('', fault.path)}: {fault.message.replace(NOWHERE, '')}"
+    return _with_keys(message, config, [*(row.theirs for row in _about(family, fault)), *curing])
+
+
+def _about(family: type[Family], fault: Fault) -> Iterator[Setting]:
+    """Yield the settings of the keys that a fault names."""
+    path = UNSAID.sub("", fault.path)
+    rows: Sequence[Setting] = (*family.settings, *getattr(family, "head_settings", ()))
+    for row in rows:
+        for key in row.keys:
+            owner, _, option = key.rpartition(".")
+            if path == key or path.startswith(f"{key}.") or (path == owner and f"'{option}'" in fault.message):
+                yield row
+
+
+def _curing(family: type[Family], config: Watched) -> list[str]:
+    """Return the keys that would end all faults if they were left out or said another number, else those missed."""
+    asked = dict(reversed([*config.asked.items()]))
+    given = {key: without(config, key.split(".")) for key, value in asked.items() if value is not None}
+    missing = {key: dict(config) for key, value in asked.items() if value is None and "." not in key}
+    cures = [key for key, bare in (given | missing).items() if any(_builds(family, one) for one in _others(bare, key))]
+    return cures or [key for key, bare in given.items() if _is_missed(family, bare, key)]
+
+
+def _others(bare: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
+    """Yield a config without a key, and with other numbers for it."""
+    yield bare
+    for number in PROBES:
+        config = copy.deepcopy(dict(bare))
+        put(config, key, number)
+        yield config
+
+
+def _builds(family: type[Family], config: Mapping[str, Any]) -> bool:
+    try:
+        blueprint_of(family.recipe(config))
+    except Exception:  # whatever a map raises for values that are not of their kind
+        return False
+    return True
+
+
+def _is_missed(family: type[Family], bare: Mapping[str, Any], key: str) -> bool:
+    """True if a map fails for want of the key alone."""
+    last = key.rpartition(".")[2]
+    try:
+        family.recipe(bare)
+    except Exception as error:  # a DataError that says so, or a KeyError
+        return error.args == (last,) or f"says no {last}" in str(error)
+    return False
+
+
+def without(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of the config that lacks a key."""
+    first, *rest = path
+    below = {first: without(config[first], rest)} if rest and isinstance(config.get(first), Mapping) else {}
+    return {key: value for key, value in config.items() if key != first or rest} | below
+
+
+def _with_keys(message: str, config: Mapping[str, Any], keys: Sequence[str]) -> str:
+    shown = [_shown(config, key) for key in [*dict.fromkeys(keys)][:MOST]]
+    return f"{', '.join(shown)}: {message}" if shown else message
+
+
+def _shown(config: Mapping[str, Any], key: str) -> str:
+    """Return a key with its value."""
+    value = look(config, key, None)
+    text = "missing" if value is None else json.dumps(value, default=str)
+    return f"{key} {text if len(text) <= 60 else f'{text[:57]}...'}"

@@ -1,0 +1,90 @@
+"""Another library's small files, kept in a run whose model came from them, for the way back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import RunError
+from tfkit.core.files import LARGEST_TEXT, read_bytes, whole
+from tfkit.core.folders import named
+from tfkit.recipe.settings.sections import InitFrom
+from tfkit.training import record
+from tfkit.training.folder import TOKENIZER, RunFolder
+
+KEPT = "huggingface"  # the folder of a run that they lie in
+TEMPLATES = "additional_chat_templates"  # a folder in it
+ORIGIN = "origin"  # entry of environment.json: family and class of the model that a trained run started from
+CONFIG, GENERATION = "config.json", "generation_config.json"
+TOKENIZER_CONFIG, TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
+# of a tokenizer, besides tokenizer.json; none of them is read as code, and each is copied as it is
+VOCABULARIES = (
+    "added_tokens.json", "bpe.codes", "chat_template.jinja", "chat_template.json", "dict.txt", "emoji.json",
+    "merges.txt", "normalizer.json", "prophetnet.tokenizer", "sentencepiece.bpe.model", "sentencepiece.model",
+    "source.spm", "spiece.model", "spm.model", "spm_char.model", "target.spm", "tekken.json", "tiktoken.model",
+    "tokenizer.model", "vocab-src.json", "vocab-tgt.json", "vocab.json", "vocab.txt",
+)  # fmt: skip
+FILES = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP, *VOCABULARIES)
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of the small files in a folder of another library, or in the one that a run keeps them in."""
+    templates = folder / TEMPLATES
+    inside = sorted(path.name for path in templates.glob("*.jinja")) if templates.is_dir() else []
+    return [name for name in FILES if os.path.lexists(folder / name)] + [f"{TEMPLATES}/{name}" for name in inside]
+
+
+def kept_files(folder: Path) -> Iterator[Path]:
+    """Yield the kept files of a run."""
+    yield from named(folder / KEPT, FILES)
+    if not (folder / KEPT).is_symlink():
+        yield from template_files(folder / KEPT)
+
+
+def template_files(folder: Path) -> Iterator[Path]:
+    """Yield the additional chat templates in a folder of another library."""
+    place = folder / TEMPLATES
+    if place.is_dir() and not place.is_symlink():
+        yield from named(place, [path.name for path in place.iterdir() if path.suffix == ".jinja"])
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a regular file of bounded size, byte by byte."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    data = read_bytes(source, LARGEST_TEXT)
+    with whole(target) as beside:
+        beside.write_bytes(data)
+
+
+def origin_of(known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the family and class of the files that a run keeps, as its environment.json says it."""
+    found = known.get("imported") or known.get(ORIGIN) or {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def keep_from(initial: InitFrom | None, new: RunFolder) -> dict[str, Any]:
+    """Copy the files that the initial run keeps, unless the new run has another tokenizer.
+
+    Return the entry of environment.json about them.
+    """
+    source = None if initial is None else RunFolder(Path(initial.run))
+    if source is None or not source.holds_run:
+        return {}
+    origin = origin_of(source.known)
+    if not origin or not _same(source / TOKENIZER, new / TOKENIZER):
+        return {}
+    if (source / KEPT).is_symlink():
+        raise RunError(f"{source / KEPT}: is a link; it was a folder when the run was imported")
+    record.check_listed(source, KEPT)
+    for name in names_in(source / KEPT):
+        if (source / KEPT / name).is_symlink():
+            raise RunError(f"{source / KEPT / name}: is a link; it was a file when the run was imported")
+        copy_file(source / KEPT / name, new / KEPT / name)
+    return {ORIGIN: {key: value for key, value in origin.items() if key in ("family", "class", "tokenizer")}}
+
+
+def _same(one: Path, other: Path) -> bool:
+    """True if both files exist and are equal."""
+    return one.is_file() and other.is_file() and read_bytes(one) == read_bytes(other)
