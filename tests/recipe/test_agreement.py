@@ -430,8 +430,7 @@ def test_check_warns_of_files_that_are_not_there_and_refuses_missing_data() -> N
         "expected",
         f"mine.yaml:8:38: warning: model.embedding.vectors: there is no file {here}/glove.txt; to name another: "
         "--set model.embedding.vectors=PATH",
-        f"mine.yaml:17:31: data.train.files[0]: there is no file {here}/corpus.txt. Did you mean "
-        f"'{here}/corpora.txt'?",
+        f"mine.yaml:17:31: data.train.files[0]: there is no file {here}/corpus.txt. Did you mean '{here}/corpora.txt'?",
     ]
 
 
