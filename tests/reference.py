@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel
 
+from tfkit.core.bounds import BOUNDS
 from tfkit.core.registry import REGISTRY
 from tfkit.recipe.keys import GROUPS
 from tfkit.recipe.settings.sections import Data, Generate, Train
@@ -35,8 +36,9 @@ def text() -> str:
         _table(f"`{name}:`", ("key", "value", "default", "meaning"), _options(kind)) for name, kind in SECTIONS.items()
     ]
     objectives = ", ".join(f"`{name}`" for name in REGISTRY.names("objective"))
+    bounds = _table("The largest values", ("most", "of"), ((f"{bound.most:,}", bound.counts) for bound in BOUNDS))
     return "\n\n".join(
-        [*tables, f"`objective:` is one of {objectives}; `tfkit parts objective NAME` lists its options."]
+        [*tables, bounds, f"`objective:` is one of {objectives}; `tfkit parts objective NAME` lists its options."]
     )
 
 

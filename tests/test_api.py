@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import tfkit
+from tfkit.components.feedforward import FeedForward
+from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus.phrases import Phrases
 
 
@@ -37,3 +39,40 @@ def test_parts_names_what_stands_in_a_slot() -> None:
     assert "multi_head" in tfkit.parts("attention")
     with pytest.raises(tfkit.UsageError, match="Did you mean 'attention'"):
         tfkit.parts("atention")
+
+
+def test_build_takes_the_keywords_of_load_recipe() -> None:
+    model = tfkit.build("gpt2", device="meta", overrides={"model.num_layers": 1}, sets=["model.vocab_size=50"])
+    assert (model.blueprint.last.num_layers, model.blueprint.last.vocab_size) == (1, 50)
+
+
+@pytest.mark.parametrize("function", ["build", "train"])
+def test_an_unknown_keyword_is_refused_with_the_nearest(function: str) -> None:
+    with pytest.raises(tfkit.UsageError, match=f"tfkit.{function} takes no 'override'; did you mean 'overrides'"):
+        getattr(tfkit, function)("gpt2", override={"model.num_layers": 1})
+
+
+def test_a_recipe_that_is_loaded_is_never_changed_silently() -> None:
+    recipe = tfkit.load_recipe("gpt2")
+    with pytest.raises(tfkit.UsageError, match="is loaded already"):
+        tfkit.build(recipe, overrides={"model.num_layers": 1})
+
+
+@pytest.mark.parametrize("seed", [-1, 2**70, True, 1.5], ids=str)
+def test_a_seed_is_a_whole_number(seed: int) -> None:
+    with pytest.raises(tfkit.UsageError, match="seed is a whole number from 0 to"):
+        tfkit.build("gpt2", device="meta", seed=seed)
+
+
+def test_an_own_part_of_another_width_is_refused_before_it_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REGISTRY._parts, "feedforward", dict(REGISTRY.load("feedforward")))
+
+    @tfkit.register("feedforward", "twice_as_wide")
+    class Twice(FeedForward):
+        def forward(self, x: torch.Tensor, context: tfkit.Context) -> torch.Tensor:
+            return torch.cat((x, x), dim=-1)
+
+    wrong = r"feedforward 'twice_as_wide' of .*test_api.*: returns .*, 128. for an input of .*, 64.; .* shape of"
+    changes = {"model.d_model": 64, "model.vocab_size": 600, "model.layer.feedforward": {"type": "twice_as_wide"}}
+    with pytest.raises(tfkit.UsageError, match=wrong):
+        tfkit.train("translate-numbers", out="nowhere", overrides=changes, progress=False)

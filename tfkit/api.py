@@ -4,30 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from tfkit.core.blame import parts_named
+from tfkit.core.bounds import SEED
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY, nearest
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
-from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.load import ReadingOptions, Recipe, read_for
 
 Source = str | Path | Mapping[str, Any] | Recipe
 
 
 @parts_named()
 def build(
-    recipe: Source, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, seed: int | None = 0
+    recipe: Source,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seed: int | None = 0,
+    **reading: Unpack[ReadingOptions],
 ) -> Model:
     """The model of a recipe (a shipped name, a path, a mapping, or one that is loaded), initialised with `seed`.
 
-    On the device "meta" nothing is allocated. Raises RecipeError, and UsageError where the vocabulary is known only
-    after a tokenizer is trained.
+    On the device "meta" nothing is allocated. Other keywords are those of load_recipe: overrides, variant, trust, sets,
+    imports. Raises RecipeError, and UsageError where the vocabulary is known only after a tokenizer is trained.
     """
-    loaded = load_recipe(recipe)
+    loaded = read_for("build", ("device", "dtype", "seed"), recipe, reading)
+    if seed is not None and (type(seed) is not int or not 0 <= seed <= SEED.most):
+        raise UsageError(f"seed is a whole number from 0 to {SEED.most:,}, or None, got {seed!r}")
     if loaded.unknown_vocab:
         raise UsageError(
             f"the recipe '{loaded.name}' takes its vocab_size from a tokenizer that is not trained yet: train it and "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,7 +30,8 @@ from tfkit.generation.stepper import most_positions
 from tfkit.generation.vectors import Pooling, text_vectors
 from tfkit.generation.writer import GeneratedText, GenerateOptions, Writer, check_options, make_writer, warn_of_cut
 from tfkit.models import Model, build_model
-from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.imports import find_imported, import_parts
+from tfkit.recipe.load import ReadingOptions, Recipe, read_for
 from tfkit.recipe.settings.evaluations import value_problem
 from tfkit.recipe.settings.sections import Data, GenerationRate
 from tfkit.training import record
@@ -76,6 +77,10 @@ class Run:
 
     def _repr_html_(self) -> str:
         return block_as_html(repr(self))
+
+    def __reduce__(self) -> tuple[Callable[[Sequence[str]], Run], tuple[Sequence[str]], dict[str, Any]]:
+        """Copy and pickle without decoders, which are derived; the code of imported parts is imported first."""
+        return _bare_run, (self.recipe.imports,), {**vars(self), "_decoders": {}}
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -140,9 +145,10 @@ class Run:
     ) -> list[str]:
         """The best continuation, or translation, of each prompt, in their order.
 
-        A prompt is a text, or a list of ids. `max_new_tokens`, `strategy`, `logits`, `stop` and `seed` are by
-        default what the recipe's `generate:` says; `batch_size` prompts (64) are written together. A masked language
-        model fills the masks of a text instead. Warns of a text that ended before it was one that `logits` allows.
+        A prompt is a text, or a list of ids. The options (GenerateOptions) are those of the command: strategy,
+        temperature, top_k, num_beams, seed, ..., by default as the recipe's `generate:` says; `batch_size` prompts (64)
+        are written together. A masked language model fills the masks of a text instead. Warns of a text that ended
+        before it was one that `logits` allows.
         Raises UsageError for a prompt that the model cannot read, and for a model that does not write; RecipeError for
         a part that is wrong.
         """
@@ -251,7 +257,7 @@ class Run:
         normalize: bool = True,
         batch_size: int | None = None,
     ) -> Tensor:
-        """A vector for each text, [texts d_model] in float32, in their order: the last hidden states, pooled.
+        """Return the pooled last hidden states of each text, [texts d_model], in float32 (float64 if the model is).
 
         `pooling` takes the mean over the real tokens, or the first or the last of them; `normalize` divides by the
         length of the vector. A text that is too long is cut. Raises UsageError.
@@ -352,7 +358,6 @@ class Run:
         """The same run with a model that computes by quantized weights; this one's stays as it is."""
         other = copy.copy(self)
         other.model = self.decoder(quantize).current()
-        other._decoders = {}
         return other
 
     def _keep(self, split: str, scores: Mapping[str, Any]) -> None:
@@ -377,12 +382,7 @@ class Run:
         """
         shared: dict[int, Any] = {id(weight): weight for weight in task.model.parameters()}
         other = copy.copy(self)
-        other.recipe, other.tokenizer, other.objective, other._decoders = (
-            task.recipe,
-            task.tokenizer,
-            task.objective,
-            {},
-        )
+        other.recipe, other.tokenizer, other.objective = task.recipe, task.tokenizer, task.objective
         other.model = copy.deepcopy(task.model, shared).eval()
         asked = self.recipe.train.validate
         examples = other._examples("valid")
@@ -462,6 +462,14 @@ class Run:
         return [next(written) if fit else "" for fit in fits], [example["target"] for example in examples]
 
 
+def _bare_run(imports: Sequence[str]) -> Run:
+    """Return a Run without state, for unpickling, after importing the files that its parts are in."""
+    for name in imports:
+        if find_imported(name) is None:
+            import_parts(name)
+    return object.__new__(Run)
+
+
 def _example(text: Any, fields: Sequence[str]) -> dict[str, str]:
     """A text that is to be read, as an example of a corpus; raises UsageError where it lacks a field."""
     example = {fields[0]: text} if isinstance(text, str) and len(fields) == 1 else text
@@ -516,20 +524,19 @@ def train(
     resume: bool = False,
     force: bool = False,
     progress: bool = True,
-    trust: bool = False,
-    imports: Sequence[str | Path] = (),
     accept_changes: bool = False,
+    **reading: Unpack[ReadingOptions],
 ) -> Run:
     """Train the model of a recipe (a name, a path, a mapping or a Recipe) into the folder `out`.
 
     By default that is runs/<its name>, with the variants and changed values (`names-rotary-s3`) and a free number.
 
     `resume` goes on with what is in the folder, or starts; `force` replaces the run in it. Ctrl-C raises Interrupted,
-    with a checkpoint saved. `trust` and `imports` are those of load_recipe; `accept_changes` is that of load_run, for
-    the run that is resumed and the one whose weights training starts from. Raises RunError, UsageError or DataError
-    for what cannot be done, before training starts.
+    with a checkpoint saved. `accept_changes` is that of load_run, for the run that is resumed and the one whose weights
+    training starts from. Other keywords are those of load_recipe: overrides, variant, trust, sets, imports. Raises
+    RunError, UsageError or DataError for what cannot be done, before training starts.
     """
-    loaded = load_recipe(recipe, trust=trust, imports=imports)
+    loaded = read_for("train", ("out", "resume", "force", "progress", "accept_changes"), recipe, reading)
     loaded.tell_warnings()
     with (
         one_training(),

@@ -62,7 +62,7 @@ def test_the_same_as_data() -> None:
     [
         (("--attentions", "fulll"), "there is no attention 'fulll' to measure; did you mean 'full'?"),
         (("--attentions", "longformer", "--causal"), "no attention 'longformer' to measure in a causal layer"),
-        (("--lengths", "64,many"), "expected a whole number from 1, got 'many'"),
+        (("--lengths", "64,many"), "expected a whole number from 1 to 2,147,483,648, got 'many'"),
         (("--lengths", ","), "expected at least one value"),
         (("--lengths", "64", "--heads", "3", "--attentions", "full"), "3 heads do not divide d_model 16"),
     ],

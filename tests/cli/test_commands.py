@@ -188,8 +188,8 @@ def test_show_folds_layers_that_alternate(recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--length", "0", "expected a whole number from 1, got '0'"),
-        ("--batch", "x", "expected a whole number from 1, got 'x'"),
+        ("--length", "0", "expected a whole number from 1 to 2,147,483,648, got '0'"),
+        ("--batch", "x", "expected a whole number from 1 to 1,048,576, got 'x'"),
         ("--dtype", "int8", "'float32', 'bfloat16'"),
     ],
 )

@@ -59,9 +59,9 @@ def test_it_is_the_papers_formula(monkeypatch: pytest.MonkeyPatch, smallest: int
     want = naive(part, x, kept)[kept]
     assert torch.allclose(part(x, context)[kept], want, atol=1e-10)
     watched = setting(real, watch=True)
-    assert torch.allclose(part(x, watched)[kept], want, atol=1e-5)  # the reference is float32
+    assert torch.allclose(part(x, watched)[kept], want, atol=1e-10)
     weights = watched.collector.observed["attention"][0]
-    assert torch.allclose(weights.sum(-1)[:, 0][kept], torch.ones(int(kept.sum())), atol=1e-5)
+    assert torch.allclose(weights.sum(-1)[:, 0][kept], torch.ones(int(kept.sum()), dtype=weights.dtype), atol=1e-10)
 
 
 def test_without_marked_tokens_it_is_multi_head_attention() -> None:

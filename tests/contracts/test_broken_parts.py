@@ -66,6 +66,13 @@ class AlwaysSingle(Norm):
         return x.float() * 0.5
 
 
+class ThroughSingle(Activation):
+    """Rounds float64 to float32 on the way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float().tanh().to(x.dtype)
+
+
 class Idle(MLP):
     """A parameter that changes nothing."""
 
@@ -433,6 +440,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("determinism", "activation", Noisy, "differs between two calls in eval mode"),
     ("determinism", "activation", Remembers, "differs between two calls in eval mode"),
     ("precision", "activation", Cancels, "in float32 against float64: off by"),
+    ("precision", "activation", ThroughSingle, "in float64, float32 takes part in aten._to_copy.default; compute in"),
     ("gradients", "feedforward", Idle, "feedforward.spare has no gradient"),
     ("gradients", "feedforward", FalselyInert, "up.bias is declared inert, but it changes the output"),
     ("gradients", "head", Detached, "has no gradient"),

@@ -107,10 +107,10 @@ def test_a_text_that_is_cut_says_so(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_new_tokens": -1}, "max_new_tokens is a whole number from 0, got -1"),
-        ({"max_new_tokens": 2.5}, "max_new_tokens is a whole number from 0, got 2.5"),
-        ({"seed": -1}, "seed is a whole number from 0, got -1"),
-        ({"batch_size": 0}, "batch_size is a whole number from 1, got 0"),
+        ({"max_new_tokens": -1}, "max_new_tokens is a whole number from 0 to 2,147,483,648, got -1"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens is a whole number from 0 to 2,147,483,648, got 2.5"),
+        ({"seed": -1}, "seed is a whole number from 0 to 4,294,967,295, got -1"),
+        ({"batch_size": 0}, "batch_size is a whole number from 1 to 1,048,576, got 0"),
         ({"stategy": "sample"}, "nothing of generation is called 'stategy'; did you mean 'strategy'"),
         ({"strategy": ["greedy", "sample"]}, "there is one strategy, got 2"),
         ({"logits": {"type": "temperature", "temperature": 0.5}}, "temperature shapes what is drawn, and greedy draws"),
@@ -130,6 +130,34 @@ def test_what_the_recipe_says_holds_until_a_call_says_otherwise(run: Run) -> Non
     assert [len(one.ids) for one in drawn] == [5, 5] and drawn == drawing.candidates("The ")[0]
     assert drawn == run.candidates("The ", 5, strategy={"type": "sample", "n_best": 2}, seed=3, stop=[])[0]
     assert drawing.generate("The ", strategy="greedy") == run.generate("The ", 5, stop=[])
+
+
+def test_the_short_options_are_those_of_the_command(run: Run) -> None:
+    sampled = {"strategy": "sample", "logits": [{"type": "top_k", "k": 3}], "seed": 1}
+    assert run.generate("three", top_k=3, seed=1) == run.generate("three", **sampled)  # type: ignore[arg-type]
+    beams: Any = {"type": "beam", "num_beams": 3, "n_best": 2}
+    assert run.candidates("three", num_beams=3, n_best=2) == run.candidates("three", strategy=beams)
+    given: Any = {"type": "beam", "length_penalty": 0.5}
+    assert run.candidates("three", strategy=given, num_beams=3) == run.candidates(
+        "three", strategy={**given, "num_beams": 3}
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 1_000_000}, "num_beams=1000000: generate.strategy.num_beams: must be at most 4,096"),
+        ({"temperature": "hot"}, "temperature=hot: generate.logits.temperature: expected a number"),
+        ({"top_k": True}, "top_k=True: generate.logits.k: expected a whole number"),
+        ({"strategy": "greedy", "num_beams": 2}, "num_beams=2: strategy 'greedy' has no option num_beams"),
+        ({"top_n": 2}, "did you mean 'top_p'"),
+        ({"max_new_tokens": 2**70}, "max_new_tokens is a whole number from 0 to 2,147,483,648"),
+    ],
+    ids=str,
+)
+def test_a_wrong_short_option_is_refused(run: Run, options: Any, message: str) -> None:
+    with pytest.raises((tfkit.UsageError, tfkit.RecipeError), match=message):
+        run.generate("three", **options)
 
 
 def test_candidates_say_what_the_model_thinks(run: Run) -> None:
@@ -192,7 +220,7 @@ def test_masks_are_filled_with_what_the_tokenizer_knows(filler: Run) -> None:
     """Not with ids that the model has besides, however likely."""
     size = filler.tokenizer.vocab_size
     model: Any = build_model(
-        tfkit.load_recipe(filler.recipe, overrides={"model.vocab_size": size + 9}).blueprint()
+        tfkit.load_recipe(filler.folder / "resolved.yaml", overrides={"model.vocab_size": size + 9}).blueprint()
     ).eval()
     with torch.no_grad():
         model.head.output.bias[size:] = 50.0

@@ -198,3 +198,32 @@ def test_a_number_is_one_that_float32_holds():
     assert said(recipe({"attention": attention})) == [
         "<mapping>: model.layer.attention.clip: expected a number whose square float32 holds, up to 1e18, got 1e+39"
     ]
+
+
+# --------------------------------------------------------------------------------------------------------------- counts
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 2.0, 1e300, 4_097, 2**70], ids=str)
+def test_a_count_beyond_its_bound_is_refused_at_once(value: Any):
+    experts = {"type": "experts", "num_experts": value, "num_active": 1, "expert": {"type": "mlp", "d_ff": 4}}
+    start = time.thread_time()
+    (fault,) = said(recipe({"feedforward": experts}))
+    assert fault.startswith("<mapping>: model.layer.feedforward.num_experts: ")
+    assert time.thread_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("study", "message"),
+    [
+        ({"tune": {f"train.{key}": list(range(1, 10**4)) for key in ("steps", "accumulate")}}, "tries 99,980,001 comb"),
+        ({"seeds": list(range(1_001))}, "must have at most 1,000 values"),
+        ({"seeds": [2**32]}, "must be at most 4,294,967,295"),
+        ({"seeds": [True]}, "expected a whole number"),
+    ],
+    ids=str,
+)
+def test_a_study_that_never_ends_is_refused_at_once(study: dict[str, Any], message: str):
+    text = recipe() | {"variants": {"wide": {"model.d_model": 16}}, "study": {"compare": ["wide"], **study}}
+    start = time.thread_time()
+    assert any(message in fault for fault in said(text))
+    assert time.thread_time() - start < 2

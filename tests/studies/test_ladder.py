@@ -153,6 +153,7 @@ def test_a_ladder_says_what_it_does_predicts_and_is_right(ended: tuple[Path, Res
     assert "arXiv 2203.15556" in (folder / "ladder.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_forecast_is_there_before_the_largest_size_is_trained(tmp_path: Path) -> None:
     """And what the largest size does cannot change it."""
     recipe(tmp_path)
@@ -185,6 +186,7 @@ def test_the_same_line_repeats_nothing(copy: Path) -> None:
     assert "prediction.json: is missing, and 16x2-8-s0 has begun" in " ".join(lost.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_size_that_failed_is_told_and_the_largest_waits(tmp_path: Path) -> None:
     recipe(tmp_path)
     Trained.failing = "4x1-4"

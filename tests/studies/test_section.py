@@ -171,7 +171,7 @@ def test_a_variant_that_cannot_be_called_so(name: str, message: str, tmp_path: P
 
 def test_too_many_variants_are_refused_at_once(tmp_path: Path) -> None:
     variants = {f"v{number}": {"model.d_model": 16} for number in range(24)}
-    with pytest.raises(RecipeError, match=r"study\.cross: makes 16,777,217 variants to compare; at most 1,000"):
+    with pytest.raises(RecipeError, match=r"study\.cross: makes 16,777,218 variants with the baseline; at most 1,000"):
         load_recipe(study(tmp_path, more={"variants": variants}, compare=["wide"], cross=list(variants)))
 
 

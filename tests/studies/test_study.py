@@ -208,6 +208,7 @@ def test_what_cannot_be_compared_is_told(arguments: list[str], message: str, fol
     assert message in " ".join(found.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_folder_holds_one_study(done: tuple[Path, Result], tmp_path: Path) -> None:
     study(tmp_path, more={"model": {"d_model": 4}}, **KEYS)
     found = tfkit("study", "small.yaml", "--out", done[0] / "studies" / "small", folder=tmp_path)
@@ -246,6 +247,7 @@ def test_a_variant_that_became_another_is_refused(done: tuple[Path, Result]) -> 
     assert plan.identity == read_plan(done[0] / "studies" / "small").identity
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_told_and_stops_no_other(tmp_path: Path) -> None:
     """A variant whose corpus is not there when it is trained."""
     file = study(tmp_path, compare=["norm"], seeds=1)
@@ -266,6 +268,7 @@ def test_a_failed_run_is_told_and_stops_no_other(tmp_path: Path) -> None:
     assert report.results.comparisons[0].words() == "open: 0 pairs of runs"
 
 
+@pytest.mark.slow
 def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
     more = {"variants": {"hot": {"train.schedule.lr": 1e17}}, "train": {"steps": 30, "metrics": []}}
     file = study(tmp_path, more=more, compare=["hot"], seeds=1, claims=[{"says": "baseline < hot"}])
@@ -281,6 +284,7 @@ def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
     assert results.claims[0].verdict == "held"
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_cleanly_and_the_same_line_goes_on(tmp_path: Path) -> None:
     more = {"train": {"steps": 600, "metrics": [], "evaluate_every": 600, "checkpoint_every": 600}}
     study(tmp_path, more=more, compare=["wide"], seeds=1)
@@ -317,6 +321,7 @@ def test_what_is_in_the_place_of_a_run_is_not_counted(done: tuple[Path, Result],
     assert json.loads((folder / "results.json").read_text())["comparisons"][0]["n"] == 1
 
 
+@pytest.mark.slow
 def test_a_run_json_that_is_gone_or_damaged_is_written_again(done: tuple[Path, Result], tmp_path: Path) -> None:
     folder = done[0] / "studies" / "small"
     shutil.copytree(folder, tmp_path / "copy")
@@ -407,6 +412,7 @@ def test_a_claim_is_held_by_one_and_taken_over_from_the_dead(tmp_path: Path) -> 
     assert RunClaim.take(file) is None  # its writer may be at it
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_table_shows_each_run(done: tuple[Path, Result]) -> None:
     """What is done is not repeated: the plan, the table of all runs, and the verdicts, within the terminal's width."""
     master, slave = pty.openpty()

@@ -11,6 +11,7 @@ import click
 
 from tfkit.cli.options import DEVICE, EXACT_JSON, ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import echo, echo_json
+from tfkit.core.bounds import COUNT, HEADS, ROWS, TEXTS, WIDTH
 
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
@@ -39,7 +40,7 @@ def command() -> None:
 @command.command("attention")
 @click.option(
     "--lengths",
-    type=Several(Whole()),
+    type=Several(Whole(COUNT)),
     default=LENGTHS,
     show_default=True,
     help="Lengths in tokens, comma-separated.",
@@ -49,9 +50,9 @@ def command() -> None:
     type=Several(click.STRING),
     help="Which parts, separated by commas; mixers too.  [default: full,window,chunk,longformer,performer,linear]",
 )
-@click.option("--d-model", type=Whole(), default=256, show_default=True, help="Width of the layer.")
-@click.option("--heads", type=Whole(), default=4, show_default=True, help="Heads of the attentions.")
-@click.option("--window", type=Whole(2), default=256, show_default=True, help="Keys of a window, tokens of a chunk.")
+@click.option("--d-model", type=Whole(WIDTH), default=256, show_default=True, help="Width of the layer.")
+@click.option("--heads", type=Whole(HEADS), default=4, show_default=True, help="Heads of the attentions.")
+@click.option("--window", type=Whole(COUNT, 2), default=256, show_default=True, help="Keys of a window or a chunk.")
 @click.option("--causal", is_flag=True, help="Measure causal layers.")
 @click.option("--backward", is_flag=True, help="Measure the backward pass too.")
 @DEVICE
@@ -88,10 +89,12 @@ def attention(
 
 @command.command("decoding")
 @click.option("--models", type=Several(click.STRING), default="small,gpt2,pair", show_default=True, help="Which sizes.")
-@click.option("--batches", type=Several(Whole()), default="1,8", show_default=True, help="Comma-separated batch sizes.")
-@click.option("--beams", type=Several(Whole()), default="1", show_default=True, help="1 is greedy search.")
-@click.option("--new", type=Whole(), default=128, show_default=True, help="New tokens, after a prompt of 32.")
-@click.option("--rounds", type=Whole(), default=10, show_default=True, help="How often each is measured.")
+@click.option(
+    "--batches", type=Several(Whole(ROWS)), default="1,8", show_default=True, help="Batch sizes, with commas."
+)
+@click.option("--beams", type=Several(Whole(TEXTS)), default="1", show_default=True, help="1 is greedy search.")
+@click.option("--new", type=Whole(COUNT), default=128, show_default=True, help="New tokens, after a prompt of 32.")
+@click.option("--rounds", type=Whole(COUNT), default=10, show_default=True, help="How often each is measured.")
 @click.option(
     "--against",
     type=Several(click.STRING),
@@ -130,9 +133,13 @@ def decoding(
 @command.command("coordinates")
 @click.argument("recipe", metavar="RECIPE")
 @click.option(
-    "--factors", type=Several(Whole()), default="1,2,4,8", show_default=True, help="Widths, as multiples of the base."
+    "--factors",
+    type=Several(Whole(TEXTS)),
+    default="1,2,4,8",
+    show_default=True,
+    help="Widths, in multiples of the base.",
 )
-@click.option("--steps", type=Whole(), default=4, show_default=True, help="Steps of training.")
+@click.option("--steps", type=Whole(COUNT), default=4, show_default=True, help="Steps of training.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Draw the changes into an SVG file.")
 @EXACT_JSON
 @reads_recipe

@@ -13,6 +13,7 @@ import click
 
 from tfkit.cli.options import BATCH, DTYPE, EXACT_JSON, ReadOptions, Whole, reads_recipe, vocabulary_note
 from tfkit.cli.terminal import echo_json
+from tfkit.core.bounds import COUNT
 
 if TYPE_CHECKING:
     from tfkit.core.blueprint import Blueprint
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.argument("b", required=False)
 @click.option(
     "--length",
-    type=Whole(),
+    type=Whole(COUNT),
     help="Length of the sequence, in tokens.  [default: the shorter max_length, else 512]",
 )
 @BATCH

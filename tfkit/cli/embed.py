@@ -10,6 +10,7 @@ import click
 
 from tfkit.cli.options import DEVICE, ReadOptions, Whole, reads_run
 from tfkit.cli.texts import Text, TextOptions, TextOutput, output_to, takes_texts
+from tfkit.core.bounds import ROWS
 from tfkit.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     help="Which vector represents a text: the mean of its tokens, its first or its last.",
 )  # fmt: skip
 @click.option("--normalize/--no-normalize", default=True, show_default=True, help="Divide a vector by its length.")
-@click.option("--batch-size", type=Whole(), help="At most N texts at a time.", metavar="N")
+@click.option("--batch-size", type=Whole(ROWS), help="At most N texts at a time.", metavar="N")
 @DEVICE
 @reads_run
 def command(

@@ -8,12 +8,13 @@ import click
 
 from tfkit.cli.options import DEVICE, ReadOptions, Whole, sets_run
 from tfkit.cli.terminal import echo, working
+from tfkit.core.bounds import COUNT
 
 
 @click.command("evaluate")
 @click.argument("run")
 @click.option("--split", help="The split to measure on: test, valid or train.  [default: test, else valid]")
-@click.option("--limit", type=Whole(), help="Measure on the first N examples only.", metavar="N")
+@click.option("--limit", type=Whole(COUNT), help="Measure on the first N examples only.", metavar="N")
 @click.option(
     "--quantize",
     type=click.Choice(["int8"]),

@@ -9,12 +9,13 @@ import click
 
 from tfkit.cli.answers import AnswerPrinter, Form
 from tfkit.cli.options import DEVICE, ReadOptions, sets_run
-from tfkit.cli.shorthands import Shorthands, takes_generation_options
+from tfkit.cli.shorthands import takes_generation_options
 from tfkit.cli.terminal import is_terminal
 from tfkit.cli.texts import TextOptions, output_to, takes_texts
 from tfkit.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from tfkit.generation.shorthands import Shorthands
     from tfkit.run import Run
 
 TOGETHER = 32  # lines that are answered together

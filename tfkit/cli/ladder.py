@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import click
 
 from tfkit.cli.options import IMPORTS, SETS, TRUST, VARIANTS, Whole
-from tfkit.cli.terminal import echo
+from tfkit.cli.terminal import OUTPUT, echo, outlasting
+from tfkit.core.bounds import JOBS, SEEDS, SIZES
 
 
 @click.command("ladder")
 @click.argument("recipe", metavar="RECIPE")
-@click.option("--sizes", type=Whole(), default=5, show_default=True, help="Sizes; the largest is RECIPE, held out.")
-@click.option("--budgets", type=Whole(), default=3, show_default=True, help="Budgets of tokens, each half of the next.")
-@click.option("--seeds", type=Whole(), default=2, show_default=True, help="Seeds that each size is trained with.")
+@click.option(
+    "--sizes", type=Whole(SIZES), default=5, show_default=True, help="Sizes; RECIPE is the largest, held out."
+)
+@click.option(
+    "--budgets", type=Whole(SIZES), default=3, show_default=True, help="Token budgets, each half of the next."
+)
+@click.option("--seeds", type=Whole(SEEDS), default=2, show_default=True, help="Seeds that each size is trained with.")
 @click.option(
     "--span", type=click.FloatRange(1, min_open=True), default=64.0, show_default=True, help="Largest size by smallest."
 )
@@ -24,7 +30,7 @@ from tfkit.cli.terminal import echo
     help="FLOPs to say the optimum of.  [default: the largest run's]",
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Its folder.  [default: ladders/<name>]")
-@click.option("--jobs", type=Whole(), default=1, show_default=True, help="Trainings at a time.")
+@click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Trainings at a time.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do, and train nothing but two trials of some steps.")
 @SETS
 @VARIANTS
@@ -54,7 +60,8 @@ def command(
     them, each time with a learning rate schedule of its own. The prediction with its 95 % interval is written to
     prediction.json before the largest size is trained.
 
-    The same line goes on where it stopped: what is done is not repeated.
+    The same line goes on where it stopped: what is done is not repeated. If nobody reads what it prints, it goes on,
+    and the rest is in output.log.
     """
     from tfkit.cli.main import INTERRUPTED, LOST
     from tfkit.core.console import Console
@@ -72,14 +79,14 @@ def command(
     check_packages()
     with written_to(folder):
         plan = make_ladder(source, Wanted(sizes, budgets, seeds, span, variants), folder)
-        print_ladder(plan, Console())
-        echo(announced(plan, jobs))
-        if dry_run:
-            return
-        keep_ladder(folder, plan)
-        outcome = Climb(source, plan, folder, jobs, flops, echo).run()
-    if outcome == "stopped":
-        echo("stopped; to go on, type the same line again")
-        ctx.exit(INTERRUPTED)
-    if outcome == "failed":
-        ctx.exit(LOST)
+        if not dry_run:
+            keep_ladder(folder, plan)
+        with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
+            print_ladder(plan, Console())
+            echo(announced(plan, jobs))
+            if dry_run:
+                return
+            outcome = Climb(source, plan, folder, jobs, flops, echo).run()
+            if outcome == "stopped":
+                echo("stopped; to go on, type the same line again")
+    ctx.exit({"stopped": INTERRUPTED, "failed": LOST, "done": 0}[outcome])

@@ -2,7 +2,8 @@
 
 Exit status: 0 all is well; 1 the output could not be written, nobody read it to its end, or `generate` cut a text off;
 2 a recipe, a file, a run, a part of one's own or the command line is wrong (the message is on standard error); 130
-stopped with Ctrl-C, or by a signal. Nothing heavy is imported before a command needs it.
+stopped with Ctrl-C, or by a signal. The work of `train`, `study` and `ladder` is on disk: they continue without a
+reader, into a log in their folder, and the status is that of the work. Nothing heavy is imported before it is needed.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tfkit.core.bounds import ROWS, Bound
+from tfkit.core.errors import on_one_line
+
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
     from tfkit.run import Run
@@ -18,12 +21,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Whole(click.ParamType):  # type: ignore[type-arg]
-    """A whole number from `least`; the message says so."""
+    """A whole number from `least` to a bound of core/bounds.py; the message says so."""
 
     name = "n"
 
-    def __init__(self, least: int = 1) -> None:
-        self.least = least
+    def __init__(self, bound: Bound, least: int = 1) -> None:
+        self.bound, self.least = bound, least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """`value` as a number; click prints what is wrong with it."""
@@ -31,8 +34,9 @@ class Whole(click.ParamType):  # type: ignore[type-arg]
             number = int(str(value).replace("_", "").replace(",", ""))
         except ValueError:
             number = self.least - 1
-        if number < self.least:
-            self.fail(f"expected a whole number from {self.least}, got {str(value)!r}", param, ctx)
+        if not self.least <= number <= self.bound.most:
+            got = repr(on_one_line(str(value), 60))
+            self.fail(f"expected a whole number from {self.least} to {self.bound.most:,}, got {got}", param, ctx)
         return number
 
 
@@ -106,7 +110,7 @@ GENERATE_SETS = click.option(
     help="Change a setting of data, objective or generation: generate.stop=[end_token, {type: time, seconds: 5}]; "
     "repeatable.",
 )
-BATCH = click.option("--batch", type=Whole(), default=1, show_default=True, help="Sequences in a batch.")
+BATCH = click.option("--batch", type=Whole(ROWS), default=1, show_default=True, help="Sequences in a batch.")
 DTYPE = click.option(
     "--dtype",
     type=click.Choice(("float32", "bfloat16")),

@@ -1,142 +1,29 @@
-"""Short options for what `generate:` says of a recipe: `--num-beams 4` for `generate.strategy: {type: beam, ...}`."""
+"""The short options of generation on the command line."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import fields
+from typing import Any
 
 import click
 
 from tfkit.cli.options import Function, Whole
-from tfkit.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from tfkit.core.component import Config
-    from tfkit.generation.writer import GenerateOptions
-    from tfkit.recipe.settings.sections import Generate
-
-# an option of the command line -> the rule it stands for, and the option of that rule; in the order of the rules
-RULES = {"temperature": ("temperature", "temperature"), "top_k": ("top_k", "k"), "top_p": ("top_p", "p")}
-OF_STRATEGIES = ("num_beams", "n_best")  # options of the command line that some strategies have
-
-
-@dataclass(frozen=True)
-class Shorthands:
-    """The values of the short options; None for one that was not given. `sets` are the values of --set beside them."""
-
-    strategy: str | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    num_beams: int | None = None
-    n_best: int | None = None
-    seed: int | None = None
-    batch_size: int | None = None
-    quantize: Literal["int8"] | None = None
-    max_new_tokens: int | None = None
-
-    def given(self, *names: str) -> list[str]:
-        """The options that were given, of those `names` or of all, as they were typed."""
-        chosen = names or [field.name for field in fields(self)]
-        values = {name: getattr(self, name) for name in chosen}
-        return [f"{_typed(name)} {_plain(value)}" for name, value in values.items() if value is not None]
-
-    def options(self, settings: Generate, sets: Sequence[str] = ()) -> GenerateOptions:
-        """The same for a run whose recipe says `settings`; raises UsageError, RecipeError for what does not fit."""
-        strategy = self._strategy(settings.strategy, _strategy_set(sets))
-        if self.seed is not None and not strategy.build().draws:
-            raise UsageError(
-                f"--seed {self.seed}: strategy '{strategy.part.part_name}' draws nothing; say --strategy sample"
-            )
-        options: GenerateOptions = {"strategy": strategy, "logits": self._logits(settings.logits), "seed": self.seed}
-        if self.quantize is not None:
-            options["quantize"] = self.quantize
-        return options if self.batch_size is None else {**options, "batch_size": self.batch_size}
-
-    def _strategy(self, settled: Config, given: str | None) -> Config:
-        """The strategy of the recipe, unless the options name another, or are those of another."""
-        from tfkit.recipe.parts import part_at
-
-        if self.strategy is not None and given is not None:
-            raise UsageError(f"--strategy {self.strategy} and --set {given} both say the strategy; give one of them")
-        name = self.strategy or (None if given else self._implied(settled)) or settled.part.part_name
-        asked = {option: getattr(self, option) for option in OF_STRATEGIES if getattr(self, option) is not None}
-        if name == settled.part.part_name and not asked:
-            return settled
-        base = settled.spelled() if name == settled.part.part_name else {"type": name}
-        typed = " ".join(self.given("strategy", *OF_STRATEGIES)) or " ".join(self.given(*RULES))
-        _check_options(name, asked)
-        return part_at("strategy", {**base, **asked}, typed, "generate.strategy")
-
-    def _implied(self, settled: Config) -> str | None:
-        """The strategy that options speak of where none is named; None: that of the recipe may do."""
-        if self.num_beams is not None:
-            return None if "num_beams" in type(settled).model_fields else "beam"
-        draws = any(getattr(self, name) is not None for name in RULES)
-        return "sample" if draws and not settled.build().draws else None
-
-    def _logits(self, settled: Sequence[Config]) -> list[Config]:
-        """The rules of the recipe; an option takes the place of the rule of its kind, or comes after them all."""
-        from tfkit.recipe.parts import part_at
-
-        rules = list(settled)
-        for name, (kind, option) in RULES.items():
-            value = getattr(self, name)
-            if value is None:
-                continue
-            rule = part_at(
-                "logits", {"type": kind, option: value}, f"{_typed(name)} {_plain(value)}", "generate.logits"
-            )
-            places = [place for place, other in enumerate(rules) if other.part.part_name == kind]
-            kept = [other for other in rules if other.part.part_name != kind]
-            rules = [*kept, rule] if not places else [*kept[: places[0]], rule, *kept[places[0] :]]
-        return rules
-
-
-def _check_options(strategy: str, asked: Mapping[str, Any]) -> None:
-    """Raise UsageError for an option that the strategy lacks, naming those that have it."""
-    from tfkit.core.registry import REGISTRY
-
-    having = {name: REGISTRY.get("strategy", name).Config.model_fields for name in REGISTRY.names("strategy")}
-    for option, value in asked.items():
-        if strategy in having and option not in having[strategy]:
-            others = ", ".join(name for name, options in having.items() if option in options)
-            raise UsageError(
-                f"{_typed(option)} {value}: strategy '{strategy}' has no option {option}; those that have: {others}"
-            )
-
-
-def _strategy_set(sets: Sequence[str]) -> str | None:
-    """What --set says of the strategy; None where it says nothing."""
-    for text in sets:
-        key, _, value = (part.strip() for part in text.partition("="))
-        if f"{key}.".startswith("generate.strategy.") or (key == "generate" and "strategy" in value):
-            return text
-    return None
-
-
-def _plain(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.15g}"
-
-
-def _typed(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
+from tfkit.core.bounds import COUNT, ROWS, SEED, TEXTS
+from tfkit.generation.shorthands import Shorthands
 
 OPTIONS = (
     click.option("--strategy", metavar="NAME", help="How tokens are chosen: greedy, sample, beam, ..."),
     click.option("--temperature", type=float, metavar="X", help="Sample: more random above 1, less below."),
-    click.option("--top-k", type=Whole(), metavar="K", help="Sample from the K most likely tokens."),
+    click.option("--top-k", type=Whole(COUNT), metavar="K", help="Sample from the K most likely tokens."),
     click.option("--top-p", type=float, metavar="P", help="Sample from the fewest tokens with total probability P."),
-    click.option("--num-beams", type=Whole(), metavar="N", help="Beam search with N beams."),
-    click.option("--n-best", type=Whole(), metavar="N", help="Print N texts for each prompt, the best first."),
-    click.option("--seed", type=Whole(0), metavar="N", help="Seed of the random draws."),
-    click.option("--batch-size", type=Whole(), metavar="N", help="Prompts that are written together.  [default: 64]"),
+    click.option("--num-beams", type=Whole(TEXTS), metavar="N", help="Beam search with N beams."),
+    click.option("--n-best", type=Whole(TEXTS), metavar="N", help="Print N texts for each prompt, the best first."),
+    click.option("--seed", type=Whole(SEED, 0), metavar="N", help="Seed of the random draws."),
+    click.option("--batch-size", type=Whole(ROWS), metavar="N", help="Prompts written together.  [default: 64]"),
     click.option("--quantize", type=click.Choice(["int8"]), help="Compute with int8 weights: faster, less exact."),
     click.option(
-        "--max-new-tokens", type=Whole(), metavar="N", help="Stop after N new tokens.  [default: the recipe's]"
+        "--max-new-tokens", type=Whole(COUNT), metavar="N", help="Stop after N new tokens.  [default: the recipe's]"
     ),
 )
 

@@ -9,11 +9,12 @@ import click
 
 from tfkit.cli.options import BATCH, DTYPE, EXACT_JSON, ReadOptions, Whole, reads_recipe, vocabulary_note
 from tfkit.cli.terminal import echo_json
+from tfkit.core.bounds import COUNT
 
 
 @click.command("show")
 @click.argument("recipe", metavar="RECIPE_OR_RUN")
-@click.option("--length", type=Whole(), help="Length of the sequence, in tokens.  [default: max_length, else 512]")
+@click.option("--length", type=Whole(COUNT), help="Length of the sequence, in tokens.  [default: max_length, else 512]")
 @BATCH
 @DTYPE
 @EXACT_JSON

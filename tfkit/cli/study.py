@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tfkit.cli.options import IMPORTS, SETS, TRUST, Whole
-from tfkit.cli.terminal import echo
+from tfkit.cli.terminal import OUTPUT, echo, outlasting
+from tfkit.core.bounds import JOBS
+
+if TYPE_CHECKING:
+    from tfkit.studies.plan import Plan
+    from tfkit.studies.runner import Runner
 
 
 @click.command("study")
 @click.argument("study", metavar="STUDY")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Its folder.  [default: studies/<name>]")
-@click.option("--jobs", type=Whole(), default=1, show_default=True, help="Trainings at a time.")
+@click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Trainings at a time.")
 @click.option("--on", type=click.Choice(["ray"]), help="Hand the trainings to a Ray cluster, which shares the folder.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do, and train nothing but a trial of some steps.")
 @click.option("--commands", "as_commands", is_flag=True, help="Print a command line for each run that is left.")
@@ -37,24 +43,22 @@ def command(
     """Train every variant that STUDY (a recipe with `study:`) compares, over several seeds, and report on them.
 
     The same line goes on where it stopped: what is done is not repeated. Several processes, on several machines, may
-    work on one folder.
+    work on one folder. If nobody reads what it prints, it goes on, and the rest is in output.log.
     """
     if dry_run and as_commands:
         raise click.UsageError("--dry-run trains nothing, and so does --commands; give one of them")
     if on and as_commands:
         raise click.UsageError("--commands starts nothing; leave --on out")
-    from tfkit.cli.main import INTERRUPTED, LOST
     from tfkit.core.console import Console
     from tfkit.core.files import written_to
     from tfkit.studies.arms import StudySource
-    from tfkit.studies.compare import print_results, study_report
     from tfkit.studies.on_ray import RayCluster
     from tfkit.studies.plan_file import keep_plan
     from tfkit.studies.planning import make_plan
     from tfkit.studies.process import Here
-    from tfkit.studies.report import HTML, check_packages
+    from tfkit.studies.report import check_packages
     from tfkit.studies.runner import Runner, commands
-    from tfkit.studies.watching import Planning, Watcher, predicted, print_plan
+    from tfkit.studies.watching import Planning
 
     source = StudySource(study, sets, imports, trust)
     recipe = source.recipe()
@@ -71,24 +75,42 @@ def command(
             for words in commands(source, plan, folder):
                 echo(shlex.join(["tfkit", *words]))
             return
-        console = Console()
-        print_plan(plan, console)
-        echo(predicted(plan, jobs))
         if dry_run:
+            _announce(plan, jobs)
             return
         keep_plan(folder, plan)
-        runner = Runner(source, plan, folder, jobs, launcher)
-        with Watcher(Console()) as watcher:
-            finished = runner.run(watcher.show)
-        if not finished:
-            echo("stopped; to go on, type the same line again")
-            ctx.exit(INTERRUPTED)
-        failed = {run.name: why for run, why in runner.progress.failed.items()}
-        report = study_report(plan, folder, failed)
-        report.write(folder)
-        print_results(report, console)
-        for name, why in failed.items():
-            echo(f"{name}: failed: {why}")
-        echo(f"the page: {folder / HTML}")
-        if failed:
-            ctx.exit(LOST)
+        with outlasting(folder / OUTPUT):
+            _announce(plan, jobs)
+            ctx.exit(_trained(Runner(source, plan, folder, jobs, launcher)))
+
+
+def _announce(plan: Plan, jobs: int) -> None:
+    """Print the plan and the time that it takes."""
+    from tfkit.core.console import Console
+    from tfkit.studies.watching import predicted, print_plan
+
+    print_plan(plan, Console())
+    echo(predicted(plan, jobs))
+
+
+def _trained(runner: Runner) -> int:
+    """Train what is left and write the report; returns the exit status."""
+    from tfkit.cli.main import INTERRUPTED, LOST
+    from tfkit.core.console import Console
+    from tfkit.studies.compare import print_results, study_report
+    from tfkit.studies.report import HTML
+    from tfkit.studies.watching import Watcher
+
+    with Watcher(Console()) as watcher:
+        finished = runner.run(watcher.show)
+    if not finished:
+        echo("stopped; to go on, type the same line again")
+        return INTERRUPTED
+    failed = {run.name: why for run, why in runner.progress.failed.items()}
+    report = study_report(runner.board.plan, runner.folder, failed)
+    report.write(runner.folder)
+    print_results(report, Console())
+    for name, why in failed.items():
+        echo(f"{name}: failed: {why}")
+    echo(f"the page: {runner.folder / HTML}")
+    return LOST if failed else 0

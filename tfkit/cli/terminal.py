@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import IO, Any, BinaryIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from tfkit.core.errors import UsageError
-from tfkit.core.output import OutputLost, emit, json_line, printable
+from tfkit.core.errors import RunError, UsageError
+from tfkit.core.files import open_log
+from tfkit.core.output import OutputLost, emit, json_line, lost, printable
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+OUTPUT = "output.log"  # in the folder of a study or ladder, what it prints after its reader is gone
 LEAST = 40  # columns that a message is wrapped at, in a narrower terminal too
 
 
@@ -87,6 +94,59 @@ class WarningHandler(logging.Handler):
             warn(f"{record.name}: {record.getMessage()}")
         else:
             self.show(record.getMessage().replace("[", "\\["))  # no markup of rich's
+
+
+class LastingOutput(io.RawIOBase):
+    """Standard output of a command whose work is on disk: once it is lost, the rest goes to the file `log`.
+
+    The loss is reported once, on standard error and in that file.
+    """
+
+    def __init__(self, stream: TextIO | None, log: Path, encoding: str) -> None:
+        self.stream, self.log, self.encoding = stream, log, encoding
+        self.lost = False
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return not self.lost and is_terminal(self.stream)
+
+    def write(self, data: Buffer) -> int:
+        text = bytes(data)
+        if not self.lost:
+            try:
+                self._print(text)
+            except OutputLost as error:
+                self.lost = True
+                warn(f"tfkit: {error}; what follows is in {self.log}")
+                text = f"{error}; what follows is in this file alone\n".encode() + text
+        if self.lost:
+            with contextlib.suppress(RunError, OSError), open_log(self.log) as file:
+                file.write(text.decode(self.encoding, "replace"))
+        return memoryview(data).nbytes
+
+    def _print(self, text: bytes) -> None:
+        """Write to the stream; raises OutputLost."""
+        if self.stream is None:
+            raise OutputLost("the stream is closed")
+        try:
+            self.stream.buffer.write(text)
+            self.stream.buffer.flush()
+        except (OSError, ValueError) as error:
+            raise lost(error) from None
+
+
+@contextlib.contextmanager
+def outlasting(log: Path) -> Iterator[None]:
+    """Continue if standard output is lost within the block: say so once, and append the rest to `log`."""
+    before = sys.stdout
+    encoding = "utf-8" if before is None else before.encoding
+    sys.stdout = io.TextIOWrapper(LastingOutput(before, log, encoding), encoding, newline="\n", write_through=True)
+    try:
+        yield
+    finally:
+        sys.stdout = before
 
 
 def standard_input() -> BinaryIO:

@@ -111,9 +111,14 @@ def as_read(case: Case, arguments: dict[str, Any], dtype: torch.dtype = torch.fl
     for plan, name in zip(plans, ("input_ids", "decoder_input_ids"), strict=False):
         width = None if plan.embedding is None else plan.embedding.reads(plan.shape())
         if width is not None and name in arguments:
-            table = torch.randn(VOCABULARY, width, generator=torch.Generator().manual_seed(60)).to(dtype)
-            arguments[name.replace("input_ids", "inputs_embeds")] = table[arguments.pop(name)]
+            arguments[name.replace("input_ids", "inputs_embeds")] = _vectors(width, dtype)[arguments.pop(name)]
     return arguments
+
+
+@cache
+def _vectors(width: int, dtype: torch.dtype) -> Tensor:
+    """A vector for each id, [ids width]."""
+    return torch.randn(VOCABULARY, width, generator=torch.Generator().manual_seed(60)).to(dtype)
 
 
 # --- calls

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import Broken, contract, expect
+from tfkit.contracts.float64 import in_float64
 from tfkit.contracts.gradients import inert_names
 from tfkit.contracts.samples import LINES, NOUNS
 from tfkit.contracts.training import MAX_LENGTH, TOPOLOGY, letters, small_model
@@ -123,7 +124,10 @@ def evaluated(trial: ObjectiveTrial, model: Model, batch: Batch, training: bool 
     return loss
 
 
-@contract("the loss is finite, and the same at every evaluation", "batches", slots=OBJECTIVE, every_option=True)
+@contract(
+    "the loss is finite, the same at every evaluation, and of a float64 model in float64", "batches", slots=OBJECTIVE,
+    every_option=True,
+)  # fmt: skip
 def check_loss(case: Case) -> None:
     """Evaluate one batch twice, and take its loss for training."""
     trial = ObjectiveTrial(case)
@@ -133,6 +137,11 @@ def check_loss(case: Case) -> None:
     values = float(first.total.detach()), float(again.total.detach())
     expect(same, f"one batch is evaluated to {values[0]:.9g} and then to {values[1]:.9g}")
     evaluated(trial, model, batch, training=True)
+    for module in filter(None, (trial.objective.module, model)):
+        module.double()
+    with in_float64("of a model in float64"):
+        evaluated(trial, model, batch)
+        torch.autograd.backward(evaluated(trial, model, batch, training=True).total)
 
 
 @contract("the gradient of the loss reaches every weight", "loss", slots=OBJECTIVE, every_option=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from tfkit.contracts.calls import arguments_of, model, outputs, run, tokens
+from tfkit.contracts.calls import arguments_of, fresh, model, outputs, run, tokens
 from tfkit.contracts.cases import Case, blueprint
 from tfkit.contracts.check import contract, expect, expect_finite, twins
 from tfkit.models.build import build_model
@@ -44,9 +44,13 @@ def check_initial(case: Case) -> None:
 @contract("a model is pickled and copied whole", "determinism", once=True)
 @torch.no_grad()
 def check_copies(case: Case) -> None:
-    """Copies give the very same numbers."""
-    made, ids = model(case), tokens(2, 5)
+    """Copies of a model that has been used, in inference and with gradients, give the very same numbers."""
+    made, ids = fresh(case), tokens(2, 5)
     want = run(case, ids)
+    with torch.inference_mode():
+        run(case, ids, on=made)
+    with torch.enable_grad():
+        torch.autograd.backward([value.sum() for value in run(case, ids, on=made).values()])
     for how, twin in twins(made, "a model", case.part):
         for name, value in run(case, ids, on=twin).items():
             expect(torch.equal(value, want[name]), f"{name} of the {how} model differs")

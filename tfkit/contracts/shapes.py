@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tfkit.components.head.base import TokenHead
-from tfkit.contracts.calls import model, run, tokens
+from tfkit.contracts.calls import PAD, answers_tokens, fresh, model, padded, run, tokens
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import contract, expect, expect_equal, expect_finite
+from tfkit.contracts.float64 import in_float64
 from tfkit.contracts.options import VOCABULARY
 from tfkit.models.base import Model
 
@@ -74,11 +75,23 @@ def check_determinism(case: Case) -> None:
         expect(torch.equal(again[name], value), f"{name} differs between two calls in eval mode")
 
 
-@contract("float32 gives what float64 gives", "determinism", every_option=True)
-@torch.no_grad()
+@contract("float32 gives what float64 gives, which is computed in float64 alone", "determinism", every_option=True)
 def check_precision(case: Case) -> None:
-    """No sum or root loses its digits."""
-    ids = tokens(3, 7)
-    exact = run(case, ids)
-    for name, value in run(case, ids, on=model(case, torch.float32)).items():
-        expect_equal(value, exact[name], f"{name} in float32 against float64", 1e-3)
+    """No sum or root loses its digits: of whole texts, padded ones, from a state, and in training."""
+    ids, made = tokens(3, 7), fresh(case)
+    answers_tokens(case)  # cached from here on, so that no model is built below
+    with torch.no_grad():
+        exact = run(case, ids, on=made)
+        for name, value in run(case, ids, on=model(case, torch.float32)).items():
+            expect_equal(value, exact[name], f"{name} in float32 against float64", 1e-3)
+        with in_float64("in float64"):
+            run(case, ids, on=made)
+            if case.declares("padding"):
+                run(case, on=made, **padded([ids[0], ids[1, :4]], "left", PAD))
+            if case.causal and made.caches and not case.opens:
+                state = made.new_state()
+                for step in (ids[:, :4], ids[:, 4:5]):
+                    run(case, step, on=made, state=state)
+    with in_float64("in float64, while training"):
+        sums = [value.sum() for value in run(case, ids, on=made.train()).values()]
+        torch.autograd.backward(sums)

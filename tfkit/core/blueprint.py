@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tfkit.core.bounds import LAYERS
 from tfkit.core.component import Config, spell
 from tfkit.core.keys import (
-    DEEPEST,
     FlagValue,
     Key,
     NormValue,
@@ -137,7 +137,7 @@ class StackPlan:
 
     side: Side
     d_model: int = key(SizeValue(needed=True), "width of the residual stream")
-    order: tuple[int, ...] = keys(Key("num_layers", SizeValue(DEEPEST), "number of layers"))
+    order: tuple[int, ...] = keys(Key("num_layers", SizeValue(LAYERS.most), "number of layers"))
     vocab_size: int | None = key(
         SizeValue(words=("tokenizer",)), "tokens in the vocabulary: a number, or `tokenizer` for as many as it has"
     )

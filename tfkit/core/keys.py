@@ -8,15 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-WIDEST = 2**28  # of widths and vocabularies: what 64-bit arithmetic can count
-DEEPEST = 10_000  # layers of a stack
+from tfkit.core.bounds import WIDTH
 
 
 @dataclass(frozen=True)
 class SizeValue:
     """A whole number from 1 to `limit`; none: there is no such size, unless it is needed."""
 
-    limit: int = WIDEST
+    limit: int = WIDTH.most
     needed: bool = False
     words: tuple[str, ...] = ()  # that may stand in its place
 

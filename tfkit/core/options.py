@@ -9,13 +9,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from tfkit.core import bounds
 from tfkit.core.component import Config, Problem, Slot
 from tfkit.core.shape import Shape
 
-# The bounds keep every size that a recipe can ask for within what 64-bit arithmetic can count.
-Width = Annotated[int, Field(ge=1, le=2**28)]
-PositiveInt = Annotated[int, Field(ge=1, le=2**31)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=2**31)]
+# Counts, each with the bound of its kind (core/bounds.py).
+Width = Annotated[int, Field(ge=1, le=bounds.WIDTH.most)]
+Heads = Annotated[int, Field(ge=1, le=bounds.HEADS.most)]
+ExpertCount = Annotated[int, Field(ge=1, le=bounds.EXPERTS.most)]
+PositiveInt = Annotated[int, Field(ge=1, le=bounds.COUNT.most)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=bounds.COUNT.most)]
+Seed = Annotated[int, Field(ge=0, le=bounds.SEED.most)]
+RowCount = Annotated[int, Field(ge=1, le=bounds.ROWS.most)]
+TextCount = Annotated[int, Field(ge=1, le=bounds.TEXTS.most)]
+Drawn = Annotated[int, Field(ge=1, le=bounds.DRAWN.most)]
+Order = Annotated[int, Field(ge=1, le=bounds.ORDER.most)]
 
 
 def _in_float32(value: float) -> float:
@@ -29,7 +37,7 @@ PositiveFloat = Annotated[float, Field(gt=0), AfterValidator(_in_float32)]
 NonNegativeFloat = Annotated[float, Field(ge=0), AfterValidator(_in_float32)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 # `labels`: as many as the training corpus has labels, known once it is read (as `vocab_size: tokenizer` is)
-Classes = PositiveInt | Literal["labels"]
+Classes = Width | Literal["labels"]
 
 
 def class_count(classes: int | str) -> int:

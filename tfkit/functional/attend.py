@@ -1,4 +1,4 @@
-"""The only softmax(query keyᵀ) value: an eager float32 reference, and the fast kernel that must equal it."""
+"""The only softmax(query keyᵀ) value: an eager reference, and the fast kernel that must equal it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tfkit.core.context import Visibility
 from tfkit.functional.band import TileMask, band_of, rows_at, with_rows
+from tfkit.functional.precision import wide
 
 log = logging.getLogger("tfkit")
 
@@ -126,25 +127,28 @@ def reference(
     scores: Scores,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The same in plain float32 steps; returns the output and the weights [batch heads query key] before dropout."""
+    """Attend in plain steps, in float32 or float64.
+
+    Return the output and the weights [batch heads query key] before dropout.
+    """
     group = query.shape[1] // key.shape[1]
     key = repeat(key, "batch head time dim -> batch (head group) time dim", group=group)
     value = repeat(value, "batch head time dim -> batch (head group) time dim", group=group)
-    raw = query.float() @ rearrange(key.float(), "batch head time dim -> batch head dim time") * scores.scale
+    raw = wide(query) @ rearrange(wide(key), "batch head time dim -> batch head dim time") * scores.scale
     if scores.softcap is not None:
         raw = scores.softcap * torch.tanh(raw / scores.softcap)
     if bias is not None:
-        raw = raw + bias.float()
+        raw = raw + bias.to(raw.dtype)
     visible, sees = mask.seen()
     if visible is not None:
         raw = raw.masked_fill(~visible[:, None], float("-inf"))
     if scores.sinks is not None:
-        sink = repeat(scores.sinks.float(), "head -> batch head query 1", batch=raw.shape[0], query=raw.shape[2])
+        sink = repeat(scores.sinks.to(raw.dtype), "head -> batch head query 1", batch=raw.shape[0], query=raw.shape[2])
         raw = torch.cat((raw, sink), dim=-1)
     weights = torch.softmax(raw, dim=-1)[..., : key.shape[2]]
     if sees is not None:
         weights = weights * sees[:, None]
-    out = F.dropout(weights, scores.dropout) @ value.float()
+    out = F.dropout(weights, scores.dropout) @ wide(value)
     return out.to(value.dtype), weights
 
 

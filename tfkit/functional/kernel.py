@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
+from tfkit.functional.precision import wide
+
 CHUNK = 128  # tokens that meet one another directly; those before them as one sum
 
 
@@ -50,14 +52,14 @@ def kernel_attention(
     kept there. Rows that see nothing give zeros. Each feature is taken relative to its peak over the keys, and each
     query to its largest term, so that no sum of a row that sees anything can be zero or too large.
     """
-    key = _exact(key)
+    key = wide(key)
     if real is not None:
         key = key.masked_fill(~real[:, None, :, None], float("-inf"))
     peak = key.detach().amax(dim=2)
     if past is not None and past.peak is not None:
         peak = torch.maximum(peak, past.peak)
     keys, queries = torch.exp(key - _finite(peak)[:, :, None]), _relative(query, peak)
-    values = F.pad(_exact(value), (0, 1), value=1.0)  # the total is one more value
+    values = F.pad(wide(value), (0, 1), value=1.0)  # the total is one more value
     before = _before(past, peak)
     if causal:
         out = _causal(queries, keys, values, before, CHUNK if past is None else min(CHUNK, key.shape[2]))
@@ -77,11 +79,6 @@ def read(query: Tensor, past: KernelSums) -> Tensor:
     return _mean(_relative(query, past.peak) @ sums).to(query.dtype)
 
 
-def _exact(x: Tensor) -> Tensor:
-    """At least in float32."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
 def _finite(x: Tensor) -> Tensor:
     """0 for the logarithm of nothing."""
     return x.masked_fill(x == float("-inf"), 0)
@@ -89,7 +86,7 @@ def _finite(x: Tensor) -> Tensor:
 
 def _relative(query: Tensor, peak: Tensor) -> Tensor:
     """Features of queries times the keys' peaks, relative to the largest of them."""
-    logs = _exact(query) + _finite(peak)[:, :, None]
+    logs = wide(query) + _finite(peak)[:, :, None]
     return torch.exp(logs - _finite(logs.detach().amax(dim=-1, keepdim=True)))
 
 

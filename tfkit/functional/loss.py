@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tfkit.functional.precision import wide, wide_dtype
+
 CHUNK_ELEMENTS = 1 << 22  # logits held at once: 16 MiB in float32
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """Sum over rows of the cross-entropy in nats; `logits` [n vocab], `targets` [n]; smoothing as in the paper."""
-    return F.cross_entropy(logits.float(), targets, reduction="sum", label_smoothing=smoothing)
+    return F.cross_entropy(wide(logits), targets, reduction="sum", label_smoothing=smoothing)
 
 
 def linear_cross_entropy(
@@ -40,7 +42,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_features = torch.empty_like(features)
         grad_weight = torch.zeros_like(weight)
         grad_bias = None if bias is None else torch.zeros_like(bias)
-        total = torch.zeros((), dtype=torch.float32, device=features.device)
+        total = torch.zeros((), dtype=wide_dtype(matrix.dtype), device=features.device)
         with torch.autocast(features.device.type, enabled=False):
             for start in range(0, features.shape[0], rows):
                 chunk, target = features[start : start + rows].to(matrix.dtype), targets[start : start + rows]
@@ -80,7 +82,7 @@ def _product_type(weight: Tensor) -> torch.dtype:
 
 def _loss_and_gradient(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Summed loss of a chunk and its gradient by the logits: softmax minus the smoothed target distribution."""
-    logits = logits.float()
+    logits = wide(logits)
     log_total = torch.logsumexp(logits, dim=-1, keepdim=True)
     picked = logits.gather(-1, targets[:, None])
     loss = (log_total - picked).sum() * (1 - smoothing)

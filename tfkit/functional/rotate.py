@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from tfkit.functional.precision import wide_dtype
+
 Layout = Literal["halves", "interleaved"]
 
 
@@ -27,7 +29,7 @@ class Rotation:
 
     def __call__(self, x: Tensor) -> Tensor:
         width = 2 * self.cosine.shape[-1]
-        dtype = torch.promote_types(x.dtype, torch.float32)
+        dtype = wide_dtype(x.dtype)
         cosine, sine = self._turn(dtype)
         turned, rest = x[..., :width].to(dtype), x[..., width:]
         if self.layout == "halves":

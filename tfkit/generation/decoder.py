@@ -139,6 +139,10 @@ class StepDecoder:
         self._copies: Copies | None = None
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[type[StepDecoder], tuple[Model, Quantize | None]]:
+        """Copy and pickle the model alone; copies of weights are derived."""
+        return StepDecoder, (self.model, self.quantize)
+
     @property
     def bytes(self) -> int:
         """The memory that the copies take."""

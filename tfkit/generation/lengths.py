@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from tfkit.core.errors import TfkitWarning
+from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import most_positions
 
+BEYOND = 100  # times max_length: the longest prompt that is read
 UNTRAINED = "the model was never trained on what follows these"
 
 
@@ -17,15 +18,22 @@ class LengthWarning(TfkitWarning):
 
 
 def warn_of_prompts(search: Search) -> None:
-    """Warn before anything is computed where a prompt, or a source, is longer than `max_length`."""
+    """Warn before anything is computed where a prompt, or a source, is longer than `max_length`.
+
+    Raises UsageError for one that is longer by far: a prompt of a megabyte would be read for hours.
+    """
     read = [(search.prompts, "prompt", search.model.blueprint.last)]
     if search.sources is not None and search.model.blueprint.encoder is not None:
         read.append((search.sources, "source", search.model.blueprint.encoder))
     for rows, name, plan in read:
-        if plan.max_length is not None and max(map(len, rows), default=0) > plan.max_length:
-            _warn(
-                f"a {name} is longer than max_length, {plan.max_length:,} tokens; what follows these was never trained"
+        longest, trained = max(map(len, rows), default=0), plan.max_length
+        if trained is not None and longest > BEYOND * trained:
+            raise UsageError(
+                f"a {name} has {longest:,} tokens; this model was made for {trained:,} (max_length), and at most "
+                f"{BEYOND * trained:,} are read"
             )
+        if trained is not None and longest > trained:
+            _warn(f"a {name} is longer than max_length, {trained:,} tokens; what follows these was never trained")
 
 
 def warn_of_texts(search: Search, found: Sequence[Sequence[Candidate]], asked: int | None) -> None:

@@ -25,7 +25,7 @@ def _operator(namespace: str, name: str) -> Any:
 
 PACK, PACKED_PRODUCT = _operator("mkl", "_mkl_reorder_linear_weight"), _operator("mkl", "_mkl_linear")
 PREPACK, INT8_PRODUCT = _operator("quantized", "linear_prepack"), _operator("quantized", "linear_dynamic")
-ROUND: Any = getattr(torch, "quantize_per_channel", None)
+ROUND: Any = torch.quantize_per_channel if hasattr(torch, "quantize_per_channel") else None
 
 
 class Product(Protocol):
@@ -100,7 +100,7 @@ def check_int8(weight: Tensor) -> None:
     """Raise UsageError where products in int8 cannot be had."""
     if weight.device.type != "cpu":
         raise UsageError(f"quantize: int8 computes on a CPU, and this model is on {weight.device.type}")
-    backend = getattr(torch.backends, "quantized", None)
-    engines = set(backend.supported_engines) - {"none"} if backend is not None else set()
+    here = hasattr(torch.backends, "quantized")
+    engines = set(torch.backends.quantized.supported_engines) - {"none"} if here else set()
     if not engines or None in (PREPACK, INT8_PRODUCT, ROUND):
         raise UsageError(f"quantize: int8 needs products in int8, which this torch ({torch.__version__}) lacks")

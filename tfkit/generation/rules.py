@@ -12,6 +12,7 @@ from torch import Tensor
 from tfkit.core.component import Config
 from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.functional.precision import wide
 from tfkit.generation.logits import LogitsRule
 from tfkit.generation.logits.base import NEVER, misplaced
 from tfkit.generation.stop import StopRule, WrittenRow
@@ -31,11 +32,11 @@ class Rules:
     _never: dict[int, Tensor | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def scores(self, logits: Tensor, ids: Tensor, new: Tensor, left: Tensor | None = None) -> Tensor:
-        """The logits [rows vocab] in float32 as the rules leave them; the arguments are those of LogitsRule.within.
+        """Apply the rules to logits [rows vocab], in float32 or float64; the arguments are those of LogitsRule.within.
 
         A model may have more ids than its tokenizer has tokens: the others come never, whatever the rules say.
         """
-        logits = self._of_tokens(logits.float())
+        logits = self._of_tokens(wide(logits))
         for rule in self.logits:
             changed = rule.within(logits, ids, new, left)
             if not isinstance(changed, Tensor) or changed.shape != logits.shape:

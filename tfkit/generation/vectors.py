@@ -12,6 +12,7 @@ from torch import Tensor
 from tfkit.components.head.pool import pool
 from tfkit.core.context import Inputs
 from tfkit.data.by_length import by_length
+from tfkit.functional.precision import wide, wide_dtype
 from tfkit.generation.tokens import padded_ids
 from tfkit.models import Model
 from tfkit.models.call import Call
@@ -22,16 +23,16 @@ Pooling = Literal["mean", "first", "last"]
 def text_vectors(
     model: Model, texts: Sequence[Sequence[int]], pooling: Pooling, normalize: bool, batch_size: int | None
 ) -> Tensor:
-    """A vector for each text of ids, [texts d_model] in float32 on the CPU, in their order.
+    """A vector for each text of ids, [texts d_model] in float32 or float64 on the CPU, in their order.
 
     The vectors of an encoder-decoder are its encoder's.
     """
     stack = model.stack(next(model.blueprint.stacks()).side)
     device = next(model.parameters()).device
-    vectors = torch.empty(len(texts), stack.plan.d_model)
+    vectors = torch.empty(len(texts), stack.plan.d_model, dtype=wide_dtype(next(model.parameters()).dtype))
     with torch.inference_mode():
         for rows in by_length([len(text) for text in texts], device.type, batch_size):
             ids, real = padded_ids([texts[row] for row in rows], device, left=False)
             hidden = stack(Call(Inputs(ids, real=real)))
-            vectors[rows] = pool(hidden.float(), real, pooling).cpu()
+            vectors[rows] = pool(wide(hidden), real, pooling).cpu()
     return F.normalize(vectors, dim=-1) if normalize else vectors

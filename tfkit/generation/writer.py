@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from tfkit.core.bounds import COUNT, ROWS, SEED
 from tfkit.core.component import Config
 from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.registry import nearest
@@ -18,6 +19,7 @@ from tfkit.generation.prompts import Ids
 from tfkit.generation.room import check_room
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import Candidate, Search, prepare
+from tfkit.generation.shorthands import OF_STRATEGIES, RULES, Keywords
 from tfkit.generation.strategy import Strategy
 from tfkit.generation.streaming import check_stream, told
 from tfkit.generation.texts import find
@@ -32,12 +34,18 @@ class GenerateOptions(TypedDict, total=False):
     """What a call asks for in the place of what the recipe's `generate:` says; None = as the recipe says.
 
     `strategy`, `logits` and `stop` are names, mappings with a type, or Configs. `batch_size` prompts are written
-    together. `quantize="int8"` computes with weights in int8.
+    together. `quantize="int8"` computes with weights in int8. `temperature`, `top_k`, `top_p`, `num_beams` and `n_best`
+    are the short options of the command line, laid over the strategy and the rules.
     """
 
     strategy: Parts | None
     logits: Parts | None
     stop: Parts | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    num_beams: int | None
+    n_best: int | None
     seed: int | None
     batch_size: int
     quantize: Quantize | None
@@ -185,6 +193,7 @@ def make_writer(
 
     Raises RecipeError for a part that is wrong, UsageError for one that cannot go with the tokenizer.
     """
+    options = spelled_out(options, settings)
     seed = options.get("seed")
     strategies = _chosen("strategy", options.get("strategy"), [settings.strategy])
     if len(strategies) != 1:
@@ -204,6 +213,20 @@ def make_writer(
     )
 
 
+def spelled_out(options: GenerateOptions, settings: Generate) -> GenerateOptions:
+    """The options with the short ones laid over the strategy and the rules; raises UsageError, RecipeError."""
+    short: dict[str, Any] = {name: options.get(name) for name in (*RULES, *OF_STRATEGIES)}
+    if all(value is None for value in short.values()):
+        return options
+    given = options.get("strategy")
+    strategies = _chosen("strategy", given, [settings.strategy])
+    if len(strategies) != 1:
+        return options
+    keywords = Keywords(strategy=None if given is None else strategies[0].part.part_name, **short)
+    logits = keywords.logits_over(_chosen("logits", options.get("logits"), settings.logits))
+    return {**options, "strategy": keywords.strategy_over(strategies[0]), "logits": logits}
+
+
 def check_options(options: Mapping[str, Any], most: Any = None) -> None:
     """Raise UsageError for a option that there is not, and for a number that is none or too small."""
     for name in options:
@@ -212,13 +235,13 @@ def check_options(options: Mapping[str, Any], most: Any = None) -> None:
             known = f"did you mean '{hint}'?" if hint else f"there are {', '.join(GenerateOptions.__annotations__)}"
             raise UsageError(f"nothing of generation is called '{name}'; {known}")
     numbers = {
-        "max_new_tokens": (most, 0),
-        "seed": (options.get("seed"), 0),
-        "batch_size": (options.get("batch_size"), 1),
+        "max_new_tokens": (most, 0, COUNT),
+        "seed": (options.get("seed"), 0, SEED),
+        "batch_size": (options.get("batch_size"), 1, ROWS),
     }
-    for name, (value, least) in numbers.items():
-        if value is not None and (type(value) is not int or value < least):
-            raise UsageError(f"{name} is a whole number from {least}, got {value!r}")
+    for name, (value, least, bound) in numbers.items():
+        if value is not None and (type(value) is not int or not least <= value <= bound.most):
+            raise UsageError(f"{name} is a whole number from {least} to {bound.most:,}, got {value!r}")
     check_quantize(options.get("quantize"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 
 import torch
@@ -63,6 +64,11 @@ class Model(ModelFacts, nn.Module):
         if not isinstance(stack, Stack):
             raise UsageError(f"this model has no {side}")
         return stack
+
+    @classmethod
+    def inputs(cls) -> list[str]:
+        """The names of the inputs of a call."""
+        return [name for name in inspect.signature(cls.forward).parameters if name not in ("self", "unknown")]
 
     def check(self, inputs: Inputs) -> None:
         """Raise UsageError for a missing input that some part needs, or a given one that no part reads."""

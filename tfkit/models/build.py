@@ -6,8 +6,11 @@ import torch
 
 from tfkit.components.init import Init
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import UsageError
+from tfkit.core.memory import free_memory, gigabytes
 from tfkit.models.base import Model
 from tfkit.models.parametrization import rescale
+from tfkit.models.sample import weights_of
 
 
 def build_model(
@@ -18,16 +21,47 @@ def build_model(
     Weights are drawn on the CPU, so that a seed gives the same ones on every device, and the caller's own random state
     stays as it was; seed None draws from that state instead. On the `meta` device nothing is allocated.
     """
-    if torch.device(device).type == "meta":
+    device = _device(device)
+    if device.type == "meta":
         with torch.device("meta"):
             model: Model = blueprint.type.build(blueprint)
         return model.to(dtype)
+    _check_memory(blueprint, device, dtype)
     if seed is None:
         return _made(blueprint).to(device=device, dtype=dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _made(blueprint)
     return model.to(device=device, dtype=dtype)
+
+
+def _device(name: torch.device | str) -> torch.device:
+    """Return the device of that name. Raise UsageError if it is unknown or not on this machine."""
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise UsageError(f"device: {name!r} is no device; write cpu, cuda, cuda:1 or meta") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"device: there is no {device}; torch sees {torch.cuda.device_count()} CUDA devices here")
+    return device
+
+
+def _check_memory(blueprint: Blueprint, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise UsageError for a model larger than the free memory, before any of it is allocated."""
+    try:
+        count = weights_of(blueprint)
+    except RuntimeError as error:  # a part of somebody's that needs numbers to be built: its size is not known here
+        if "overflow" in str(error).lower():
+            raise UsageError("a tensor of this model would exceed 2^63 bytes; make the model smaller") from None
+        return
+    # drawn in float32 on the CPU, then moved
+    for place, size in {device: dtype.itemsize, torch.device("cpu"): torch.float32.itemsize}.items():
+        free = free_memory(place)
+        if free is not None and count * size > free:
+            raise UsageError(
+                f"the model has {count:,} weights, which take {gigabytes(count * size)}, and {place} has "
+                f"{gigabytes(free)} free; make the model smaller, or build it on the device 'meta'"
+            )
 
 
 def _made(blueprint: Blueprint) -> Model:

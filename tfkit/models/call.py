@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from tfkit.core.context import Collector, Inputs
 from tfkit.core.errors import UsageError
+from tfkit.core.registry import nearest
 from tfkit.models.state import DecodeState
 
 
@@ -46,21 +48,65 @@ def make_inputs(
     global_attention_mask: Tensor | None = None,
     prefix_length: Tensor | None = None,
     prefix: str = "",
+    vectors: Tensor | None = None,
+    past: int = 0,
 ) -> Inputs:
-    """The inputs of one stack; `prefix` begins their names in messages. Raises UsageError for a wrong shape or kind."""
+    """The inputs of one stack; `prefix` begins their names in messages. Raises UsageError for a wrong shape or kind.
+
+    `vectors` were given instead of ids, after `past` tokens in a decode state.
+    """
     check_ids(ids, f"{prefix}input_ids")
-    real = as_real(mask, ids, f"{prefix}attention_mask")
+    tokens = ids if vectors is None else vectors
+    real = as_real(mask, tokens, f"{prefix}attention_mask", past)
+    check_length(token_type_ids, tokens, "token_type_ids")
     return Inputs(ids, token_type_ids, global_attention_mask, prefix_length, real)
 
 
-def as_real(mask: Tensor | None, tokens: Tensor | None, name: str) -> Tensor | None:
-    """An attention mask (1 = a real token) as booleans; raises UsageError when its shape cannot fit `tokens`."""
+def as_real(mask: Tensor | None, tokens: Tensor | None, name: str, past: int = 0) -> Tensor | None:
+    """An attention mask (1 = a real token) as booleans; raises UsageError when its shape cannot fit `tokens`.
+
+    After `past` tokens it may be that of everything so far.
+    """
     if mask is None:
         return None
     if mask.dim() != 2 or (tokens is not None and mask.shape[0] != tokens.shape[0]):
         want = "[batch time]" if tokens is None else f"[{tokens.shape[0]} time]"
         raise UsageError(f"{name} is {want} with 1 for a real token, got shape {list(mask.shape)}")
+    check_length(mask, tokens, name, past)
     return mask.bool()
+
+
+def check_length(value: Tensor | None, tokens: Tensor | None, name: str, past: int = 0) -> None:
+    """Raise UsageError for an input [batch time] of another length than the tokens, or than those and the past."""
+    if value is None or tokens is None or torch.compiler.is_compiling():  # a compiled graph must not compare lengths
+        return
+    time = tokens.shape[1]
+    if value.dim() != 2 or value.shape[1] not in (time, past + time):
+        want = f"{time}" if not past else f"{time}, or {past + time} with those before them"
+        raise UsageError(f"{name} is [batch time] for {want} tokens, got shape {list(value.shape)}")
+
+
+def beyond(ids: Tensor | None, size: int | None, name: str) -> UsageError | None:
+    """Return the error for ids outside a table of that size; None if all are inside."""
+    if ids is None or size is None or ids.is_meta or not ids.numel():
+        return None
+    least, most = int(ids.min()), int(ids.max())
+    if least >= 0 and most < size:
+        return None
+    return UsageError(f"{name} are from 0 to {size - 1:,}, got {least if least < 0 else most:,}")
+
+
+def refuse_unknown(unknown: Mapping[str, object], known: Collection[str], model: str) -> None:
+    """Raise UsageError for inputs that the model's call does not take."""
+    name = next(iter(unknown))
+    if name == "labels":
+        why = "a loss is computed from out.logits, or by tfkit.train"
+    elif name.startswith("decoder_"):
+        why = f"its input is {name.removeprefix('decoder_')}; {name} is for an encoder_decoder"
+    else:
+        hint = nearest(name, list(known))
+        why = f"did you mean {hint}?" if hint else f"it takes {', '.join(known)}"
+    raise UsageError(f"{model}: takes no {name}: {why}")
 
 
 def check_ids(ids: Tensor | None, name: str) -> None:

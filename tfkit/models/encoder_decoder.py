@@ -10,7 +10,7 @@ from tfkit.core.context import Collector
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import register
 from tfkit.models.base import Body, Model, ModelOutput
-from tfkit.models.call import Call, make_inputs
+from tfkit.models.call import Call, check_length, make_inputs, refuse_unknown
 from tfkit.models.state import DecodeState
 
 
@@ -37,6 +37,7 @@ class EncoderDecoder(Model):
         state: DecodeState | None = None,
         collector: Collector | None = None,
         with_heads: bool = True,
+        **unknown: object,
     ) -> ModelOutput:
         """Logits of the decoder for [batch target] ids, given [batch source] ids (or an encoder's output).
 
@@ -45,9 +46,21 @@ class EncoderDecoder(Model):
         leaves the heads to the caller, who may compute them at a few positions only. Raises UsageError for inputs of
         the wrong shape or kind.
         """
+        if unknown:
+            refuse_unknown(unknown, self.inputs(), self.part_name)
         special = global_attention_mask, prefix_length
-        inputs = make_inputs(input_ids, attention_mask, token_type_ids, *special)
-        target_inputs = make_inputs(decoder_input_ids, decoder_attention_mask, None, *special, prefix="decoder_")
+        vectors = encoder_hidden_states if inputs_embeds is None else inputs_embeds
+        inputs = make_inputs(input_ids, attention_mask, token_type_ids, *special, vectors=vectors)
+        check_length(position_ids, input_ids if vectors is None else vectors, "position_ids")
+        target_inputs = make_inputs(
+            decoder_input_ids,
+            decoder_attention_mask,
+            None,
+            *special,
+            prefix="decoder_",
+            vectors=decoder_inputs_embeds,
+            past=0 if state is None else state.length,
+        )
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise UsageError("give decoder_input_ids: the tokens so far, the start token first")
         self.check(inputs)

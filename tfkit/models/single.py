@@ -10,7 +10,7 @@ from tfkit.core.context import Collector
 from tfkit.core.registry import register
 from tfkit.core.shape import Side
 from tfkit.models.base import Body, Model, ModelOutput
-from tfkit.models.call import Call, as_real, make_inputs
+from tfkit.models.call import Call, as_real, check_length, make_inputs, refuse_unknown
 from tfkit.models.state import DecodeState
 
 
@@ -34,6 +34,7 @@ class SingleStack(Model):
         state: DecodeState | None = None,
         collector: Collector | None = None,
         with_heads: bool = True,
+        **unknown: object,
     ) -> ModelOutput:
         """Logits and hidden states of [batch time] ids (or [batch time d_model] vectors in `inputs_embeds`).
 
@@ -42,9 +43,18 @@ class SingleStack(Model):
         With `state`, the ids follow those of earlier calls. `with_heads=False` leaves the heads to the caller,
         who may compute them at a few positions only. Raises UsageError for inputs of the wrong shape or kind.
         """
-        inputs = make_inputs(input_ids, attention_mask, token_type_ids, global_attention_mask, prefix_length)
+        if unknown:
+            refuse_unknown(unknown, self.inputs(), self.part_name)
+        special = global_attention_mask, prefix_length
+        past = 0 if state is None else state.length
+        inputs = make_inputs(input_ids, attention_mask, token_type_ids, *special, vectors=inputs_embeds, past=past)
         self.check(inputs)
-        memory_real = as_real(encoder_attention_mask, input_ids, "encoder_attention_mask")
+        tokens = input_ids if inputs_embeds is None else inputs_embeds
+        check_length(position_ids, tokens, "position_ids")
+        check_length(segment_ids, tokens, "segment_ids")
+        check_length(global_attention_mask, tokens, "global_attention_mask", past)
+        source = input_ids if encoder_hidden_states is None else encoder_hidden_states
+        memory_real = as_real(encoder_attention_mask, source, "encoder_attention_mask")
         memory = encoder_hidden_states, memory_real
         call = Call(inputs, inputs_embeds, position_ids, segment_ids, *memory, state, collector or Collector())
         return self.finish(Body(self.stack(self.side)(call), call), with_heads)

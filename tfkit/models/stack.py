@@ -15,7 +15,7 @@ from tfkit.core.context import Context, Inputs, Placement, Span, Visibility, loo
 from tfkit.core.errors import UsageError
 from tfkit.core.slots import MaskFacts, PositionFacts
 from tfkit.functional.dropout import Dropout
-from tfkit.models.call import Call
+from tfkit.models.call import Call, beyond
 from tfkit.models.layer import Layer
 from tfkit.models.state import DecodeState
 
@@ -115,10 +115,22 @@ class Stack(nn.Module):
     def _embed(self, call: Call, context: Context) -> Tensor:
         placement = context.position.of(self._stack_parts)
         if self.embedding is not None:
-            out: Tensor = self.embedding(call.inputs, placement, call.vectors)
+            try:
+                out: Tensor = self.embedding(call.inputs, placement, call.vectors)
+            except IndexError:  # a table's: the ids are read only after a look-up failed
+                wrong = self._wrong_ids(call.inputs)
+                if wrong is None:
+                    raise
+                raise wrong from None
             return out
         added = placement.embed()
         return call.tokens if added is None else call.tokens + added.to(call.tokens.dtype)
+
+    def _wrong_ids(self, inputs: Inputs) -> UsageError | None:
+        """The error for ids outside their tables; None if all are inside."""
+        segments = 0 if self.plan.embedding is None else self.plan.embedding.num_segments()
+        tokens = beyond(inputs.input_ids, self.plan.vocab_size, f"ids of the {self.plan.side}")
+        return tokens or beyond(inputs.token_type_ids, segments, "token_type_ids")
 
     def _contexts(self, call: Call) -> list[Context]:
         """One context for each distinct layer; equal rules and positions are made once."""

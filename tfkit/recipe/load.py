@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from pydantic import ValidationError
 
 from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
-from tfkit.core.errors import Fault, RecipeError, RecipeWarning, by_place
+from tfkit.core.errors import Fault, RecipeError, RecipeWarning, UsageError, by_place
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.output import block, block_as_html, some
+from tfkit.core.registry import nearest
 from tfkit.core.slots import ObjectiveFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
@@ -40,6 +41,16 @@ from tfkit.recipe.views.trace import Trace, trace
 
 TOP_KEYS = ("tfkit", "model", "data", "objective", "train", "generate", "study", "imports")
 AnySection = TypeVar("AnySection", bound=Section)
+
+
+class ReadingOptions(TypedDict, total=False):
+    """The keywords of load_recipe, which build and train take too."""
+
+    overrides: Mapping[str, Any] | None
+    variant: str | Sequence[str] | None
+    trust: bool
+    sets: Sequence[str]
+    imports: Sequence[str | Path]
 
 
 @dataclass(frozen=True)
@@ -208,6 +219,18 @@ def _with_labels(model: Node, count: int) -> Node:
     return replace(model, value=keys)
 
 
+def read_for(
+    function: str, own: Sequence[str], source: str | Path | Mapping[str, Any] | Recipe, reading: ReadingOptions
+) -> Recipe:
+    """load_recipe for a function that takes its keywords beside its `own`; raises UsageError for an unknown one."""
+    for name in reading.keys() - ReadingOptions.__annotations__.keys():
+        known = [*own, *ReadingOptions.__annotations__]
+        hint = nearest(name, known)
+        more = f"did you mean '{hint}'?" if hint else f"it takes {', '.join(known)}"
+        raise UsageError(f"tfkit.{function} takes no '{name}'; {more}")
+    return load_recipe(source, **reading)
+
+
 @parts_named()
 def load_recipe(
     source: str | Path | Mapping[str, Any] | Recipe,
@@ -221,9 +244,12 @@ def load_recipe(
 
     `overrides` are values by dotted key (`{"model.num_layers": 4}`), `sets` the same as `--set` writes them
     ("model.num_layers=4"), `variant` the names of variants to lay over, `imports` files or modules with parts of one's
-    own; `trust` honours the recipe's own `imports:`. Raises RecipeError with every fault at once.
+    own; `trust` honours the recipe's own `imports:`. Raises RecipeError with every fault at once, and UsageError for
+    changes to a recipe that is loaded.
     """
     if isinstance(source, Recipe):
+        if overrides or variant or sets:
+            raise UsageError("this recipe is loaded already: give overrides, variant and sets to the first load_recipe")
         return source
     variants = (variant,) if isinstance(variant, str) else tuple(variant or ())
     try:

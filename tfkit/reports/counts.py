@@ -23,10 +23,10 @@ from torch import nn
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import UsageError
 from tfkit.models.base import Model
+from tfkit.models.sample import WeightSets, build_sample, used_kinds, weight_sets
 from tfkit.models.stack import Stack
 from tfkit.reports.meter import Path, Tally
 from tfkit.reports.numbered import told_apart
-from tfkit.reports.sample import WeightSets, build_sample, used_kinds, weight_sets
 from tfkit.reports.weigh import heads_of, idle_parameters, is_empty, parts_of, stacks_of, weigh_cache, weigh_training
 
 

@@ -13,7 +13,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.shape import Shape
 from tfkit.core.skeleton import NoDraws
 from tfkit.models.layer import Layer
-from tfkit.reports.sample import used_kinds
+from tfkit.models.sample import used_kinds
 
 MOST = 256  # layers of one description that are built to be compared; of more, those at both ends
 Sizes = tuple[tuple[str, tuple[int, ...], bool], ...]

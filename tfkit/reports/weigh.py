@@ -13,9 +13,9 @@ from torch import nn
 
 from tfkit.core.slots import SublayerFacts
 from tfkit.models.base import Model
+from tfkit.models.sample import meta_inputs
 from tfkit.models.stack import Stack
 from tfkit.reports.meter import Meter, Path, Tally
-from tfkit.reports.sample import meta_inputs
 
 
 def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:

@@ -27,4 +27,4 @@ class MyPart(Position):
         distance = rearrange(query_positions, "batch query -> batch 1 query 1") - rearrange(
             key_positions, "batch key -> batch 1 1 key"
         )
-        return -self.config.strength * distance.abs().float().log1p()
+        return -self.config.strength * distance.abs().to(self.dtype).log1p()

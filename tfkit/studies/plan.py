@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, Strict
+
+from tfkit.core.bounds import ARMS, SEEDS, TRIALS
+from tfkit.core.options import PositiveInt, Seed
 from tfkit.recipe.settings.study import STEPS, PaperClaim
 from tfkit.studies.arms import Arm, slug
 from tfkit.studies.trial import Timing
@@ -46,11 +50,12 @@ class Plan:
 
     name: str
     identity: str
-    arms: tuple[Arm, ...]
-    seeds: tuple[int, ...]
-    grid: tuple[Mapping[str, Any], ...]  # the values that are tried of what is tuned; one empty mapping: nothing is
+    arms: Annotated[tuple[Arm, ...], Field(max_length=ARMS.most)]
+    seeds: Annotated[tuple[Annotated[Seed, Strict()], ...], Field(max_length=SEEDS.most)]
+    # the values that are tried of what is tuned; one empty mapping: nothing is
+    grid: Annotated[tuple[Mapping[str, Any], ...], Field(max_length=TRIALS.most)]
     measure: tuple[str, ...]
-    steps: int
+    steps: Annotated[PositiveInt, Strict()]
     probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the values by key that make each of them
     rising: tuple[str, ...] = ()  # the measures of which more is better
     timing: Timing = field(default_factory=Timing)

@@ -26,6 +26,7 @@ from tfkit.training.objective.labels import learn
 from tfkit.training.progress import Reporter
 from tfkit.training.rehearsal import rehearse
 from tfkit.training.splits import Split, learned_from
+from tfkit.training.widths import check_widths
 
 
 @dataclass(frozen=True)
@@ -181,10 +182,11 @@ def _check_vocabulary(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer
 
 
 def _check_size(blueprint: Blueprint, settings: Train, device: torch.device) -> None:
-    """Refuse a wrong `freeze` and a model too large, on a model that takes no memory."""
+    """Refuse a wrong `freeze`, a model too large and own parts of a wrong width, on a model that takes no memory."""
     model = build_model(blueprint, device="meta")
     freeze(model, settings.freeze)
     check_memory(model, device)
+    check_widths(blueprint)
 
 
 def longest_example(blueprint: Blueprint, data: Data) -> int | None:

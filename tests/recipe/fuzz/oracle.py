@@ -17,9 +17,9 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault, RecipeError, TfkitWarning
 from tfkit.models.base import Model, ModelOutput
 from tfkit.models.build import build_model
+from tfkit.models.sample import build_sample, meta_inputs
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.reports.counts import count_parameters
-from tfkit.reports.sample import build_sample, meta_inputs
 
 from .mutators import break_bytes, mutate, odd_python, setting
 from .seeds import ARCHITECTURES, healed, seed

@@ -12,12 +12,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.attention.multi_head import MultiHead
-from tfkit.components.norm.base import wide
 from tfkit.core.component import Problem
 from tfkit.core.context import Context
 from tfkit.core.options import Dropout, PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
+from tfkit.functional.precision import wide
 
 VECTORS = ("query_1", "key_1", "query_2", "key_2")  # from which lambda is made
 

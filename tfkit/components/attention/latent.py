@@ -13,18 +13,7 @@ from tfkit.components.attention.base import Attention, KeyValueState
 from tfkit.core.capabilities import OF_LAYERS
 from tfkit.core.component import Problem
 from tfkit.core.context import Context
-from tfkit.core.options import (
-    Bias,
-    Dropout,
-    Norm,
-    PositiveInt,
-    Scale,
-    Width,
-    check_bias,
-    check_norm,
-    has_bias,
-    scale_factor,
-)
+from tfkit.core.options import Bias, Dropout, Heads, Norm, Scale, Width, check_bias, check_norm, has_bias, scale_factor
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.attend import Scores, attend, reference
@@ -43,7 +32,7 @@ class Latent(Attention):
     """
 
     class Config(Attention.Config):
-        num_heads: PositiveInt = Field(description="heads")
+        num_heads: Heads = Field(description="heads")
         kv_rank: Width = Field(description="width of the latent that keys and values are made from")
         query_rank: Width | None = Field(
             None, description="width that queries pass through; none: they are made from the input directly"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tfkit.components.attention.base import Attention
 from tfkit.core.component import Problem
 from tfkit.core.context import Context
-from tfkit.core.options import Bias, Dropout, PositiveInt, Width, check_bias, has_bias
+from tfkit.core.options import Bias, Dropout, Heads, Width, check_bias, has_bias
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.attend import Scores, attend, attend_rows, reference
@@ -32,7 +32,7 @@ class LongformerAttention(Attention):
     """
 
     class Config(Attention.Config):
-        num_heads: PositiveInt = Field(description="heads; 1 is single-head attention")
+        num_heads: Heads = Field(description="heads; 1 is single-head attention")
         head_dim: Width | None = Field(None, description="width of a head; none: d_model / num_heads")
         bias: Bias = Field(True, description="biases: all, none, or those of the projections named")
         dropout: Dropout = Field(0.0, description="dropout of the attention weights")

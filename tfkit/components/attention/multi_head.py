@@ -19,9 +19,9 @@ from tfkit.core.context import Context
 from tfkit.core.options import (
     Bias,
     Dropout,
+    Heads,
     Norm,
     PositiveFloat,
-    PositiveInt,
     Scale,
     Width,
     check_bias,
@@ -46,10 +46,8 @@ class MultiHead(Attention):
     """
 
     class Config(Attention.Config):
-        num_heads: PositiveInt = Field(description="heads of the queries; 1 is single-head attention")
-        num_kv_heads: PositiveInt | None = Field(
-            None, description="heads of keys and values; none: as many as num_heads"
-        )
+        num_heads: Heads = Field(description="heads of the queries; 1 is single-head attention")
+        num_kv_heads: Heads | None = Field(None, description="heads of keys and values; none: as many as num_heads")
         head_dim: Width | None = Field(None, description="width of a query and key head; none: d_model / num_heads")
         value_dim: Width | None = Field(None, description="width of a value head; none: head_dim")
         bias: Bias = Field(True, description="biases: all, none, or those of the projections named")

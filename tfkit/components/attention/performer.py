@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from tfkit.components.attention.kernel import KernelAttention
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Width
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 
@@ -24,7 +24,7 @@ class Performer(KernelAttention):
     """
 
     class Config(KernelAttention.Config):
-        features: PositiveInt | None = Field(
+        features: Width | None = Field(
             None, description="random features; none: head_dim * ln(head_dim), as the paper has it"
         )
         orthogonal: bool = Field(True, description="features orthogonal in groups of head_dim, for a smaller error")

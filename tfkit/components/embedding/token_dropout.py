@@ -17,6 +17,7 @@ from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import Dropout, NonNegativeInt
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
+from tfkit.functional.precision import wide_dtype
 
 
 @register("embedding", "token_dropout")
@@ -54,5 +55,5 @@ class TokenDropout(Tokens):
         masked = inputs.input_ids.eq(self.config.mask_id)
         real = torch.ones_like(masked) if inputs.real is None else inputs.real
         count, left = (reduce(tokens, "batch time -> batch 1 1", "sum") for tokens in (real, real & ~masked))
-        factor = (1 - self.config.mask_rate) * count / left.clamp(min=1)
+        factor = (1 - self.config.mask_rate) * count.to(wide_dtype(rows.dtype)) / left.clamp(min=1)
         return rows.masked_fill(rearrange(masked, "batch time -> batch time 1"), 0) * factor.to(rows.dtype)

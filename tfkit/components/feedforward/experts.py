@@ -15,9 +15,10 @@ from torch.func import functional_call
 from tfkit.components.feedforward.base import FeedForward
 from tfkit.components.feedforward.router import AnyRouter, Choice
 from tfkit.core import component
+from tfkit.core.bounds import EXPERTS
 from tfkit.core.component import Doubt, Problem, Slot, Unlearnable
 from tfkit.core.context import Context
-from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.options import ExpertCount, NonNegativeInt
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.view import with_tensors
@@ -34,15 +35,15 @@ class Experts(FeedForward):
     """
 
     class Config(FeedForward.Config):
-        num_experts: PositiveInt = Field(description="experts that a router chooses from")
-        num_active: PositiveInt = Field(description="experts that each token passes")
+        num_experts: ExpertCount = Field(description="experts that a router chooses from")
+        num_active: ExpertCount = Field(description="experts that each token passes")
         expert: Expert = Field(description="one expert")
         router: AnyRouter = Field("softmax", description="how experts are chosen and weighed")  # type: ignore[assignment]
         weigh: Literal["output", "input"] = Field(
             "output", description="what of an expert is multiplied by its weight (Llama 4: its input)"
         )
         num_shared: NonNegativeInt = Field(
-            0, description="experts that every token passes besides, as one that many times as wide"
+            0, le=EXPERTS.most, description="experts that every token passes besides, as one that many times as wide"
         )
         shared_expert: Expert | None = Field(
             None, description="what every token passes besides, where it is not as the experts; none: see num_shared"

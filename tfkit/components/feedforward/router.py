@@ -12,7 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torch import Tensor, nn
 
 from tfkit.core.context import Collector
-from tfkit.core.options import NonNegativeFloat, PositiveFloat, PositiveInt
+from tfkit.core.options import ExpertCount, NonNegativeFloat, PositiveFloat
+from tfkit.functional.precision import wide
 
 LEAST = 1e-20  # added to a sum of weights before it divides them
 
@@ -43,8 +44,8 @@ class Router(BaseModel):
     selection_rate: NonNegativeFloat = Field(
         0.0, description="how far a training step moves the selection bias of each expert towards an even load"
     )
-    num_groups: PositiveInt | None = Field(None, description="groups of neighbouring experts; none: one group")
-    active_groups: PositiveInt | None = Field(None, description="groups that a token may choose from; none: all")
+    num_groups: ExpertCount | None = Field(None, description="groups of neighbouring experts; none: one group")
+    active_groups: ExpertCount | None = Field(None, description="groups that a token may choose from; none: all")
     group_score: Literal["max", "top2"] = Field(
         "top2", description="what a group is judged by: its best score, or the sum of its best two"
     )
@@ -114,9 +115,8 @@ class Routing(nn.Module):
 
     def forward(self, x: Tensor, real: Tensor | None, collector: Collector) -> Choice:
         """The choice of each token; `real` [tokens] leaves padding out of what the load is judged by."""
-        wide = torch.promote_types(x.dtype, torch.float32)
-        bias = None if self.projection.bias is None else self.projection.bias.to(wide)
-        logits = F.linear(x.to(wide), self.projection.weight.to(wide), bias)
+        bias = None if self.projection.bias is None else wide(self.projection.bias)
+        logits = F.linear(wide(x), wide(self.projection.weight), bias)
         scores = self._scores(logits)
         experts = self._open(scores).topk(self.num_active, dim=-1).indices
         if self.training:

@@ -8,6 +8,7 @@ from torch import Tensor
 from tfkit.components.mixer.base import Mixer
 from tfkit.core.context import Context
 from tfkit.core.registry import register
+from tfkit.functional.precision import wide
 
 
 @register("mixer", "fourier")
@@ -20,6 +21,5 @@ class Fourier(Mixer):
     capabilities = frozenset({"bidirectional", "compile", "export"})
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        exact = x.to(torch.promote_types(x.dtype, torch.float32))
-        mixed: Tensor = torch.fft.fft2(exact, dim=(1, 2)).real
+        mixed: Tensor = torch.fft.fft2(wide(x), dim=(1, 2)).real
         return mixed.to(x.dtype)

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from tfkit.components.mixer.base import Mixer
 from tfkit.core.component import Problem
 from tfkit.core.context import Context
-from tfkit.core.options import Norm, PositiveInt, check_norm
+from tfkit.core.options import Norm, Width, check_norm
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.convolve import Columns, causal_convolution
+from tfkit.functional.precision import wide
 from tfkit.functional.scan import linear_scan
 
 SMALLEST, LARGEST = 1e-3, 0.1  # steps that training begins with
@@ -31,10 +32,10 @@ class Mamba(Mixer):
     """
 
     class Config(Mixer.Config):
-        d_state: PositiveInt = Field(16, description="numbers that each channel carries from token to token")
-        d_conv: PositiveInt = Field(4, description="tokens that the convolution reads")
-        expand: PositiveInt = Field(2, description="inner width as a multiple of d_model")
-        rank: PositiveInt | None = Field(
+        d_state: Width = Field(16, description="numbers that each channel carries from token to token")
+        d_conv: Width = Field(4, description="tokens that the convolution reads")
+        expand: Width = Field(2, description="inner width as a multiple of d_model")
+        rank: Width | None = Field(
             None, description="width that the sizes of steps are made from; none: d_model / 16, rounded up"
         )
         norm: Norm | None = Field(None, description="norm of dt's input, B and C (Jamba); none: as they are")
@@ -85,10 +86,10 @@ class Mamba(Mixer):
     def _carried(self, x: Tensor, state: Columns | None) -> Tensor:
         """C_t h_t, [batch time width]."""
         selected = self.selection(x).split(self.sizes, dim=-1)
-        given, read = self.given_norm(selected[1]).float(), self.read_norm(selected[2]).float()
-        size = F.softplus(self.step(self.step_norm(selected[0])) + self.step_bias).float()
-        decay = torch.exp(-self.log_decay.float().exp() * size[..., None])
-        added = einsum(size * x.float(), given, "batch time width, batch time state -> batch time width state")
+        given, read = wide(self.given_norm(selected[1])), wide(self.read_norm(selected[2]))
+        size = wide(F.softplus(self.step(self.step_norm(selected[0])) + self.step_bias))
+        decay = torch.exp(-wide(self.log_decay).exp() * size[..., None])
+        added = einsum(size * wide(x), given, "batch time width, batch time state -> batch time width state")
         held = linear_scan(decay, added, None if state is None else state.carried)
         if state is not None:
             state.carried = held[:, -1]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tfkit.components.mixer.base import Mixer
 from tfkit.core.context import Context
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Width
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.convolve import Columns, causal_convolution
@@ -18,7 +18,7 @@ class ShortConvolution(Mixer):
     """output(C x * convolve(B x * value(x))), each channel by itself over `size` tokens (LFM2, arXiv 2511.23404)."""
 
     class Config(Mixer.Config):
-        size: PositiveInt = Field(3, description="tokens that the convolution reads: the last ones, itself included")
+        size: Width = Field(3, description="tokens that the convolution reads: the last ones, itself included")
         bias: bool = Field(False, description="biases of the projections and of the convolution")
 
     capabilities = frozenset({"causal", "cache", "padding", "compile", "export"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-import torch
 from einops import rearrange
 from pydantic import Field
 from torch import Tensor, nn
@@ -64,8 +63,3 @@ def grouped(x: Tensor, size: int) -> Tensor:
 def ungrouped(x: Tensor) -> Tensor:
     """[... group size] -> [... width]."""
     return rearrange(x, "... group channel -> ... (group channel)")
-
-
-def wide(x: Tensor) -> Tensor:
-    """`x` in float32, or float64 where it is that: statistics in half precision would lose accuracy."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -7,10 +7,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.components.norm.base import GroupedConfig, Norm, grouped, ungrouped, wide
+from tfkit.components.norm.base import GroupedConfig, Norm, grouped, ungrouped
 from tfkit.core.options import Number, PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
+from tfkit.functional.precision import wide
 
 
 @register("norm", "layer_norm")

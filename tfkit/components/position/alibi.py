@@ -59,11 +59,11 @@ class ALiBi(Position):
     config: Config
 
     def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
-        slope = torch.tensor(slopes(num_heads, self.config.between), dtype=torch.float32, device=query_positions.device)
+        slope = torch.tensor(slopes(num_heads, self.config.between), dtype=self.dtype, device=query_positions.device)
         slope = rearrange(slope, "head -> 1 head 1 1")
         query, key = query_positions[:, None, :, None], key_positions[:, None, None, :]
         if self.config.bfloat16:
             # softmax takes no notice of what all keys of a query have in common
-            of_keys = (slope.bfloat16() * key).float() * self.config.scale
+            of_keys = (slope.bfloat16() * key).to(self.dtype) * self.config.scale
             return repeat(of_keys, "batch head 1 key -> batch head query key", query=query.shape[2])
         return -self.config.scale * slope * (query - key).abs()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.component import Config
 from tfkit.core.shape import Shape
 from tfkit.core.slots import PositionFacts
+from tfkit.functional.precision import wide_dtype
 
 
 class Position(PositionFacts, nn.Module):
@@ -18,8 +20,15 @@ class Position(PositionFacts, nn.Module):
     """
 
     capabilities = TOKENWISE
+    model: Tensor
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__()
         self.config = config
         self.shape = shape
+        self.register_buffer("model", torch.empty(0), persistent=False)  # follows the model's dtype, and is empty
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype to compute in: float32, or float64 in a model of float64."""
+        return wide_dtype(self.model.dtype)

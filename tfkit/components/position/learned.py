@@ -12,7 +12,7 @@ from tfkit.components.position.base import Position
 from tfkit.core import component
 from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
-from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.options import NonNegativeInt, Width
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 
@@ -28,7 +28,7 @@ class LearnedPosition(Position):
         skip_padding: bool = Field(
             False, description="count real tokens only; padding takes the row before the first (RoBERTa)"
         )
-        max_length: PositiveInt | None = Field(None, description="positions in the table; none: the stack's max_length")
+        max_length: Width | None = Field(None, description="positions in the table; none: the stack's max_length")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.skip_padding and not self.offset:

@@ -24,4 +24,4 @@ class LogTemperature(Position):
 
     def temperature(self, positions: Tensor) -> Tensor:
         turns = torch.floor((positions + self.config.offset).double() / self.config.length)
-        return (1 + self.config.beta * torch.log1p(turns)).float()
+        return (1 + self.config.beta * torch.log1p(turns)).to(self.dtype)

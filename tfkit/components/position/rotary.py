@@ -99,7 +99,7 @@ class Rotary(Position):
 
     def temperature(self, positions: Tensor) -> Tensor | None:
         factor = self.config.temperature()
-        return None if factor == 1.0 else torch.full_like(positions, factor, dtype=torch.float32)
+        return None if factor == 1.0 else torch.full_like(positions, factor, dtype=self.dtype)
 
     def _frequencies(self, dim: int, lengths: Tensor) -> Tensor:
         """Angular frequency of each pair, [pairs] or [batch|1 1 time|1 pairs], in float64: far positions stay exact."""

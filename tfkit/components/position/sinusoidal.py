@@ -47,20 +47,18 @@ class Sinusoidal(Position):
                 yield Problem("spacing", "endpoints needs a width of at least 4")
 
     config: Config
-    model: Tensor
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)
         self.skips_padding = config.skip_padding
         self.frequencies = self._frequencies(torch.device("cpu"))
-        self.register_buffer("model", torch.empty(0), persistent=False)  # follows the model's type, and holds nothing
 
     def embed(self, positions: Tensor) -> Tensor:
         place = (positions + self.config.offset)[..., None].double()
         # a GPU makes them sooner than it is given them
         angles = place * (self.frequencies if place.device.type == "cpu" else self._frequencies(place.device))
         pair = torch.stack((angles.sin(), angles.cos()), dim=-1)
-        pair = pair.to(torch.promote_types(self.model.dtype, torch.float32))
+        pair = pair.to(self.dtype)
         if self.config.skip_padding:
             pair = pair * (positions >= 0)[..., None, None]
         if self.config.layout == "interleaved":

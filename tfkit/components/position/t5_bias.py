@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tfkit.components.position.base import Position
 from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import PositiveInt, Width
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 
@@ -27,7 +27,7 @@ class T5Bias(Position):
     """
 
     class Config(Position.Config):
-        num_buckets: PositiveInt = Field(
+        num_buckets: Width = Field(
             32, description="rows of the table, in a stack that sees both ways for both directions"
         )
         max_distance: PositiveInt = Field(128, description="from here on all distances share the last bucket")

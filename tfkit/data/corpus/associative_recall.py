@@ -6,7 +6,7 @@ import random
 
 from pydantic import Field
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Drawn
 from tfkit.core.registry import register
 from tfkit.data.corpus.probe import Probe, lettered
 
@@ -22,10 +22,10 @@ class AssociativeRecall(Probe):
     class Config(Probe.Config):
         """Options of associative_recall."""
 
-        shortest: PositiveInt = Field(4, description="the fewest pairs in train, valid and test")
-        length: PositiveInt = Field(8, description="the most pairs in train, valid and test")
-        longest: PositiveInt = Field(16, description="the most pairs in longer, which begins after length")
-        keys: PositiveInt = Field(32, description="how many keys there are; as many values")
+        shortest: Drawn = Field(4, description="the fewest pairs in train, valid and test")
+        length: Drawn = Field(8, description="the most pairs in train, valid and test")
+        longest: Drawn = Field(16, description="the most pairs in longer, which begins after length")
+        keys: Drawn = Field(32, description="how many keys there are; as many values")
 
     config: Config
 

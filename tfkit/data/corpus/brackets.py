@@ -6,7 +6,7 @@ import random
 
 from pydantic import Field
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Drawn
 from tfkit.core.registry import register
 from tfkit.data.corpus.probe import Probe, lettered
 
@@ -21,8 +21,8 @@ class Brackets(Probe):
     class Config(Probe.Config):
         """Options of brackets."""
 
-        kinds: PositiveInt = Field(4, description="k, the kinds of brackets")
-        depth: PositiveInt = Field(6, description="how many may be open at once")
+        kinds: Drawn = Field(4, description="k, the kinds of brackets")
+        depth: Drawn = Field(6, description="how many may be open at once")
 
     config: Config
 

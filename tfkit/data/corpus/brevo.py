@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tfkit.core.component import Problem
 from tfkit.core.facts import RecipeFacts
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Drawn
 from tfkit.core.registry import register
 from tfkit.data.corpus.probe import Probe, symbols
 
@@ -28,11 +28,11 @@ class Brevo(Probe):
     class Config(Probe.Config):
         """Options of brevo."""
 
-        shortest: PositiveInt = Field(2, description="the fewest nodes in train, valid and test")
-        length: PositiveInt = Field(6, description="the most nodes in train, valid and test")
-        longest: PositiveInt = Field(9, description="the most nodes in longer, which begins after length")
-        degree: PositiveInt = Field(2, description="the most edges from a node, and the most to it")
-        symbols: PositiveInt = Field(16, description="how many names of nodes there are")
+        shortest: Drawn = Field(2, description="the fewest nodes in train, valid and test")
+        length: Drawn = Field(6, description="the most nodes in train, valid and test")
+        longest: Drawn = Field(9, description="the most nodes in longer, which begins after length")
+        degree: Drawn = Field(2, description="the most edges from a node, and the most to it")
+        symbols: Drawn = Field(16, description="how many names of nodes there are")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.options import Drawn, PositiveInt, Seed
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
 from tfkit.data.corpus.probe import lettered
@@ -44,8 +44,8 @@ class Capo(Corpus):
 
         split: Literal["train", "valid", "test"] = Field("train", description="which split")
         people: PositiveInt = Field(200, description="how many people there are, each with five facts")
-        values: PositiveInt = Field(32, description="how many values each fact may have")
-        seed: NonNegativeInt = Field(1, description="of the facts: all splits have the same")
+        values: Drawn = Field(32, description="how many values each fact may have")
+        seed: Seed = Field(1, description="of the facts: all splits have the same")
 
     config: Config
 
@@ -67,9 +67,10 @@ class Capo(Corpus):
                     yield {"source": f"{name} {ways[way]}", "target": value}
 
 
-def names(people: int) -> list[str]:
-    """So many names of two words, each of which several people share."""
+def names(people: int) -> Iterator[str]:
+    """Yield `people` names of two words, each of which several people share."""
     side = 1
     while side * side < people:
         side += 1
-    return [f"{lettered('first', number % side)} {lettered('last', number // side)}" for number in range(people)]
+    for number in range(people):
+        yield f"{lettered('first', number % side)} {lettered('last', number // side)}"

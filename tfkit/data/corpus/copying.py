@@ -6,7 +6,7 @@ import random
 
 from pydantic import Field
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Drawn
 from tfkit.core.registry import register
 from tfkit.data.corpus.probe import Probe, symbols
 
@@ -18,7 +18,7 @@ class Copying(Probe):
     class Config(Probe.Config):
         """Options of copying."""
 
-        symbols: PositiveInt = Field(20, description="how many symbols there are")
+        symbols: Drawn = Field(20, description="how many symbols there are")
 
     config: Config
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tfkit.core.component import Problem
 from tfkit.core.facts import RecipeFacts
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Drawn
 from tfkit.core.registry import register
 from tfkit.data.corpus.probe import Probe, symbols
 
@@ -25,11 +25,11 @@ class Depo(Probe):
     class Config(Probe.Config):
         """Options of depo."""
 
-        length: PositiveInt = Field(2, description="the most arrows to follow in train, valid and test")
-        longest: PositiveInt = Field(4, description="the most arrows to follow in longer, which begins after length")
-        fewest: PositiveInt = Field(3, description="the fewest nodes of a cycle")
-        nodes: PositiveInt = Field(6, description="the most nodes of a cycle")
-        symbols: PositiveInt = Field(12, description="how many names of nodes there are")
+        length: Drawn = Field(2, description="the most arrows to follow in train, valid and test")
+        longest: Drawn = Field(4, description="the most arrows to follow in longer, which begins after length")
+        fewest: Drawn = Field(3, description="the fewest nodes of a cycle")
+        nodes: Drawn = Field(6, description="the most nodes of a cycle")
+        symbols: Drawn = Field(12, description="how many names of nodes there are")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from tfkit.core.errors import DataError
-from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.options import PositiveInt, Seed
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
 
@@ -37,7 +37,7 @@ class Docstrings(Corpus):
         """Which split (one text in twenty is `valid`), how it is drawn, and the most characters of both together."""
 
         split: Literal["train", "valid"] = Field("train", description="one text in twenty is of valid")
-        seed: NonNegativeInt = Field(0, description="of the draw between the splits")
+        seed: Seed = Field(0, description="of the draw between the splits")
         characters: PositiveInt = Field(2_000_000, description="most characters, of both splits together")
 
     fields = ("text",)

@@ -10,9 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import Annotated
+
+from pydantic import Field
 
 from tfkit.data.corpus.probe import symbols
 
+# bounds of their own: a sentence has up to 3^depth words, and breadth^3 rules are drawn from
+Depth = Annotated[int, Field(ge=1, le=10)]
+Breadth = Annotated[int, Field(ge=1, le=50)]
+Rules = Annotated[int, Field(ge=1, le=1_000)]
 CHILDREN = (2, 3)  # how many symbols a symbol becomes
 Rule = tuple[int, ...]
 

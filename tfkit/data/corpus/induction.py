@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tfkit.core.component import Problem
 from tfkit.core.facts import RecipeFacts
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Drawn
 from tfkit.core.registry import register
 from tfkit.data.corpus.probe import Probe, symbols
 
@@ -27,13 +27,11 @@ class Induction(Probe):
     class Config(Probe.Config):
         """Options of induction."""
 
-        shortest: PositiveInt = Field(5, description="the least length in train, valid and test")
-        length: PositiveInt = Field(16, description="the largest length in train, valid and test")
-        longest: PositiveInt = Field(32, description="the largest length in longer, which begins after length")
-        symbols: PositiveInt = Field(40, description="how many symbols there are")
-        following: PositiveInt = Field(
-            4, description="how many symbols to write: those that followed, one after another"
-        )
+        shortest: Drawn = Field(5, description="the least length in train, valid and test")
+        length: Drawn = Field(16, description="the largest length in train, valid and test")
+        longest: Drawn = Field(32, description="the largest length in longer, which begins after length")
+        symbols: Drawn = Field(40, description="how many symbols there are")
+        following: Drawn = Field(4, description="how many symbols to write: those that followed, one after another")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from tfkit.core.component import Problem
 from tfkit.core.facts import RecipeFacts
-from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.options import Drawn, Seed
 from tfkit.core.registry import register
-from tfkit.data.corpus.grammar import Grammar
+from tfkit.data.corpus.grammar import Breadth, Depth, Grammar, Rules
 from tfkit.data.corpus.probe import Probe
 
 
@@ -29,12 +29,12 @@ class Lano(Probe):
     class Config(Probe.Config):
         """Options of lano."""
 
-        length: PositiveInt = Field(4, description="the most words given in train, valid and test")
-        longest: PositiveInt = Field(7, description="the most words given in longer, which begins after length")
-        depth: PositiveInt = Field(3, description="levels of the grammar")
-        breadth: PositiveInt = Field(3, description="symbols of a level, and words")
-        rules: PositiveInt = Field(3, description="rules of each symbol")
-        grammar_seed: NonNegativeInt = Field(1, description="of the rules")
+        length: Drawn = Field(4, description="the most words given in train, valid and test")
+        longest: Drawn = Field(7, description="the most words given in longer, which begins after length")
+        depth: Depth = Field(3, description="levels of the grammar")
+        breadth: Breadth = Field(3, description="symbols of a level, and words")
+        rules: Rules = Field(3, description="rules of each symbol")
+        grammar_seed: Seed = Field(1, description="of the rules")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)

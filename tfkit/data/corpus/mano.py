@@ -6,7 +6,7 @@ import random
 
 from pydantic import Field
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Drawn
 from tfkit.core.registry import register
 from tfkit.data.corpus.probe import Probe
 
@@ -25,9 +25,9 @@ class Mano(Probe):
     class Config(Probe.Config):
         """Options of mano."""
 
-        length: PositiveInt = Field(2, description="the most operations in train, valid and test")
-        longest: PositiveInt = Field(4, description="the most operations in longer, which begins after length")
-        modulus: PositiveInt = Field(13, description="p")
+        length: Drawn = Field(2, description="the most operations in train, valid and test")
+        longest: Drawn = Field(4, description="the most operations in longer, which begins after length")
+        modulus: Drawn = Field(13, description="p")
 
     config: Config
 

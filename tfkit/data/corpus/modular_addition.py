@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Drawn, PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.corpus.probe import Probe
 
@@ -25,10 +25,10 @@ class ModularAddition(Probe):
         """Options of modular_addition."""
 
         count: PositiveInt = Field(1_500, description="pairs in this split, all different")
-        shortest: PositiveInt = Field(2, description="the fewest summands in train, valid and test")
-        length: PositiveInt = Field(2, description="the most summands in train, valid and test")
-        longest: PositiveInt = Field(4, description="the most summands in longer, which begins after length")
-        modulus: PositiveInt = Field(59, description="p")
+        shortest: Drawn = Field(2, description="the fewest summands in train, valid and test")
+        length: Drawn = Field(2, description="the most summands in train, valid and test")
+        longest: Drawn = Field(4, description="the most summands in longer, which begins after length")
+        modulus: Drawn = Field(59, description="p")
 
     config: Config
 

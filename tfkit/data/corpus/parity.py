@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from pydantic import Field
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Drawn, PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.corpus.probe import Probe
 
@@ -24,8 +24,8 @@ class Parity(Probe):
         """Options of parity."""
 
         count: PositiveInt = Field(10_000, description="pairs in this split, all different")
-        length: PositiveInt = Field(16, description="the largest length in train, valid and test")
-        longest: PositiveInt = Field(32, description="the largest length in longer, which begins after length")
+        length: Drawn = Field(16, description="the largest length in train, valid and test")
+        longest: Drawn = Field(32, description="the largest length in longer, which begins after length")
         running: bool = Field(False, description="the target says even or odd after each bit, not at the end alone")
 
     config: Config

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.options import PositiveInt, Seed
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
 
@@ -28,7 +28,7 @@ class Phrases(Corpus):
         train: PositiveInt = Field(30000, description="pairs in train")
         valid: PositiveInt = Field(500, description="pairs in valid")
         test: PositiveInt = Field(1000, description="pairs in test")
-        seed: NonNegativeInt = Field(1, description="of the pairs and their splits")
+        seed: Seed = Field(1, description="of the pairs and their splits")
 
         @model_validator(mode="after")
         def _distinct(self) -> Phrases.Config:

@@ -10,12 +10,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from tfkit.core.errors import DataError
-from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.options import Drawn, PositiveInt, Seed
 from tfkit.data.corpus.base import Corpus, Example
 
 SPLITS = ("train", "valid", "test", "longer")
 SHARES = {"valid": 10, "test": 20}  # of 100 sources
-TRIES = 200  # draws for each example that is wanted, before it is told that there are not so many
+TRIES = 200  # draws for each example that is wanted, or that was found, until the split counts as exhausted
+PATIENCE = 100  # examples whose draws are tried at least
 
 
 class Probe(Corpus):
@@ -33,10 +34,10 @@ class Probe(Corpus):
 
         split: Literal["train", "valid", "test", "longer"] = Field("train", description="which split")
         count: PositiveInt = Field(20_000, description="pairs in this split, all different")
-        shortest: PositiveInt = Field(1, description="the least length in train, valid and test")
-        length: PositiveInt = Field(12, description="the largest length in train, valid and test")
-        longest: PositiveInt = Field(24, description="the largest length in longer, which begins after length")
-        seed: NonNegativeInt = Field(1, description="of the draws")
+        shortest: Drawn = Field(1, description="the least length in train, valid and test")
+        length: Drawn = Field(12, description="the largest length in train, valid and test")
+        longest: Drawn = Field(24, description="the largest length in longer, which begins after length")
+        seed: Seed = Field(1, description="of the draws")
 
     fields = ("source", "target", "length")
     metric: ClassVar[str] = "exact_match"  # what judges the answers
@@ -62,14 +63,19 @@ class Probe(Corpus):
         least, most = self._lengths()
         rng = random.Random(f"{self.part_name} {config.split} {config.seed}")
         seen: set[str] = set()
+        missed = 0  # draws since the last new pair
         for _ in range(config.count * TRIES):
             if len(seen) == config.count:
                 return
+            if missed > TRIES * (len(seen) + PATIENCE):
+                break
+            missed += 1
             length = rng.randint(least, most)
             source, target = (" ".join(words) for words in self.draw(length, rng))
             whole = self.identity(source, target)
             if whole not in seen and (config.split == "longer" or split_of(whole) == config.split):
                 seen.add(whole)
+                missed = 0
                 yield {"source": source, "target": target, "length": str(length)}
         if len(seen) < config.count:
             raise DataError(

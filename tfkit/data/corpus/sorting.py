@@ -6,7 +6,7 @@ import random
 
 from pydantic import Field
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import Drawn
 from tfkit.core.registry import register
 from tfkit.data.corpus.probe import Probe
 
@@ -18,7 +18,7 @@ class Sorting(Probe):
     class Config(Probe.Config):
         """Options of sorting."""
 
-        largest: PositiveInt = Field(50, description="numbers are from 0 to this")
+        largest: Drawn = Field(50, description="numbers are from 0 to this")
 
     config: Config
 

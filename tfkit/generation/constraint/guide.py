@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, lru_cache
 from threading import Lock
 from typing import NamedTuple, TypeVar
@@ -48,7 +48,7 @@ class Guide:
     def __init__(self, automaton: Automaton, tokenizer: Tokenizer, ends: Collection[int]) -> None:
         """Raises UsageError where no match can be written with the tokenizer, or none can be told to be complete."""
         texts = token_texts(tokenizer)
-        self.automaton, self.ends = automaton, frozenset(ends)
+        self.automaton, self.tokenizer, self.ends = automaton, tokenizer, frozenset(ends)
         self.inner, self.first = texts.inner, texts.first
         inner = Pieces(texts.inner, automaton, self.ends)
         self.pieces = {
@@ -68,6 +68,10 @@ class Guide:
                 "a text may be complete and yet go on, and the tokenizer has no end token to tell; "
                 "name what ends a text in `ends`"
             )
+
+    def __reduce__(self) -> tuple[Callable[..., Guide], tuple[Automaton, Tokenizer, frozenset[int]]]:
+        """Copy and pickle the definition alone; masks and states are derived."""
+        return guide_of, (self.automaton, self.tokenizer, self.ends)
 
     def can_begin(self, first: bool) -> bool:
         """Whether a match can be written, as the first text of all or after another."""

@@ -82,7 +82,6 @@ def written(ids: Tensor, new: Tensor) -> Tensor:
 
 def counts(ids: Tensor, vocab_size: int) -> Tensor:
     """How often each token stands in each row, [rows vocab]; PADDING counts for nothing."""
-    found = torch.zeros(ids.shape[0], vocab_size + 1, device=ids.device)
-    ones = torch.ones_like(ids, dtype=found.dtype)
+    found = torch.zeros(ids.shape[0], vocab_size + 1, dtype=torch.long, device=ids.device)
     # padding goes into a column of its own, the first, which is left out
-    return found.scatter_add(1, ids + 1, ones)[:, 1:]
+    return found.scatter_add(1, ids + 1, torch.ones_like(ids))[:, 1:]

@@ -24,4 +24,4 @@ class FrequencyPenalty(LogitsRule):
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         found = counts(ids if self.config.prompt else written(ids, new), logits.shape[1])
-        return logits - self.config.penalty * found
+        return logits - self.config.penalty * found.to(logits.dtype)

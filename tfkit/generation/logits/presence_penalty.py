@@ -24,4 +24,4 @@ class PresencePenalty(LogitsRule):
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         found = counts(ids if self.config.prompt else written(ids, new), logits.shape[1])
-        return logits - self.config.penalty * (found > 0)
+        return logits - self.config.penalty * (found > 0).to(logits.dtype)

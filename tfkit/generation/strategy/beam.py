@@ -36,12 +36,12 @@ class Beam(BeamSearch):
     def best(self, groups: Sequence[Group], totals: Tensor, count: int) -> Tensor:
         if not self.config.sampled:
             return super().best(groups, totals, count)
-        noise = torch.stack([gumbel(totals.shape[1], group.generator) for group in groups])
+        noise = torch.stack([gumbel(totals.shape[1], group.generator, totals.dtype) for group in groups])
         drawn = topk(totals + noise.to(totals.device), count)[1]
         order = totals.gather(1, drawn).argsort(dim=1, descending=True)
         return drawn.gather(1, order)
 
 
-def gumbel(count: int, generator: torch.Generator) -> Tensor:
+def gumbel(count: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
     """Gumbel noise, [count]: the largest of log p + noise is drawn from p."""
-    return -torch.empty(count).exponential_(generator=generator).clamp(min=1e-30).log()
+    return -torch.empty(count, dtype=dtype).exponential_(generator=generator).clamp(min=1e-30).log()

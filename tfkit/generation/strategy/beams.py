@@ -12,8 +12,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import TextCount
 from tfkit.functional.largest import topk
+from tfkit.functional.precision import wide
 from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
 from tfkit.generation.stop import EndToken
 from tfkit.generation.strategy.base import Strategy
@@ -56,11 +57,11 @@ class BeamSearch(Strategy):
     class Config(Strategy.Config):
         """Options of every beam search."""
 
-        num_beams: PositiveInt = Field(4, description="beams for each prompt")
+        num_beams: TextCount = Field(4, description="beams for each prompt")
         length_penalty: float = Field(
             1.0, ge=-20, le=20, description="score = log p / tokens ** length_penalty; above 0 invites longer texts"
         )
-        n_best: PositiveInt = Field(1, description="texts returned for each prompt, the best first; up to num_beams")
+        n_best: TextCount = Field(1, description="texts returned for each prompt, the best first; up to num_beams")
         early_stopping: bool | Literal["never"] = Field(
             False,
             description="true: end as soon as there are num_beams texts; false: once no beam is better than these as "
@@ -86,7 +87,7 @@ class BeamSearch(Strategy):
     def totals(self, groups: Sequence[Group], scores: Tensor) -> Tensor:
         """What each continuation is worth to the search, [groups beams vocab]; `scores` are its log-probabilities."""
         beams = [[beam.total for beam in group.filled()[: scores.shape[1]]] for group in groups]
-        return scores + torch.tensor(beams, device=scores.device)[..., None]
+        return scores + torch.tensor(beams, dtype=scores.dtype, device=scores.device)[..., None]
 
     def best(self, groups: Sequence[Group], totals: Tensor, count: int) -> Tensor:
         """The places of the best continuations, [groups count], among `totals` [groups beams*vocab], the best first."""
@@ -110,7 +111,7 @@ class BeamSearch(Strategy):
         """Follow the beams of all groups until none could be among the best."""
         stepper, logits = started(search, [group.row for group in groups])
         while True:
-            logs = logits.float().log_softmax(dim=-1)
+            logs = wide(logits).log_softmax(dim=-1)
             scores = search.rules.scores(logs, stepper.tokens(), stepper.written(), stepper.left())
             self._extend(search, groups, scores.view(len(groups), -1, scores.shape[1]))
             beams = len(scores) // len(groups)

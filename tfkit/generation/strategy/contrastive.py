@@ -12,9 +12,10 @@ from torch import Tensor
 from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
 from tfkit.core.facts import RecipeFacts
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import TextCount
 from tfkit.core.registry import register
 from tfkit.functional.largest import topk
+from tfkit.functional.precision import wide
 from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
 from tfkit.generation.stepper import Stepper
 from tfkit.generation.strategy.base import Strategy
@@ -32,7 +33,7 @@ class Contrastive(Strategy):
     class Config(Strategy.Config):
         """Options of contrastive."""
 
-        k: PositiveInt = Field(4, description="tokens that are tried each time (the paper: 3 to 8)")
+        k: TextCount = Field(4, description="tokens that are tried each time (the paper: 3 to 8)")
         alpha: Annotated[float, Field(ge=0, le=1)] = Field(
             0.6, description="weight of what a token must not resemble; 0 is greedy search (the paper: 0.6)"
         )
@@ -95,7 +96,7 @@ class Contrastive(Strategy):
 def directions(stepper: Stepper) -> Tensor:
     """The hidden states of the tokens that were read last at length 1, [rows new d_model], 0 for padding."""
     last: Tensor = stepper.hidden  # type: ignore[assignment]  # it is there once logits were asked for
-    hidden = torch.nn.functional.normalize(last.float(), dim=-1)
+    hidden = torch.nn.functional.normalize(wide(last), dim=-1)
     if stepper.real is None:
         return hidden
     return hidden * stepper.real[:, -hidden.shape[1] :, None]

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from tfkit.core.options import NonNegativeFloat, PositiveInt
+from tfkit.core.options import NonNegativeFloat, TextCount
 from tfkit.core.registry import register
 from tfkit.generation.strategy.beams import BeamSearch, Group
 
@@ -24,7 +24,7 @@ class DiverseBeam(BeamSearch):
     class Config(BeamSearch.Config):
         """Options of diverse_beam."""
 
-        groups: PositiveInt = Field(2, description="groups of beams, of equal size; num_beams: each beam by itself")
+        groups: TextCount = Field(2, description="groups of beams, of equal size; num_beams: each beam by itself")
         diversity: NonNegativeFloat = Field(
             0.5, description="taken off for each beam of the groups before that chose the token (the paper: 0.2 to 0.8)"
         )
@@ -42,7 +42,7 @@ class DiverseBeam(BeamSearch):
         self.groups = config.groups
 
     def totals(self, groups: Sequence[Group], scores: Tensor) -> Tensor:
-        chosen = torch.zeros(len(groups), scores.shape[2])
+        chosen = torch.zeros(len(groups), scores.shape[2], dtype=scores.dtype)
         for index, group in enumerate(groups):
             for token in (token for other in group.before if other.steps > group.steps for token in other.last_tokens):
                 chosen[index, token] += 1

@@ -76,7 +76,7 @@ class LookupDrafter:
 
     def guess(self, count: int) -> tuple[list[int], Tensor]:
         self.guesses = self._follows()[:count]
-        certain = torch.nn.functional.one_hot(self.guesses, self.vocab_size).float()
+        certain = torch.nn.functional.one_hot(self.guesses, self.vocab_size).double()
         return self.guesses.tolist(), certain.to(self.device)
 
     def _follows(self) -> Tensor:

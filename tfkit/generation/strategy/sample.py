@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import TextCount
 from tfkit.core.registry import register
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.strategy.base import Strategy
@@ -30,7 +30,7 @@ class Sample(Strategy):
     class Config(Strategy.Config):
         """Options of sample."""
 
-        n_best: PositiveInt = Field(1, description="texts drawn for each prompt, the most likely first")
+        n_best: TextCount = Field(1, description="texts drawn for each prompt, the most likely first")
 
     config: Config
 

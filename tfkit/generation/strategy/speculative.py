@@ -132,7 +132,7 @@ class Speculative(Strategy):
         """The probabilities that tokens are drawn with, [rows vocab]; without sampling the most likely token has 1."""
         if self.config.sampled:
             return scores.softmax(dim=-1)
-        return torch.nn.functional.one_hot(argmax(scores), scores.shape[-1]).float()
+        return torch.nn.functional.one_hot(argmax(scores), scores.shape[-1]).to(scores.dtype)
 
 
 def scores_after(search: Search, stepper: Stepper, count: int) -> Tensor:

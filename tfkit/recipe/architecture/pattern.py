@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import count, groupby
 from typing import Any
 
-from tfkit.core.keys import DEEPEST
+from tfkit.core.bounds import LAYERS
 from tfkit.core.output import some
 from tfkit.core.registry import nearest
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node, shorten
 
-MAX_LAYERS = DEEPEST
+MAX_LAYERS = LAYERS.most
 ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
 
 

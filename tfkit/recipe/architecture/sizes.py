@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfkit.core.blueprint import StackPlan
-from tfkit.core.keys import WIDEST, Key, SizeValue
+from tfkit.core.bounds import WIDTH
+from tfkit.core.keys import Key, SizeValue
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given, mapping, plain, whole
 
-WIDTH_LIMIT = WIDEST
+WIDTH_LIMIT = WIDTH.most
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfkit.core.keys import WIDEST
+from tfkit.core import bounds
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ModelFacts
 from tfkit.recipe.architecture.heads import SPECIAL
@@ -29,7 +29,7 @@ DEPTH_KEYS = ("num_layers", "pattern")
 OF_PARTS = ("embedding", "position", "mask", "layer", "layers", "final_norm")
 
 EXPONENTS = {"minimum": 0.5, "maximum": 1}
-WIDTH = {"minimum": 1, "maximum": WIDEST}
+WIDTH = {"minimum": 1, "maximum": bounds.WIDTH.most}
 LETTER = r"[^\s!-/:-@\[-^`{-~]"  # of a word: no space and no punctuation but _
 ENTRY: Schema = {
     "type": "string",

@@ -10,7 +10,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from tfkit.core.component import Config, Slot
 from tfkit.core.devices import DeviceName
-from tfkit.core.options import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, RunPath, as_tuple
+from tfkit.core.options import (
+    Names,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    RowCount,
+    RunPath,
+    Seed,
+    as_tuple,
+)
 from tfkit.core.slots import MetricFacts, ObjectiveFacts, TokenizerFacts
 from tfkit.recipe.settings.evaluations import Evaluations
 
@@ -37,7 +47,7 @@ class Batch(Section):
     tokens: PositiveInt | None = Field(
         None, description="padded tokens per batch; 4096 where neither this nor size is set"
     )
-    size: PositiveInt | None = Field(None, description="rows per batch, instead of tokens")
+    size: RowCount | None = Field(None, description="rows per batch, instead of tokens")
     by_length: bool = Field(True, description="group examples of similar length, in random order")
     pack: bool = Field(False, description="put several short examples into one row, kept apart by their segments")
     length: PositiveInt | None = Field(None, description="longest example in tokens; the row length when packed")
@@ -123,7 +133,7 @@ class ParameterGroup(Section):
 class GenerationRate(Section):
     """What is generated, greedily and after random prompts, to time it."""
 
-    batch: PositiveInt = Field(8, description="sequences at once")
+    batch: RowCount = Field(8, description="sequences at once")
     prompt: PositiveInt = Field(32, description="tokens of each prompt, or source")
     new: PositiveInt = Field(64, description="tokens generated after each prompt")
 
@@ -174,7 +184,7 @@ with warnings.catch_warnings():
 class Train(Validated):
     """How a model is trained."""
 
-    seed: NonNegativeInt = Field(0, description="seed of all random numbers: weights, order of examples, dropout")
+    seed: Seed = Field(0, description="seed of all random numbers: weights, order of examples, dropout")
     device: DeviceName = Field("auto", description="auto takes CUDA where there is one; or cpu, cuda, cuda:1")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the computation; weights and their averages stay float32"
@@ -242,7 +252,7 @@ class Generate(Section):
         None, description="for translation: at most ratio * source + 10 tokens"
     )
     strategy: Strategy = Field("greedy", description="how the next token is chosen")  # type: ignore[assignment]
-    seed: NonNegativeInt | None = Field(None, description="makes what is drawn repeatable; none: another each time")
+    seed: Seed | None = Field(None, description="makes what is drawn repeatable; none: another each time")
     logits: LogitsRules = Field((), description="rules that change the scores of the next token, in their order")
     stop: StopRules = Field(
         ("end_token",),  # type: ignore[arg-type]

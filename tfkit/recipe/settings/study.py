@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from tfkit.core.bounds import ARMS, SEEDS, TRIALS
 from tfkit.core.component import Problem
-from tfkit.core.options import Names, NonNegativeInt, PositiveFloat, PositiveInt, as_tuple
+from tfkit.core.options import Names, PositiveFloat, PositiveInt, Seed, as_tuple
 from tfkit.core.registry import nearest
 from tfkit.recipe.overlays.overlay import Axis, Variant
 from tfkit.recipe.settings.sections import Data, Section, Train
@@ -21,8 +22,6 @@ COSTS = ("tokens_per_second", "seconds", "peak_memory", "parameters", "flops", "
 GENERATION_RATE = "generation.tokens_per_second"  # of runs with train.generation_rate
 STEPS = "train.steps"
 CLAIM = re.compile(r"\s*(.+?)\s*([<>])(?!=)\s*(.+?)\s*")
-MOST_SEEDS = 1_000
-MOST_ARMS = 1_000
 Key = Annotated[str, Field(min_length=1)]
 
 
@@ -108,8 +107,8 @@ class ProbeMeasure(Section):
 
 
 Seeds = (
-    Annotated[int, Field(ge=1, le=MOST_SEEDS)]
-    | Annotated[tuple[NonNegativeInt, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    Annotated[int, Field(ge=1, le=SEEDS.most)]
+    | Annotated[tuple[Seed, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=SEEDS.most)]
 )
 Values = Annotated[tuple[Any, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 
@@ -222,9 +221,13 @@ def _entry_problems(study: Study, variants: Mapping[str, Variant]) -> Iterator[P
         yield Problem("cross", "names a variant twice", at="study")
     counts = [math.prod(len(options_of(name, variants)) for name in parts_of(entry)) for entry in study.compare]
     crossed_count = math.prod(len(crossed(name, variants)) for name in study.cross) if study.cross else 0
-    if sum(counts) + crossed_count > MOST_ARMS:
-        text = f"makes {sum(counts) + crossed_count:,} variants to compare; at most {MOST_ARMS:,} are taken"
+    arms, grid = 1 + sum(counts) + crossed_count, math.prod(map(len, study.tune.values()))
+    if arms > ARMS.most:
+        text = f"makes {arms:,} variants with the baseline; at most {ARMS.most:,} are taken"
         yield Problem("cross" if study.cross else "compare", text, at="study")
+    elif arms * grid > TRIALS.most:
+        text = f"tries {grid:,} combinations of values on {arms:,} variants; at most {TRIALS.most:,} trials are made"
+        yield Problem("tune", text, at="study")
 
 
 def _measure_problems(study: Study, measures: Sequence[str]) -> Iterator[Problem]:

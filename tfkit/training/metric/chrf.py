@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.bounds import ORDER
+from tfkit.core.options import NonNegativeInt, Order
 from tfkit.core.registry import register
 from tfkit.training.metric.base import TextMetric, sacrebleu_metrics
 
@@ -21,8 +22,8 @@ class Chrf(TextMetric):
         """Options of chrf."""
 
         lowercase: bool = Field(False, description="ignore case")
-        char_order: PositiveInt = Field(6, description="longest n-gram of characters")
-        word_order: NonNegativeInt = Field(0, description="longest n-gram of words; 2 is chrF++")
+        char_order: Order = Field(6, description="longest n-gram of characters")
+        word_order: NonNegativeInt = Field(0, le=ORDER.most, description="longest n-gram of words; 2 is chrF++")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

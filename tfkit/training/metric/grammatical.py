@@ -11,9 +11,9 @@ from pydantic import Field
 from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
 from tfkit.core.facts import RecipeFacts
-from tfkit.core.options import NonNegativeInt, PositiveInt
+from tfkit.core.options import Seed
 from tfkit.core.registry import register
-from tfkit.data.corpus.grammar import Grammar
+from tfkit.data.corpus.grammar import Breadth, Depth, Grammar, Rules
 from tfkit.training.metric.base import TextMetric
 
 
@@ -29,10 +29,10 @@ class Grammatical(TextMetric):
     class Config(TextMetric.Config):
         """Options of grammatical."""
 
-        depth: PositiveInt = Field(3, description="levels of the grammar")
-        breadth: PositiveInt = Field(3, description="symbols of a level, and words")
-        rules: PositiveInt = Field(3, description="rules of each symbol")
-        grammar_seed: NonNegativeInt = Field(1, description="of the rules")
+        depth: Depth = Field(3, description="levels of the grammar")
+        breadth: Breadth = Field(3, description="symbols of a level, and words")
+        rules: Rules = Field(3, description="rules of each symbol")
+        grammar_seed: Seed = Field(1, description="of the rules")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)

@@ -12,6 +12,7 @@ from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.slots import ObjectiveFacts
+from tfkit.functional.precision import wide
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline
 from tfkit.training.objective.answers import Answers
@@ -109,12 +110,13 @@ def token_loss(model: Model, hidden: Tensor, batch: Batch, smoothing: float = 0.
 
 
 def token_logits(model: Model, hidden: Tensor, batch: Batch) -> Tensor:
-    """The logits [n vocab_size] that predict `labels` [n], in float32, for losses that need all of them at once.
+    """Return the logits [n vocab_size] that predict `labels` [n], in float32 or float64.
 
-    `hidden` is [batch time d_model]. Raises UsageError for a model whose head predicts no tokens.
+    For losses that need all of them at once. `hidden` is [batch time d_model]. Raises UsageError for a model whose
+    head predicts no tokens.
     """
     logits: Tensor = _token_head(model)(_predicted(hidden, batch))
-    return logits.float()
+    return wide(logits)
 
 
 def _predicted(hidden: Tensor, batch: Batch) -> Tensor:

@@ -17,6 +17,7 @@ from tfkit.core.slots import ObjectiveFacts
 from tfkit.data.by_length import by_length
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.word_starts import continuations
+from tfkit.functional.precision import wide
 from tfkit.generation.prompts import PromptError
 from tfkit.generation.tokens import without_token
 from tfkit.models import Model
@@ -166,7 +167,7 @@ class Fills(Answers):
         masked = torch.from_numpy(ids == self.rows.tokens.special["mask"]).to(device)
         whole = None if real.all() else torch.from_numpy(real).to(device)
         out = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=whole, with_heads=False)
-        logits = model.head_of_last(out.hidden[masked]).float()
+        logits = wide(model.head_of_last(out.hidden[masked]))
         never = without_token(tokenizer, logits.shape[-1])
         tokens = logits.shape[-1] - (0 if never is None else int(never.sum()))
         probabilities = (logits if never is None else logits.masked_fill(never.to(device), -torch.inf)).softmax(-1)

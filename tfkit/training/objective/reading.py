@@ -17,6 +17,7 @@ from tfkit.core.slots import ObjectiveFacts
 from tfkit.data.by_length import by_length
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
+from tfkit.functional.precision import wide
 from tfkit.models import Model
 from tfkit.training.baseline import Ids
 from tfkit.training.objective.answers import Answers
@@ -94,7 +95,7 @@ class ReadingAnswers(Answers):
             for together in by_length(rows.lengths(items).tolist(), device.type):
                 batch = text_batch([items[row] for row in together], rows.tokens.pad)
                 batch = {name: value.to(device) for name, value in batch.items()}
-                logits = head_output(self.objective.config.head, model, batch)[0].float().cpu()
+                logits = wide(head_output(self.objective.config.head, model, batch)[0]).cpu()
                 for row, logit in zip(together, logits, strict=True):
                     outputs[row] = logit[: len(items[row]["text"])] if self.of_tokens else logit
         return outputs
@@ -138,7 +139,7 @@ class Reading(Objective):
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
         """The loss of the head's output."""
         logits, auxiliary = head_output(self.config.head, model, batch)
-        total, count = self.head_loss(logits.float(), batch, training)
+        total, count = self.head_loss(wide(logits), batch, training)
         return finished(total, auxiliary, count, training)
 
 

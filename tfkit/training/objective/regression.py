@@ -32,7 +32,7 @@ class NumberedRows(ReadingRows):
         labels = self._column(examples, "label")
         items = self._texts(examples, tokenizer, max_length)
         kept = [
-            item | {"label": np.asarray([_number(label, number)], dtype=np.float32)}
+            item | {"label": np.asarray([_number(label, number)], dtype=np.float64)}
             for number, (label, item) in enumerate(zip(labels, items, strict=True), 1)
             if is_text(examples[number - 1])
         ]
@@ -76,7 +76,7 @@ class Regression(Reading):
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
         """Squared error of `logits` [rows]; no nats, but half of it is those of a normal distribution."""
-        return F.mse_loss(logits, batch["labels"], reduction="sum"), len(logits)
+        return F.mse_loss(logits, batch["labels"].to(logits.dtype), reduction="sum"), len(logits)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """The mean of the training examples, whatever the text."""

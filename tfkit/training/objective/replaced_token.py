@@ -19,6 +19,7 @@ from tfkit.core.options import NonNegativeFloat
 from tfkit.core.registry import register
 from tfkit.data.by_length import by_length
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.functional.precision import wide
 from tfkit.models import Model, build_model
 from tfkit.recipe.model import blueprint_of
 from tfkit.training.baseline import Baseline
@@ -37,7 +38,7 @@ class ReplacedRows(MaskedRows):
         batch = super().collate(items, rng)
         ids, real = padded([item["text"] for item in items], self.tokens.pad)
         batch |= {"original": torch.from_numpy(ids), "real": torch.from_numpy(real)}
-        batch["draws"] = torch.from_numpy(rng.random(len(batch["labels"])).astype(np.float32))
+        batch["draws"] = torch.from_numpy(rng.random(len(batch["labels"])))
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
@@ -60,7 +61,7 @@ class Replacements(Answers):
                 ids, real = padded([np.asarray(rows[row], dtype=np.int32) for row in together], self.rows.tokens.pad)
                 mask = None if real.all() else torch.from_numpy(real).to(device)
                 logits = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=mask).logits
-                for row, probabilities in zip(together, logits.float().sigmoid().tolist(), strict=True):
+                for row, probabilities in zip(together, wide(logits).sigmoid().tolist(), strict=True):
                     tokens = [tokenizer.readable_token(id_) for id_ in rows[row]]
                     replaced = probabilities[: len(tokens)]
                     predictions[row] = {"text": examples[row]["text"], "tokens": tokens, "replaced": replaced}
@@ -177,9 +178,9 @@ class ReplacedToken(MaskedLm):
         with torch.no_grad():
             ids = self._replaced(generator, guessed.hidden, batch)
         out = model(input_ids=ids, attention_mask=mask, with_heads=False)
-        logits = head_of(model, None)(out.hidden, mask)[batch["real"]].float()
+        logits = wide(head_of(model, None)(out.hidden, mask)[batch["real"]])
         wrong = (ids != batch["original"])[batch["real"]]
-        of_model = F.binary_cross_entropy_with_logits(logits, wrong.float())
+        of_model = F.binary_cross_entropy_with_logits(logits, wrong.to(logits.dtype))
         count = int(batch["real"].sum())
         total = (self.config.weight * of_model + of_generator) * count
         auxiliary = [one.auxiliary_loss for one in (guessed, out) if one.auxiliary_loss is not None]
@@ -188,8 +189,8 @@ class ReplacedToken(MaskedLm):
     def _replaced(self, generator: Any, hidden: Tensor, batch: Batch) -> Tensor:
         """The ids with a token that the generator draws in each hidden place."""
         features = hidden.flatten(0, 1)[batch["predicted"]]
-        totals = generator.head(features).float().softmax(-1).cumsum(-1)
-        points = batch["draws"][:, None] * totals[:, -1:]
+        totals = wide(generator.head(features)).softmax(-1).cumsum(-1)
+        points = batch["draws"][:, None].to(totals.dtype) * totals[:, -1:]
         drawn = torch.searchsorted(totals, points).clamp(max=totals.shape[-1] - 1)
         ids = batch["original"].clone().flatten()
         ids[batch["predicted"]] = drawn[:, 0]

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.shape import Shape
 from tfkit.core.skeleton import NoDraws
 from tfkit.models.base import Model
-from tfkit.models.build import build_model
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,25 @@ def sample(blueprint: Blueprint) -> Blueprint:
 
 def build_sample(blueprint: Blueprint, dtype: torch.dtype = torch.float32) -> Model:
     """The sample of `blueprint` on `meta`, where nothing is allocated."""
-    with NoDraws():
-        return build_model(sample(blueprint), device="meta", dtype=dtype)
+    with NoDraws(), torch.device("meta"):
+        model: Model = blueprint.type.build(sample(blueprint))
+    return model.to(dtype)
+
+
+def weights_of(blueprint: Blueprint) -> int:
+    """Return the number of weights and buffer elements of a model, at least; layers that share are counted once."""
+    model = build_sample(blueprint)
+    total = _elements(model)
+    for plan in blueprint.stacks():
+        layers = model.stack(plan.side).layers
+        for index, kind in enumerate(used_kinds(plan)):
+            if not plan.layers[kind].shares():
+                total += (plan.order.count(kind) - 1) * _elements(layers[2 * index])
+    return total
+
+
+def _elements(module: nn.Module) -> int:
+    return sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
 
 
 def _sample_stack(plan: StackPlan) -> SamplePlan:

@@ -1,0 +1,94 @@
+"""Every count has a largest value: options of parts and sections, keys of the model, and the command line's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
+
+import click
+import pytest
+from pydantic import BaseModel
+
+from tfkit.cli.main import main
+from tfkit.cli.options import Whole
+from tfkit.core.bounds import BOUNDS
+from tfkit.core.describe import kinds, kinds_of
+from tfkit.core.keys import SizeValue
+from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.recipe.keys import GROUPS
+from tfkit.recipe.settings.sections import Data, Generate, Train
+from tfkit.recipe.settings.study import Study
+
+PARTS = [
+    (f"{slot} {name}", REGISTRY.get(slot, name).Config)
+    for slot in CATALOGUES
+    for name in REGISTRY.names(slot)
+    if REGISTRY.get(slot, name).__module__.startswith("tfkit.")
+]
+SECTIONS = [(kind.__name__, kind) for kind in (Data, Train, Generate, Study)]
+
+
+def counts(annotations: Any) -> Iterator[tuple[Any, ...]]:
+    """The marks of every whole number in the types of an option, those in lists and sections too."""
+    for kind in annotations:
+        if kind.annotation is int:
+            yield kind.marks
+        elif isinstance(kind.annotation, type) and issubclass(kind.annotation, BaseModel):
+            for field in kind.annotation.model_fields.values():
+                yield from counts(kinds(field))
+        elif get_origin(kind.annotation) in (tuple, list, dict):
+            for inner in get_args(kind.annotation):
+                yield from counts(kinds_of(inner))
+
+
+def unbounded(model: type[BaseModel]) -> list[str]:
+    """The options that may be any whole number."""
+    fields = model.model_fields.items()
+    return [
+        name
+        for name, field in fields
+        for marks in counts(kinds(field))
+        if not any(getattr(mark, "le", getattr(mark, "lt", None)) is not None for mark in marks)
+    ]
+
+
+@pytest.mark.parametrize(("name", "model"), [*PARTS, *SECTIONS], ids=lambda value: value if type(value) is str else "")
+def test_every_count_of_a_part_and_a_section_has_a_bound(name: str, model: type[BaseModel]) -> None:
+    assert unbounded(model) == []
+
+
+def test_a_count_without_a_bound_is_found() -> None:
+    class Careless(BaseModel):
+        many: tuple[int, ...] | None = None
+        few: bool = False
+
+    class Section(BaseModel):
+        inner: Careless | None = None
+        size: int = 3
+
+    assert unbounded(Section) == ["inner", "size"]
+
+
+def test_every_size_of_a_model_has_a_bound_of_the_table() -> None:
+    sizes = [key.kind for group in GROUPS.values() for key in group.values() if isinstance(key.kind, SizeValue)]
+    assert sizes
+    assert {kind.limit for kind in sizes} <= {bound.most for bound in BOUNDS}
+
+
+def commands(group: click.Command) -> Iterator[click.Command]:
+    """All commands."""
+    if not isinstance(group, click.Group):
+        yield group
+        return
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        assert found is not None
+        yield from commands(found)
+
+
+def test_every_count_of_the_command_line_has_a_bound() -> None:
+    found = [option for command in commands(main) for option in command.params]
+    kinds_found = [getattr(option.type, "one", option.type) for option in found]
+    assert not [kind for kind in kinds_found if isinstance(kind, (click.types.IntParamType, click.IntRange))]
+    limits = {kind.bound for kind in kinds_found if isinstance(kind, Whole)}
+    assert limits and limits <= set(BOUNDS)

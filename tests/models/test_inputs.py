@@ -1,0 +1,80 @@
+"""What a call of a model cannot take is refused in words, and costs the compiler and the exporter nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tfkit
+from tfkit.models import Model
+
+
+@cache
+def model(kind: str = "decoder") -> Model:
+    layer = {
+        "norm": "layer_norm",
+        "attention": {"type": "multi_head", "num_heads": 2},
+        "feedforward": {"type": "mlp", "d_ff": 8},
+    }
+    embedding = {"type": "tokens", **({"segments": 2} if kind == "encoder" else {})}
+    sizes = {"d_model": 8, "vocab_size": 20, "num_layers": 1, "max_length": 12}
+    parts = {"embedding": embedding, "position": "learned", "layer": layer, "head": "language_model"}
+    return tfkit.build({"tfkit": 1, "model": {"type": kind, **sizes, **parts}}).eval()
+
+
+def ids(length: int = 5, rows: int = 2, value: int = 3) -> Tensor:
+    return torch.full((rows, length), value)
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("decoder", {"input_ids": ids(value=20)}, "ids of the decoder are from 0 to 19, got 20"),
+    ("decoder", {"input_ids": ids(value=-1)}, "ids of the decoder are from 0 to 19, got -1"),
+    ("encoder", {"input_ids": ids(), "token_type_ids": ids(value=2)}, "token_type_ids are from 0 to 1, got 2"),
+    ("encoder", {"input_ids": ids(), "token_type_ids": ids(4)}, "token_type_ids is .* for 5 tokens, got shape"),
+    ("encoder", {"input_ids": ids(), "attention_mask": ids(4)}, "attention_mask is .* for 5 tokens, got shape .2, 4"),
+    ("decoder", {"input_ids": ids(), "attention_mask": ids(6)}, "attention_mask is .* for 5 tokens, got shape"),
+    ("decoder", {"input_ids": ids(), "attention_mask": ids(5, 3)}, r"attention_mask is \[2 time\]"),
+    ("decoder", {"input_ids": ids(), "position_ids": ids(4)}, "position_ids is .* for 5 tokens"),
+    ("decoder", {"input_ids": ids(), "position_ids": ids(value=12)}, "position 12 .* is beyond the 12 learned"),
+    ("decoder", {"input_ids": ids(), "segment_ids": ids(4)}, "segment_ids is .* for 5 tokens"),
+    ("decoder", {"input_ids": ids(), "labels": ids()}, "decoder: takes no labels: a loss is computed from out.logits"),
+    ("decoder", {"input_ids": ids(), "decoder_input_ids": ids()}, "its input is input_ids; .* for an encoder_decoder"),
+    ("decoder", {"input_ids": ids(), "atention_mask": ids()}, "did you mean attention_mask?"),
+    ("encoder_decoder", {"input_ids": ids(), "decoder_input_ids": ids(value=20)}, "ids of the decoder are from 0 to"),
+    ("encoder_decoder", {"input_ids": ids(value=20), "decoder_input_ids": ids()}, "ids of the encoder are from 0 to"),
+    (
+        "encoder_decoder",
+        {"input_ids": ids(), "decoder_input_ids": ids(3), "attention_mask": ids(3)},
+        "attention_mask is .* for 5 tokens",
+    ),
+    (
+        "encoder_decoder",
+        {"input_ids": ids(), "decoder_input_ids": ids(3), "decoder_attention_mask": ids(5)},
+        "decoder_attention_mask is .* for 3 tokens",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "inputs", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_a_wrong_input_is_refused_in_words(kind: str, inputs: dict[str, Any], message: str) -> None:
+    with pytest.raises(tfkit.UsageError, match=message):
+        model(kind)(**inputs)
+
+
+def test_with_a_state_the_mask_may_be_that_of_everything_so_far() -> None:
+    state = model().new_state()
+    model()(ids(5), state=state)
+    with pytest.raises(tfkit.UsageError, match="for 1, or 6 with those before them tokens, got shape"):
+        model()(ids(1), attention_mask=ids(4), state=state)
+    model()(ids(1), attention_mask=ids(6), state=state)
+    model()(ids(1), attention_mask=ids(1), state=state)
+
+
+def test_ids_are_looked_at_only_where_a_look_up_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfkit.models.stack.beyond", lambda *_: pytest.fail("the ids were read"))
+    model()(ids())
+    model("encoder")(ids(), token_type_ids=ids(value=1))

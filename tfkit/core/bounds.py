@@ -1,0 +1,35 @@
+"""The largest value of each kind of count, for recipes, studies, the command line and calls.
+
+Every option that is a whole number has one of these bounds or a smaller one of its own: a value beyond it is refused
+while it is read, before anything is computed or allocated.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Bound(NamedTuple):
+    """The largest value of a kind of count, and the noun for it."""
+
+    most: int
+    counts: str
+
+
+WIDTH = Bound(2**28, "widths, vocabularies, classes, `max_length`")
+LAYERS = Bound(10_000, "layers of a stack")
+HEADS = Bound(2**16, "heads")
+EXPERTS = Bound(2**12, "experts of a layer")
+COUNT = Bound(2**31, "steps, tokens, examples, ids")
+SEED = Bound(2**32 - 1, "seeds")
+ROWS = Bound(2**20, "sequences of a batch")
+TEXTS = Bound(2**12, "beams and texts of a prompt")
+DRAWN = Bound(10_000, "lengths, symbols and modulus of a generated corpus")
+ORDER = Bound(100, "order of an n-gram")
+SEEDS = Bound(1_000, "seeds of a study")
+SIZES = Bound(20, "sizes of a ladder, and its budgets")
+ARMS = Bound(1_000, "variants of a study")
+TRIALS = Bound(10_000, "variants of a study times the values tuned")
+JOBS = Bound(2**10, "trainings at a time")
+
+BOUNDS = (WIDTH, LAYERS, HEADS, EXPERTS, COUNT, SEED, ROWS, TEXTS, DRAWN, ORDER, SEEDS, SIZES, ARMS, TRIALS, JOBS)

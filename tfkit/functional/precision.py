@@ -1,0 +1,16 @@
+"""The precision of a computation that half precision would spoil: float32, or float64 in a model of float64."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return float32, or float64 if it is that."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return `x` in float32, or unchanged in float64."""
+    return x.to(wide_dtype(x.dtype))
