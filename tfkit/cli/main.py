@@ -175,8 +175,8 @@ def _hinted(error: click.NoSuchOption, args: Sequence[str]) -> click.UsageError:
         return error
     typed = next((place for place, arg in enumerate(args) if arg.partition("=")[0] == error.option_name), len(args))
     given = [*"".join(args[typed : typed + 1]).split("=", 1)[1:], *args[typed + 1 : typed + 2]]
-    said = next((arg for arg in given[:1] if not arg.startswith("-")), "VALUE")
-    hint = f"--set {shlex.quote(f'{key}={value or said}')}"
+    first = next((arg for arg in given[:1] if not arg.startswith("-")), "VALUE")
+    hint = f"--set {shlex.quote(f'{key}={value or first}')}"
     return click.UsageError(f"No such option '{error.option_name}'. Did you mean {hint}?", error.ctx)
 
 

@@ -68,7 +68,8 @@ def nearest(word: str, words: list[str]) -> str | None:
 class UnknownPart(UsageError):
     """The slot has no part of that name.
 
-    `.suggestion` is what the name means elsewhere, or the nearest name that the slot has; `.note` tells of plugins that might have had it but are broken.
+    `.suggestion` is what the name means elsewhere, or the nearest name in the slot;
+    `.note` tells of plugins that might have had it but are broken.
     """
 
     def __init__(self, slot: str, name: str, known: list[str], problems: list[PluginProblem]) -> None:

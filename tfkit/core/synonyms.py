@@ -88,8 +88,8 @@ TARGETS: Mapping[str, str] = {
     "model.type: encoder_decoder": "seq2seq is_encoder_decoder transformer encdec",
     "model.layer.attention: multi_head": "mha multihead softmax full sdpa",
     "model.layer.attention: {type: multi_head, num_heads: 8, num_kv_heads: 1}": "mqa multi_query multi_query_attention",
-    "model.layer.attention: {type: multi_head, num_heads: 8, num_kv_heads: 2}": "gqa grouped_query grouped_query_attention "
-    "group_query",
+    "model.layer.attention: {type: multi_head, num_heads: 8, num_kv_heads: 2}": "gqa grouped_query group_query "
+    "grouped_query_attention",
     "model.layer.attention: latent": "mla multi_head_latent multi_head_latent_attention",
     "model.layer.feedforward: mlp": "dense vanilla",
     "model.layer.feedforward: glu": "swiglu gated ff_glu gated_mlp gated_ffn ff_swish llama_mlp",

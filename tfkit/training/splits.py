@@ -19,7 +19,6 @@ from tfkit.recipe.settings.sections import Batch
 from tfkit.training.metric import Metric, as_compared
 from tfkit.training.objective import Item, Objective
 
-
 SHOWN = 10  # examples of each split that a check reads
 
 
@@ -34,10 +33,11 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
     faults: list[Fault] = []
     for name, config in splits:
         path = f"data.{name}"
-        if any(at.startswith((f"{path}.", f"{path}[")) for at in lacking) or not config.part.in_order:
+        corpus: Corpus = config.build()
+        if any(at.startswith(f"{path}.") for at in lacking) or not corpus.in_order:
             continue
         try:
-            examples[name] = config.build().first(SHOWN)
+            examples[name] = corpus.first(SHOWN)
         except DataError as error:
             faults.append(recipe.fault(path, str(error)))
     return examples, faults
