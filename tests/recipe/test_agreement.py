@@ -414,14 +414,14 @@ def test_a_part_of_ones_own_checks_the_recipe_around_it() -> None:
 # --- files
 
 
-def test_check_warns_of_files_that_are_not_there() -> None:
+def test_check_warns_of_files_that_are_not_there_and_refuses_missing_data() -> None:
     text = DECODER.replace("train: docstrings", "train: {type: text, files: [corpus.txt, mine.yaml]}")
     text = text.replace("embedding: tokens", "embedding: {type: tokens, vectors: glove.txt}")
     Path("mine.yaml").write_text(text)
     Path("corpora.txt").touch()
     options = ["--set", "train.init_from=mine.yaml", "--set", "generate.strategy={type: speculative, draft: other}"]
     result = CliRunner().invoke(main, ["check", "mine.yaml", *options])
-    assert result.exit_code == 0
+    assert result.exit_code == 2
     here = Path.cwd()
     assert result.stderr.splitlines() == [
         f"--set generate.strategy={{type: speculative, draft: other}}: warning: generate.strategy.draft: there is no "
@@ -430,8 +430,7 @@ def test_check_warns_of_files_that_are_not_there() -> None:
         "expected",
         f"mine.yaml:8:38: warning: model.embedding.vectors: there is no file {here}/glove.txt; to name another: "
         "--set model.embedding.vectors=PATH",
-        f"mine.yaml:17:31: warning: data.train.files[0]: there is no file {here}/corpus.txt. Did you mean "
-        f"'{here}/corpora.txt'?",
+        f"mine.yaml:17:31: data.train.files[0]: there is no file {here}/corpus.txt. Did you mean '{here}/corpora.txt'?",
     ]
 
 

@@ -730,7 +730,7 @@ def test_r15_memory_from_outside_has_its_own_width(type):
 def test_r15_wrong_memories():
     assert faults(memory={"width": 3}) == [
         "model.memory: memory needs its width: memory: {d_model: 768}",
-        "model.memory.width: unknown option; there are: d_model",
+        "model.memory.width: unknown option",
     ]
     assert faults(type="encoder_decoder", memory={"d_model": 3}) == [
         "model.memory: the decoder's memory is its encoder's output; `memory:` is for models of one stack"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from tfkit.cli.options import ReadOptions, reads_recipe, vocabulary_note
-from tfkit.cli.terminal import echo
+from tfkit.cli.terminal import LEAST, echo
+from tfkit.core.output import json_line
 
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
 
+SPLITS = ("data.train.", "data.valid.", "data.test.", "data.longer.")
+SHOWN = 2  # examples of each split
 NOTEWORTHY = 64 * 2**30  # bytes of weights from which on their size is worth a word
 
 
@@ -21,19 +26,24 @@ NOTEWORTHY = 64 * 2**30  # bytes of weights from which on their size is worth a 
 @reads_recipe
 @click.pass_context
 def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) -> None:
-    """Check each RECIPE (a shipped name or a path): print the size of its model, or every fault."""
+    """Check each RECIPE (a shipped name or a path): print the size of its model and examples of its data.
+
+    Every fault is printed, those in the first examples of the data too.
+    """
     from tfkit.cli.main import WRONG, complain
-    from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, UsageError
+    from tfkit.core.errors import RecipeError, TfkitError, UsageError
 
     wrong = False
     for file in files:
         try:
             recipe = reading.recipe(file)
             compared = "" if recipe.study is None or reading.variants else _compared(file, reading)
-            echo(f"{file}: ok ({_summary(recipe)}{compared})")
-            recipe.tell_warnings()
-            for fault in recipe.missing_files():  # they may be elsewhere, or come later
-                warnings.warn(RecipeWarning(fault), stacklevel=1)
+            summary = _summary(recipe)
+            examples = _opened(recipe)
+            echo(f"{file}: ok ({summary}{compared})")
+            for split, found in examples.items():
+                for line in _lines(split, found[:SHOWN]):
+                    echo(line)
         except Exception as error:
             named = isinstance(error, TfkitError) and not isinstance(error, RecipeError)
             if not complain(UsageError(f"{file}: {error}") if named else error):
@@ -41,6 +51,49 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) ->
             wrong = True
     if wrong:
         ctx.exit(WRONG)
+
+
+def _opened(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
+    """Return the first examples of each split, and tell warnings; raise RecipeError for data that cannot be used.
+
+    Missing files may come later, or be elsewhere, unless they are data that the user's own recipe names.
+    """
+    from tfkit.core.errors import Fault, RecipeError, RecipeWarning
+
+    recipe.tell_warnings()
+    examples: dict[str, list[dict[str, str]]] = {}
+    faults: list[Fault] = []
+    if recipe.data is not None:
+        from tfkit.training.splits import first_examples
+
+        examples, faults = first_examples(recipe)
+    for fault in recipe.missing_files():
+        if fault.path.startswith(SPLITS) and not fault.place.is_shipped:
+            faults.append(fault)
+        else:
+            warnings.warn(RecipeWarning(fault), stacklevel=1)
+    if faults:
+        raise RecipeError(faults)
+    return examples
+
+
+def _lines(split: str, examples: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Yield a line for each example, no wider than the terminal: the fields share it, a short one leaves its rest."""
+    from rich.cells import cell_len, set_cell_size
+
+    width = max(shutil.get_terminal_size().columns, LEAST)
+    for example in examples:
+        texts = [json_line(text[:width]) for text in example.values()]
+        names = [f"{split}:", *example]
+        room, limit = width - sum(len(name) + 1 for name in names) - 2 * len(texts), 0
+        for left, size in zip(range(len(texts), 0, -1), sorted(map(cell_len, texts)), strict=True):
+            limit = max(room // left, 0)
+            if size > limit:
+                break
+            room -= size
+        cut = [f"{set_cell_size(text, max(limit - 3, 0))}..." for text in texts]
+        shown = [text if cell_len(text) <= limit else short for text, short in zip(texts, cut, strict=True)]
+        yield f"  {split}: " + "  ".join(f"{name} {text}" for name, text in zip(example, shown, strict=True))
 
 
 def _compared(file: str, reading: ReadOptions) -> str:

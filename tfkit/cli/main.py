@@ -15,6 +15,7 @@ import io
 import keyword
 import logging
 import os
+import shlex
 import sys
 import traceback
 import warnings
@@ -29,6 +30,7 @@ from tfkit.cli.terminal import WarningHandler, open_streams, settle, warn, warn_
 from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning
 from tfkit.core.output import OutputLost, lost
 from tfkit.core.registry import nearest
+from tfkit.core.synonyms import key_for, split_target
 
 # command -> its line in `tfkit --help`, by group; its module is tfkit.cli.<command> (of a word of Python's, <command>_)
 GROUPS = {
@@ -111,7 +113,7 @@ class Commands(click.Group):
             return run()
         open_streams()
         try:
-            status = _status(run)
+            status = _status(run, sys.argv[1:] if args is None else args)
         except OutputLost as error:
             if not error.quiet:
                 warn(f"tfkit: {error}")
@@ -145,11 +147,12 @@ def _logged() -> Iterator[None]:
         logging.lastResort = before
 
 
-def _status(run: Callable[[], Any]) -> int:
+def _status(run: Callable[[], Any], args: Sequence[str]) -> int:
     """The exit status of a command; raises OutputLost."""
     try:
         result = run()
     except click.ClickException as error:
+        error = _hinted(error, args) if isinstance(error, click.NoSuchOption) else error
         text = io.StringIO()
         error.show(text)
         warn(text.getvalue().rstrip("\n"))
@@ -161,6 +164,20 @@ def _status(run: Callable[[], Any]) -> int:
             raise
         raise lost(error) from None
     return result if isinstance(result, int) else 0
+
+
+def _hinted(error: click.NoSuchOption, args: Sequence[str]) -> click.UsageError:
+    """Suggest --set for an unknown option that is a value of the recipe, if the command takes --set."""
+    taken = {param.name for param in error.ctx.command.params} if error.ctx is not None else set()
+    name = error.option_name.lstrip("-")
+    key, value = split_target(name if "." in name else key_for(name) or "")
+    if not key or "sets" not in taken or name.replace("-", "_") in taken:
+        return error
+    typed = next((place for place, arg in enumerate(args) if arg.partition("=")[0] == error.option_name), len(args))
+    given = [*"".join(args[typed : typed + 1]).split("=", 1)[1:], *args[typed + 1 : typed + 2]]
+    first = next((arg for arg in given[:1] if not arg.startswith("-")), "VALUE")
+    hint = f"--set {shlex.quote(f'{key}={value or first}')}"
+    return click.UsageError(f"No such option '{error.option_name}'. Did you mean {hint}?", error.ctx)
 
 
 def _by_click(error: OSError) -> bool:

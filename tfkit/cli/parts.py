@@ -12,6 +12,7 @@ from tfkit.cli.options import IMPORTS
 from tfkit.cli.terminal import echo_json
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY, UnknownPart, nearest
+from tfkit.core.synonyms import part_for
 
 if TYPE_CHECKING:
     from tfkit.core.component import Component
@@ -101,8 +102,11 @@ def _slot(slot: str) -> str:
         return slot
     homes = [home for home in CATALOGUES if slot in REGISTRY.load(home)]
     hint = nearest(slot, list(CATALOGUES))
+    meant = next(((home, part) for home in CATALOGUES if (part := part_for(home, slot))), None)
     if homes:
         more = f"It is a part: tfkit parts {homes[0]} {slot}"
+    elif meant is not None:
+        more = f"It may be {meant[0]} '{meant[1]}': tfkit parts {meant[0]}"
     else:
         more = f"Did you mean '{hint}'?" if hint else f"The slots are {', '.join(CATALOGUES)}."
     raise UsageError(f"unknown slot '{slot}'. {more}")

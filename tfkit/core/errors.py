@@ -73,6 +73,11 @@ class Place:
         file = _short(self.file)
         return f"{file}:{self.line}:{self.column}" if self.line else file
 
+    @property
+    def is_shipped(self) -> bool:
+        """True if it is in a recipe that ships with tfkit."""
+        return os.path.abspath(self.file).startswith(SHIPPED)
+
 
 def _short(file: str) -> str:
     """A file's name for a message: a shipped recipe's without the folder that tfkit is installed in."""

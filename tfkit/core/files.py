@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -90,6 +91,12 @@ def read_bytes(path: str | Path, largest: int | None = None) -> bytes:
     """
     with regular(path, largest) as file:
         return file.read()
+
+
+def read_beginning(path: str | Path, most: int) -> bytes:
+    """Return the first `most` bytes of a regular file; raise RunError as `read_bytes` does."""
+    with regular(path) as file, io.BufferedReader(file) as buffered:
+        return buffered.read(most)
 
 
 @contextlib.contextmanager

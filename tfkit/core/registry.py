@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.plugins import PluginProblem, distribution_of, failure, installed
+from tfkit.core.synonyms import part_for
 
 if TYPE_CHECKING:
     from tfkit.core.component import Component
@@ -67,12 +68,13 @@ def nearest(word: str, words: list[str]) -> str | None:
 class UnknownPart(UsageError):
     """The slot has no part of that name.
 
-    `.suggestion` is the nearest that does, `.note` tells of plugins that might have had it but are broken.
+    `.suggestion` is what the name means elsewhere, or the nearest name in the slot;
+    `.note` tells of plugins that might have had it but are broken.
     """
 
     def __init__(self, slot: str, name: str, known: list[str], problems: list[PluginProblem]) -> None:
         self.slot, self.name, self.known = slot, name, known
-        self.suggestion = nearest(name, known)
+        self.suggestion = part_for(slot, name) or nearest(name, known)
         self.note = "".join(f"; {problem}" for problem in problems)
         super().__init__(f"unknown {slot} '{name}'{self.note}")
 

@@ -10,13 +10,37 @@ from functools import cached_property
 import numpy as np
 
 from tfkit.core.component import Config
-from tfkit.core.errors import DataError, ExampleError, UsageError
+from tfkit.core.errors import DataError, ExampleError, Fault, UsageError
 from tfkit.core.slots import HeadFacts, TokenizerFacts
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import Batch
 from tfkit.training.metric import Metric, as_compared
 from tfkit.training.objective import Item, Objective
+
+SHOWN = 10  # examples of each split that a check reads
+
+
+def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault]]:
+    """Return the first examples of each split, and the faults of reading them.
+
+    Only the beginning of a file is read. A split is left out if it lacks a file, or is expensive to begin.
+    """
+    splits = [] if recipe.data is None else recipe.data.splits()
+    lacking = tuple(fault.path for fault in recipe.missing_files())
+    examples: dict[str, list[Example]] = {}
+    faults: list[Fault] = []
+    for name, config in splits:
+        path = f"data.{name}"
+        corpus: Corpus = config.build()
+        if any(at.startswith(f"{path}.") for at in lacking) or not corpus.in_order:
+            continue
+        try:
+            examples[name] = corpus.first(SHOWN)
+        except DataError as error:
+            faults.append(recipe.fault(path, str(error)))
+    return examples, faults
 
 
 class Split:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -13,8 +13,12 @@ from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError
 from tfkit.core.options import PositiveInt, RecipePath
 from tfkit.core.slots import CorpusFacts
+from tfkit.data.corpus.lines import beginnings
 from tfkit.data.corpus.watch import check_texts, watched
 from tfkit.recipe.text.options import path_values
+
+# bytes read of each file to check its beginning: the second where a fault may be that of a record cut off
+BEGINNINGS = (2**20, 2**26)
 
 Example = dict[str, str]
 Record = tuple[str, Example]  # where it stands ("train.en:12") and what it holds
@@ -60,6 +64,9 @@ class Corpus(CorpusFacts):
             """
             return path_values(self)
 
+    # False: the first example costs as much as all of them, so that `tfkit check` does not ask
+    in_order: ClassVar[bool] = True
+
     def __init__(self, config: Config) -> None:
         self.limit = config.limit
 
@@ -69,6 +76,20 @@ class Corpus(CorpusFacts):
         DataError, too, for more than the memory of this machine holds; a log tells how far it is.
         """
         return list(watched(islice(self.read(), self.limit), self.name(), self._expected()))
+
+    def first(self, count: int) -> list[Example]:
+        """Return the first examples, reading only the beginning of each file; raise DataError as `examples` does."""
+        for most in BEGINNINGS:
+            with beginnings(most) as bound:
+                try:
+                    found = list(islice(self.read(), min(count, self.limit or count)))
+                    break
+                except DataError:
+                    if not bound.is_cut or most == BEGINNINGS[-1]:
+                        raise
+        for number, example in enumerate(found, start=1):
+            check_texts(example, f"{self.name()}: example {number}")
+        return found
 
     def _expected(self) -> int | None:
         """How many examples there will be, None where only reading them can say."""

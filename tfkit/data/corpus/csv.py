@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated
@@ -85,10 +86,18 @@ def _numbers(columns: Mapping[str, str | int], first: list[str], place: str) -> 
     numbers: dict[str, int] = {}
     for field, column in columns.items():
         if isinstance(column, str) and column not in first:
-            hint = nearest(column, first)
-            there = ", ".join(first) + (f". Did you mean '{hint}'?" if hint else "")
+            hint, parted = nearest(column, first), _parted(first)
+            there = ", ".join(first) + (parted or (f". Did you mean '{hint}'?" if hint else ""))
             raise DataError(f"{place}: there is no column '{column}' in the header; there is: {there}")
         numbers[field] = first.index(column) if isinstance(column, str) else column
         if numbers[field] >= len(first):
-            raise DataError(f"{place}: {len(first)} columns, but column {column} is asked for (they count from 0)")
+            raise DataError(
+                f"{place}: {len(first)} columns, but column {column} is asked for (they count from 0){_parted(first)}"
+            )
     return numbers
+
+
+def _parted(first: list[str]) -> str:
+    """Suggest the delimiter of a first row that has only one cell."""
+    found = next((letter for letter in ("\t", ";", ",", "|") if letter in first[0]), None) if len(first) == 1 else None
+    return "" if found is None else f"; the file may need delimiter: {json.dumps(found)}"

@@ -9,7 +9,7 @@ from pydantic import Field
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Record, TextRecordCorpus
-from tfkit.data.corpus.lines import read_lines, same_number
+from tfkit.data.corpus.lines import read_lines, read_pairs
 
 
 @register("corpus", "labelled_text")
@@ -30,13 +30,12 @@ class LabelledText(TextRecordCorpus):
 
     def records(self) -> Iterator[Record]:
         """The texts with their labels; raises DataError when the two files have not equally many lines."""
-        lines = read_lines(self.file, self.encoding)
         if self.labels is None:
+            lines = read_lines(self.file, self.encoding)
             split = [line.partition(" ") for line in lines]
             labels, lines = [label for label, _, _ in split], [text for _, _, text in split]
         else:
-            labels = read_lines(self.labels, self.encoding)
-            same_number((self.file, lines), (self.labels, labels))
+            lines, labels = read_pairs(self.file, self.labels, self.encoding)
         for number, (text, label) in enumerate(zip(lines, labels, strict=True), start=1):
             file = self.labels if self.labels is not None and text.strip() else self.file
             yield f"{file}:{number}", {"text": text, "label": label.strip()}

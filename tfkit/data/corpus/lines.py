@@ -7,7 +7,12 @@ mark goes.
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import os
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfkit.core import files
@@ -17,11 +22,43 @@ from tfkit.core.memory import free_memory, gigabytes
 DECODED = 3  # times the size of a file that its bytes, its text and its lines take together
 
 
+@dataclass
+class Beginning:
+    """A bound on the bytes read of each file; `is_cut` is set once a file has more."""
+
+    most: int
+    is_cut: bool = False
+
+
+_BEGINNING: ContextVar[Beginning | None] = ContextVar("_BEGINNING", default=None)
+
+
+@contextlib.contextmanager
+def beginnings(most: int) -> Iterator[Beginning]:
+    """Read only the first `most` bytes of each file within the block, to the end of a line if there is one."""
+    bound = Beginning(most)
+    token = _BEGINNING.set(bound)
+    try:
+        yield bound
+    finally:
+        _BEGINNING.reset(token)
+
+
+def bound_of_files() -> Beginning | None:
+    """Return the bound on files within `beginnings`; None elsewhere."""
+    return _BEGINNING.get()
+
+
 def read_text(path: str | Path, encoding: str = "utf-8") -> str:
     """The text of a file with line feeds only; raises DataError naming the file, and the line if it has one."""
-    data = read_bytes(path)
+    return _read_text(path, encoding)[0]
+
+
+def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
+    """Return the text of a file, or its beginning, and True if it is cut."""
+    data, is_cut = _read_bytes(path)
     try:
-        text = data.decode(encoding)
+        text = codecs.getincrementaldecoder(encoding)().decode(data) if is_cut else data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data[: error.start].decode(encoding, errors="replace").count("\n") + 1
         bad = data[error.start : error.end].hex(" ")
@@ -29,31 +66,60 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
             f"{path}:{line}: byte {bad} cannot be decoded as {encoding}; say the file's encoding (encoding: latin-1?)"
         ) from None
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if is_cut:
+        text = text[: text.rfind("\n") + 1] or text
     if not text.strip():
         raise DataError(f"{path}: the file is empty")
-    return text
+    return text, is_cut
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
     """The lines of a file without their ends; raises DataError as `read_text` does."""
-    lines = read_text(path, encoding).split("\n")
+    return _lines(read_text(path, encoding))
+
+
+def read_pairs(first: str | Path, second: str | Path, encoding: str = "utf-8") -> tuple[list[str], list[str]]:
+    """Return the lines of two files that belong together line by line.
+
+    Raises DataError as `read_text` does, and naming both files and counts if these differ as far as the files are read.
+    """
+    paths = (first, second)
+    texts = [_read_text(path, encoding) for path in paths]
+    lines, is_cut = [_lines(text) for text, _ in texts], [cut for _, cut in texts]
+    short, long = (0, 1) if len(lines[0]) <= len(lines[1]) else (1, 0)
+    if len(lines[short]) != len(lines[long]) and not is_cut[short]:
+        counts = [f"{'more than ' * cut}{len(found)}" for found, cut in zip(lines, is_cut, strict=True)]
+        raise DataError(
+            f"{first} has {counts[0]} lines, {second} has {counts[1]}: they must belong together line by line"
+        )
+    least = len(lines[short])
+    return lines[0][:least], lines[1][:least]
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
     last = lines.pop().removesuffix("\r")  # what follows the last line end: nothing, if that end is there
     return [*lines, last] if last else lines
 
 
 def read_bytes(path: str | Path) -> bytes:
     """The bytes of a file; raises DataError when it is missing, a folder, no regular file, or larger than memory."""
+    return _read_bytes(path)[0]
+
+
+def _read_bytes(path: str | Path) -> tuple[bytes, bool]:
+    """Return the bytes of a file, or its beginning, and True if there are more."""
+    bound = bound_of_files()
     if os.path.isdir(path):
         raise DataError(f"{path}: this is a folder, a file was expected")
-    free = free_memory()
     try:
-        size = os.path.getsize(path)
-        if free is not None and size * DECODED > free:
-            raise DataError(
-                f"{path}: has {gigabytes(size)}, and this machine {gigabytes(free)} of memory free, of which its "
-                f"text takes {DECODED} times as much; split the file"
-            )
-        return files.read_bytes(path)
+        if bound is None:
+            _check_memory(path, os.path.getsize(path))
+            return files.read_bytes(path), False
+        data = files.read_beginning(path, bound.most + 1)
+        is_cut = len(data) > bound.most
+        bound.is_cut = bound.is_cut or is_cut
+        return data[: bound.most], is_cut
     except RunError as error:
         raise DataError(str(error)) from None
     except FileNotFoundError:
@@ -62,10 +128,11 @@ def read_bytes(path: str | Path) -> bytes:
         raise DataError(f"{path}: the file cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def same_number(first: tuple[str, list[str]], second: tuple[str, list[str]]) -> None:
-    """Raise DataError when two files that belong together line by line have not the same number of lines."""
-    if len(first[1]) != len(second[1]):
+def _check_memory(path: str | Path, size: int) -> None:
+    """Raise DataError for a file whose text takes more memory than is free."""
+    free = free_memory()
+    if free is not None and size * DECODED > free:
         raise DataError(
-            f"{first[0]} has {len(first[1])} lines, {second[0]} has {len(second[1])}: they must belong together "
-            "line by line"
+            f"{path}: has {gigabytes(size)}, and this machine {gigabytes(free)} of memory free, of which its "
+            f"text takes {DECODED} times as much; split the file"
         )

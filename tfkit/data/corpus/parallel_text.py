@@ -9,7 +9,7 @@ from pydantic import Field
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Record, TextRecordCorpus
-from tfkit.data.corpus.lines import read_lines, same_number
+from tfkit.data.corpus.lines import read_pairs
 
 
 @register("corpus", "parallel_text")
@@ -30,8 +30,7 @@ class ParallelText(TextRecordCorpus):
 
     def records(self) -> Iterator[Record]:
         """The pairs; raises DataError naming both files and both counts when these differ."""
-        sources, targets = read_lines(self.source, self.encoding), read_lines(self.target, self.encoding)
-        same_number((self.source, sources), (self.target, targets))
+        sources, targets = read_pairs(self.source, self.target, self.encoding)
         for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=1):
             file = self.target if source.strip() else self.source
             yield f"{file}:{number}", {"source": source, "target": target}

@@ -10,15 +10,17 @@ from typing import Any
 
 from pydantic import Field
 
-from tfkit.core.errors import DataError
+from tfkit.core import files
+from tfkit.core.errors import DataError, RunError
 from tfkit.core.extras import installing
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Fields, Record, RecordCorpus
-from tfkit.data.corpus.lines import read_bytes
+from tfkit.data.corpus.lines import bound_of_files, read_bytes
 from tfkit.data.corpus.values import pick
 
-ROWS = 4096  # read at once
+ROWS, FEW = 4096, 16  # read at once; the same where a few are asked for
+BUFFER = 2**16  # bytes
 
 
 @register("corpus", "parquet")
@@ -50,8 +52,11 @@ class Parquet(RecordCorpus):
     def _rows(self) -> Iterator[Any]:
         """The rows, of which a few thousand are in memory at once."""
         with self._told():
-            for batch in self._file.iter_batches(ROWS):
-                yield from batch.to_pylist()
+            if bound_of_files() is None:
+                yield from _rows_of(self._file)
+                return
+            with files.regular(self.file) as file:  # without the pages that nobody asks for
+                yield from _rows_of(import_module("pyarrow.parquet").ParquetFile(file, buffer_size=BUFFER), FEW)
 
     @cached_property
     def _file(self) -> Any:
@@ -68,9 +73,16 @@ class Parquet(RecordCorpus):
             raise DataError(f"{self.file}: reading Parquet needs the package pyarrow: {installing('data')}") from None
         try:
             yield
+        except RunError as error:
+            raise DataError(str(error)) from None
         except (wrong, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{self.file}: this is no Parquet file: {error}") from None
 
     def name(self) -> str:
         """The file."""
         return self.file
+
+
+def _rows_of(file: Any, at_once: int = ROWS) -> Iterator[Any]:
+    for batch in file.iter_batches(at_once):
+        yield from batch.to_pylist()

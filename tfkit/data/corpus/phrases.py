@@ -40,6 +40,7 @@ class Phrases(Corpus):
             return self
 
     fields = ("source", "target")
+    in_order = False
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

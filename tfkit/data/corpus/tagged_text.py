@@ -10,7 +10,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Record, TextRecordCorpus
-from tfkit.data.corpus.lines import read_lines, same_number
+from tfkit.data.corpus.lines import read_pairs
 
 
 @register("corpus", "tagged_text")
@@ -34,8 +34,7 @@ class TaggedText(TextRecordCorpus):
 
     def records(self) -> Iterator[Record]:
         """The words and tags; raises DataError naming the line that has not equally many."""
-        lines, tag_lines = read_lines(self.file, self.encoding), read_lines(self.tags, self.encoding)
-        same_number((self.file, lines), (self.tags, tag_lines))
+        lines, tag_lines = read_pairs(self.file, self.tags, self.encoding)
         for number, (line, tag_line) in enumerate(zip(lines, tag_lines, strict=True), start=1):
             # only spaces and tabs part words: a no-break space belongs to its word
             words, tags = _split(line), _split(tag_line)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from tfkit.core.component import Doubt, Problem, Unlearnable
 from tfkit.core.errors import Fault, Place, RecipeError
 from tfkit.core.registry import nearest
+from tfkit.core.synonyms import key_for, value_for
 from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.text.options import model_at
 
@@ -74,8 +75,9 @@ class Faults:
 
     def unknown_key(self, node: Node, known: Sequence[str], what: str = "option") -> None:
         """A key that means nothing where it stands."""
-        name = node.path.rpartition(".")[2]
-        suggestion = nearest(name, list(known))
+        parent, _, name = node.path.rpartition(".")
+        meant = key_for(name, parent, known)
+        suggestion = nearest(name, list(known)) if meant is None else meant or None
         there = f"there are: {', '.join(sorted(known))}" if known else "there are none here"
         listing = "" if suggestion else f"; {there}"
         self.add(node, f"unknown {what}{listing}", suggestion, at_key=True)
@@ -123,7 +125,7 @@ class Faults:
         got = "" if kind in ("value_error", "part_type") else f", got {shown(node.plain())}"
         suggestion = None
         if kind == "literal_error" and isinstance(node.value, str):
-            suggestion = nearest(
+            suggestion = value_for(node.path, node.value) or nearest(
                 node.value,
                 [word.strip(" '") for word in str(context.get("expected", "")).replace(" or ", ",").split(",")],
             )

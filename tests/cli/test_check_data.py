@@ -1,0 +1,258 @@
+"""`tfkit check` reads the first examples of a recipe's data: what `train` would refuse there, it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from rich.cells import cell_len
+
+from tfkit.cli.main import main
+from tfkit.core.errors import DataError
+from tfkit.core.registry import REGISTRY
+from tfkit.data.corpus import Corpus, lines
+
+MODEL = {
+    "type": "decoder",
+    "d_model": 8,
+    "vocab_size": "tokenizer",
+    "num_layers": 1,
+    "max_length": 16,
+    "embedding": "tokens",
+    "position": "sinusoidal",
+    "layer": {
+        "norm": "layer_norm",
+        "attention": {"type": "multi_head", "num_heads": 2},
+        "feedforward": {"type": "mlp", "d_ff": 8},
+    },
+    "head": "language_model",
+}
+PAIRS = {"source": "source", "target": "target"}
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def check(train: dict[str, Any], *options: str, objective: str = "causal_lm", width: int = 400) -> Result:
+    recipe = {"tfkit": 1, "model": MODEL, "data": {"tokenizer": "character", "train": train}, "objective": objective}
+    Path("mine.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return CliRunner().invoke(main, ["check", "mine.yaml", *options], env={"COLUMNS": str(width)})
+
+
+def corpus(kind: str, **options: Any) -> Corpus:
+    made: Corpus = REGISTRY.get("corpus", kind).Config.model_validate(options).build()
+    return made
+
+
+# --- faults
+
+FAULTS: list[tuple[dict[str, Any], dict[str, bytes], str]] = [
+    (
+        {"type": "csv", "file": "a.csv", "fields": {"text": "text"}},
+        {"a.csv": b"text;label\nfine;for\n"},
+        "a.csv:1: there is no column 'text' in the header; there is: text;label; the file may need delimiter: \";\"",
+    ),
+    (
+        {"type": "csv", "file": "a.csv", "fields": {"text": 1}, "header": False},
+        {"a.csv": b"fine\tfor\n"},
+        'a.csv:1: 1 columns, but column 1 is asked for (they count from 0); the file may need delimiter: "\\t"',
+    ),
+    (
+        {"type": "csv", "file": "a.csv", "fields": {"text": "txt"}},
+        {"a.csv": b"text,label\nfine,for\n"},
+        "a.csv:1: there is no column 'txt' in the header; there is: text, label. Did you mean 'text'?",
+    ),
+    (
+        {"type": "parallel_tsv", "file": "a.tsv"},
+        {"a.tsv": b"a,b\n"},
+        "a.tsv:1: 1 columns, but column 1 is asked for (they count from 0, with a tab between them)",
+    ),
+    (
+        {"type": "json_lines", "file": "a.jsonl", "fields": {"text": "content"}},
+        {"a.jsonl": b'{"contents": "fine"}\n'},
+        "a.jsonl:1: there is no field 'content'; there is: contents. Did you mean 'contents'?",
+    ),
+    (
+        {"type": "json_lines", "file": "a.jsonl", "fields": {"text": "text"}},
+        {"a.jsonl": b'{"text": "fine"}\n' * 9 + b'{"text": fine}\n'},
+        "a.jsonl:10: not a JSON value (column 10: Expecting value)",
+    ),
+    (
+        {"type": "text", "files": ["a.txt"]},
+        {"a.txt": "für\n".encode("latin-1")},
+        "a.txt:1: byte fc cannot be decoded as utf-8; say the file's encoding (encoding: latin-1?)",
+    ),
+    ({"type": "text", "files": ["a.txt"]}, {"a.txt": b"\n"}, "a.txt: the file is empty"),
+    (
+        {"type": "parquet", "file": "a.parquet", "fields": {"text": "text"}},
+        {"a.parquet": b"PAR1 and no end"},
+        "a.parquet: this is no Parquet file: ",
+    ),
+    (
+        {"type": "labelled_text", "file": "a.txt", "labels": "b.txt"},
+        {"a.txt": b"fine\n" * 3, "b.txt": b"for\n" * 2},
+        "b.txt has 2: they must belong together line by line",
+    ),
+    (
+        {"type": "labelled_text", "file": "a.txt", "labels": "b.txt"},
+        {"a.txt": b"fine\n" * 3, "b.txt": b"for\n" * 2**19},
+        "b.txt has 524288: they must belong together line by line",
+    ),
+]
+
+
+@pytest.mark.parametrize(("train", "written", "message"), FAULTS)
+def test_check_finds_what_train_would_find(train: dict[str, Any], written: dict[str, bytes], message: str) -> None:
+    if train["type"] == "parquet":
+        pytest.importorskip("pyarrow")
+    for name, data in written.items():
+        Path(name).write_bytes(data)
+    result = check(train, objective="completion" if train["type"] == "parallel_tsv" else "causal_lm")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("mine.yaml:22:5: data.train: ")
+    assert message in result.stderr
+
+
+def test_a_missing_file_of_ones_own_is_a_fault() -> None:
+    Path("texts.txt").write_text("fine\n")
+    result = check({"type": "text", "files": ["text.txt"]})
+    assert result.exit_code == 2
+    assert "data.train.files[0]: there is no file" in result.stderr
+    assert "texts.txt'?" in result.stderr
+
+
+def test_a_missing_file_of_a_shipped_task_is_a_warning_until_it_is_ones_own() -> None:
+    shipped = CliRunner().invoke(main, ["check", "tinyshakespeare"])
+    assert shipped.exit_code == 0
+    assert "warning: data.train.files: there is no file" in shipped.stderr
+    own = CliRunner().invoke(main, ["check", "tinyshakespeare", "--set", "data.train.files=mine.txt"])
+    assert own.exit_code == 2
+    assert own.stderr.count("there is no file") == 2
+    assert "--set data.train.files=mine.txt: data.train.files: there is no file" in own.stderr
+
+
+def test_all_faults_at_once() -> None:
+    Path("a.txt").write_bytes(b"\xff\n")
+    Path("b.txt").touch()
+    result = check({"type": "text", "files": "a.txt"}, "--set", "data.valid={type: text, files: b.txt}")
+    assert [line.partition(": ")[0] for line in result.stderr.splitlines()] == [
+        "--set data.valid={type",
+        "mine.yaml:22:5",
+    ]
+
+
+# --- what is shown
+
+
+def test_check_shows_two_examples_of_each_split() -> None:
+    rows = [{"source": f"zeile {n}", "target": "line\n\x1b[31m" + "long " * 99} for n in range(20)]
+    Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train = {"type": "json_lines", "file": "a.jsonl", "fields": PAIRS}
+    result = check(train, "--set", "data.valid={type: copying, count: 5}", objective="completion", width=60)
+    assert result.exit_code == 0, result.stderr
+    head, *shown = result.stdout.splitlines()
+    assert head.startswith("mine.yaml: ok (decoder, ")
+    assert shown[:2] == [
+        '  train: source "zeile 0"  target "line\\n\\u001b[31mlong l...',
+        '  train: source "zeile 1"  target "line\\n\\u001b[31mlong l...',
+    ]
+    assert [line.split()[0] for line in shown] == ["train:", "train:", "valid:", "valid:"]
+    assert all(len(line) <= 60 for line in shown)
+
+
+def test_wide_characters_count_twice() -> None:
+    Path("a.txt").write_text("漢字" * 200 + "\n", encoding="utf-8")
+    shown = check({"type": "text", "files": "a.txt"}, width=50).stdout.splitlines()[1]
+    assert 45 <= cell_len(shown) <= 50
+
+
+def test_what_is_expensive_to_begin_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfkit.data.phrases.split", None)
+    result = CliRunner().invoke(main, ["check", "translate-numbers"])
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
+
+
+# --- only the beginning is read
+
+LINES = {
+    "text": ({"files": ["huge"]}, "a text\n"),
+    "labelled_text": ({"file": "huge"}, "label text\n"),
+    "parallel_text": ({"source": "huge", "target": "huge"}, "a text\n"),
+    "parallel_tsv": ({"file": "huge"}, "a\tb\n"),
+    "tagged_text": ({"file": "huge", "tags": "huge"}, "a b\n"),
+    "json_lines": ({"file": "huge", "fields": {"text": "a"}}, '{"a": "b"}\n'),
+    "csv": ({"file": "huge", "fields": {"text": 0}, "header": False}, "a,b\n"),
+    "conllu": ({"file": "huge"}, "1\ta\tb\tc\td\te\tf\tg\th\ti\n\n"),
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_ten_gigabytes_are_not_read(kind: str) -> None:
+    options, line = LINES[kind]
+    with open("huge", "w") as file:
+        file.write(line * 2**18)
+        file.truncate(10**10)  # takes no room on the disk
+    assert len(corpus(kind, **options).first(10)) == 10
+    assert corpus(kind, **options, limit=3).first(10) == corpus(kind, **options).first(3)
+
+
+def test_every_corpus_of_text_files_is_bounded() -> None:
+    read = {name for name in REGISTRY.names("corpus") if "encoding" in REGISTRY.get("corpus", name).Config.model_fields}
+    assert read == set(LINES)
+
+
+def test_a_parquet_file_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"text": [f"text {n}" for n in range(100)]}), "a.parquet")
+    read = corpus("parquet", file="a.parquet", fields={"text": "text"})
+    monkeypatch.setattr("tfkit.data.corpus.parquet.read_bytes", None)
+    assert read.first(2) == [{"text": "text 0"}, {"text": "text 1"}]
+
+
+@pytest.mark.parametrize("kind", ["text", "parquet"])
+def test_a_pipe_is_refused(kind: str) -> None:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    os.mkfifo("pipe")
+    options = {"files": ["pipe"]} if kind == "text" else {"file": "pipe", "fields": {"text": "text"}}
+    with pytest.raises(DataError, match="is not a regular file"):
+        corpus(kind, **options).first(1)
+
+
+def test_a_record_longer_than_the_beginning_is_read_to_its_end() -> None:
+    Path("a.csv").write_text('text,label\n"' + "long\n" * 2**19 + '",for\n' + "short,for\n" * 10)
+    assert len(corpus("csv", file="a.csv", fields={"text": "text"}).first(10)) == 10
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1", "shift_jis"])
+def test_no_character_is_cut_in_two(encoding: str) -> None:
+    text = "für\n" if encoding == "latin-1" else "漢字\n"
+    Path("a.txt").write_bytes((text * 100).encode(encoding))
+    for most in range(20, 40):
+        with lines.beginnings(most) as bound:
+            assert set(lines.read_lines("a.txt", encoding)) == {text[:-1]}
+            assert bound.is_cut
+
+
+def test_two_files_are_compared_as_far_as_they_are_read() -> None:
+    Path("short").write_text("a\n" * 5)
+    Path("long").write_text("b\n" * 100)
+    with lines.beginnings(20):
+        assert lines.read_pairs("long", "long") == (["b"] * 10,) * 2
+        with pytest.raises(DataError, match="short has 5 lines, long has more than 10: they must belong together"):
+            lines.read_pairs("short", "long")
+    with lines.beginnings(8):
+        assert lines.read_pairs("short", "long") == (["a"] * 4, ["b"] * 4)
+
+
+def test_one_line_without_an_end_is_shown() -> None:
+    Path("text8").write_text("one line " * 2**18)
+    (example,) = corpus("text", files=["text8"]).first(10)
+    assert example["text"].startswith("one line one line")
