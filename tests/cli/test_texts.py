@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,19 @@ def test_files_are_answered_line_by_line(tmp_path: Path, run: Path) -> None:
     assert command("generate", run, "--input", file, "--output", "-").stdout == expected
     assert command("generate", run, "--input", file, "--output", out).stdout == "" and out.read_text() == expected
     assert command("generate", run, "The ", "fox", "--output", out).stdout == "" and out.read_text() == expected
+
+
+def test_answers_replace_files_alone(tmp_path: Path, run: Path) -> None:
+    """A device in the place of the file stays what it is, and so does a link to the file."""
+    os.mkfifo(tmp_path / "device")
+    written(tmp_path, "kept", b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    for name in ("generate", "embed"):
+        for bad in ("", "device", ".", "\0"):
+            assert "cannot be written" in refused(name, run, "--input", run / "recipe.yaml", "--output", tmp_path / bad)
+    assert command("generate", run, "fox", "--output", tmp_path / "link").exit_code == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "kept").read_bytes() != b"old"
+    assert (tmp_path / "device").is_fifo()
 
 
 def test_records_keep_their_ids(tmp_path: Path, run: Path) -> None:
