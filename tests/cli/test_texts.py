@@ -123,6 +123,10 @@ OBJECTS: dict[str, tuple[str | bytes, str]] = {
     "an empty text": (f'{ID}{{"id": 2, "text": " "}}\n', ":2: text is empty"),
     "half a character": (f'{ID}{{"id": 2, "text": "\\ud800"}}\n', ":2: text holds half of a character"),
     "no id": (f'{ID}{{"text": "a"}}\n', ":2: the record has no id, and others have one"),
+    "an id that JSON has no number for": (
+        '{"id": NaN, "text": "a"}\n',
+        ":1: id is NaN; a text or a number was expected",
+    ),
     "an id of no kind": (f'{ID}{{"id": [2], "text": "a"}}\n', ":2: id is [2]; a text or a number was expected"),
 }
 
