@@ -2,6 +2,7 @@
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +51,22 @@ def test_build_takes_the_keywords_of_load_recipe() -> None:
 def test_an_unknown_keyword_is_refused_with_the_nearest(function: str) -> None:
     with pytest.raises(tfkit.UsageError, match=f"tfkit.{function} takes no 'override'; did you mean 'overrides'"):
         getattr(tfkit, function)("gpt2", override={"model.num_layers": 1})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"overrides": "a"}, {"overrides": [1]}, {"sets": [1]}, {"sets": 1}, {"variant": [None]}, {"variant": 2},
+     {"imports": 3}, {"imports": [3]}, {"dtype": "float32"}, {"dtype": torch.int32}],
+    ids=str,
+)  # fmt: skip
+def test_a_keyword_of_another_type_is_refused_by_its_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(tfkit.UsageError, match=f"^{next(iter(wrong))} "):
+        tfkit.build("gpt2", **{"device": "meta", **wrong})
+
+
+def test_one_import_is_given_as_several_are() -> None:
+    with pytest.raises(tfkit.RecipeError, match="nowhere"):
+        tfkit.load_recipe("gpt2", imports="nowhere.py")
 
 
 def test_a_recipe_that_is_loaded_is_never_changed_silently() -> None:

@@ -45,6 +45,8 @@ def build(
             f"the recipe '{loaded.name}' takes its num_classes from a corpus that is not read yet: train it and take "
             'run.model, or give a number, as in load_recipe(..., overrides={"model.head.num_classes": 2})'
         )
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise UsageError(f"dtype is a dtype of floating-point numbers such as torch.float32, got {dtype!r}")
     return build_model(loaded.blueprint(), device, dtype, seed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,19 @@ def test_files_are_answered_line_by_line(tmp_path: Path, run: Path) -> None:
     assert command("generate", run, "The ", "fox", "--output", out).stdout == "" and out.read_text() == expected
 
 
+def test_answers_replace_files_alone(tmp_path: Path, run: Path) -> None:
+    """A device in the place of the file stays what it is, and so does a link to the file."""
+    os.mkfifo(tmp_path / "device")
+    written(tmp_path, "kept", b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    for name in ("generate", "embed"):
+        for bad in ("", "device", ".", "\0"):
+            assert "cannot be written" in refused(name, run, "--input", run / "recipe.yaml", "--output", tmp_path / bad)
+    assert command("generate", run, "fox", "--output", tmp_path / "link").exit_code == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "kept").read_bytes() != b"old"
+    assert (tmp_path / "device").is_fifo()
+
+
 def test_records_keep_their_ids(tmp_path: Path, run: Path) -> None:
     file, out = written(tmp_path, "in.jsonl", RECORDS), tmp_path / "out.jsonl"
     line = ("--input", file, "--field", "text", "--output", out)
@@ -109,6 +123,10 @@ OBJECTS: dict[str, tuple[str | bytes, str]] = {
     "an empty text": (f'{ID}{{"id": 2, "text": " "}}\n', ":2: text is empty"),
     "half a character": (f'{ID}{{"id": 2, "text": "\\ud800"}}\n', ":2: text holds half of a character"),
     "no id": (f'{ID}{{"text": "a"}}\n', ":2: the record has no id, and others have one"),
+    "an id that JSON has no number for": (
+        '{"id": NaN, "text": "a"}\n',
+        ":1: id is NaN; a text or a number was expected",
+    ),
     "an id of no kind": (f'{ID}{{"id": [2], "text": "a"}}\n', ":2: id is [2]; a text or a number was expected"),
 }
 

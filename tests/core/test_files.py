@@ -33,6 +33,26 @@ def test_a_file_is_in_use_while_it_is_written(tmp_path: Path) -> None:
     assert not is_in_use(tmp_path / "a") and not is_in_use(tmp_path / "nowhere") and not is_in_use(tmp_path)
 
 
+def test_only_a_regular_file_is_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.iterdir())
+    for name, why in {
+        "fifo": "is not",
+        "link": "is not",
+        "folder": "Is a dir",
+        "folder/..": "Is a dir",
+        "\0": "embedded",
+    }.items():
+        with pytest.raises(RunError, match=rf"cannot be written: .*{why}"), whole(tmp_path / name):
+            pytest.fail("the block ran")
+    for name in ("", ".", "/"):
+        with pytest.raises(RunError, match="Is a directory"), whole(Path(name)):
+            pytest.fail("the block ran")
+    assert sorted(tmp_path.iterdir()) == before and (tmp_path / "fifo").is_fifo()
+
+
 def test_a_log_goes_on(tmp_path: Path) -> None:
     for line in ("one\n", "two ä\n"):
         with open_log(tmp_path / "log") as file:

@@ -33,6 +33,12 @@ def ids(length: int = 5, rows: int = 2, value: int = 3) -> Tensor:
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("decoder", {"input_ids": ids(value=20)}, "ids of the decoder are from 0 to 19, got 20"),
     ("decoder", {"input_ids": ids(value=-1)}, "ids of the decoder are from 0 to 19, got -1"),
+    ("decoder", {"input_ids": ids().bool()}, "input_ids is .* of whole numbers .*, got shape .2, 5. of torch.bool"),
+    ("decoder", {"input_ids": ids().to(torch.uint8)}, "input_ids is .* of whole numbers .* of torch.uint8"),
+    ("decoder", {"input_ids": [[1, 2]]}, "input_ids is a tensor .batch time., got a list"),
+    ("decoder", {"input_ids": ids(), "attention_mask": [[1] * 5] * 2}, "attention_mask is a tensor .*, got a list"),
+    ("encoder", {"input_ids": ids(), "token_type_ids": [[0] * 5] * 2}, "token_type_ids is a tensor .*, got a list"),
+    ("decoder", {"input_ids": ids(), "position_ids": [[0] * 5] * 2}, "position_ids is a tensor .*, got a list"),
     ("encoder", {"input_ids": ids(), "token_type_ids": ids(value=2)}, "token_type_ids are from 0 to 1, got 2"),
     ("encoder", {"input_ids": ids(), "token_type_ids": ids(4)}, "token_type_ids is .* for 5 tokens, got shape"),
     ("encoder", {"input_ids": ids(), "attention_mask": ids(4)}, "attention_mask is .* for 5 tokens, got shape .2, 4"),

@@ -154,6 +154,8 @@ def output_to(path: str | None) -> Iterator[TextOutput]:
         return
     from tfkit.core.files import whole
 
+    if os.path.isfile(path):  # the file that a link leads to, not the link: /dev/stdout may be one to a file
+        path = os.path.realpath(path)
     with whole(Path(path)) as beside, open(beside, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as f:
         yield TextOutput(f)
 

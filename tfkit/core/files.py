@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -30,8 +31,9 @@ def whole(path: Path) -> Iterator[Path]:
     """A temporary file beside `path`, which replaces `path` when the block ends well and is removed when it does not.
 
     Its name is random and it is created exclusively, so that nobody can prepare a link there; its mode follows the
-    umask. Raises RunError for what the disk refuses.
+    umask. Raises RunError for what the disk refuses, and before the block runs for a folder, a device or a pipe.
     """
+    _check_replaceable(path)
     beside = temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +48,20 @@ def whole(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raise RunError for a path of anything but a regular file: a device that is replaced is lost to the system."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):  # new, or reported when it is written
+        return
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        why = error.strerror if isinstance(error, OSError) else error
+        raise RunError(f"{path}: cannot be written: {why}") from None
+    if not stat.S_ISREG(mode):
+        why = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "is not a regular file"
+        raise RunError(f"{path}: cannot be written: {why}")
 
 
 def temporary(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tfkit.core.errors import DataError
@@ -19,6 +20,7 @@ def record_values(line: str, fields: Sequence[str], place: str) -> tuple[tuple[s
     if empty:
         raise DataError(f"{place}: {' and '.join(empty)} is empty")
     id_ = record.get("id")
-    if "id" in record and (isinstance(id_, bool) or not isinstance(id_, str | int | float)):
+    is_number = isinstance(id_, int | float) and not isinstance(id_, bool) and abs(id_) < math.inf
+    if "id" in record and not isinstance(id_, str) and not is_number:
         raise DataError(f"{place}: id is {json_line(id_)[:40]}; a text or a number was expected")
     return tuple(found.values()), id_

@@ -69,6 +69,7 @@ def as_real(mask: Tensor | None, tokens: Tensor | None, name: str, past: int = 0
     """
     if mask is None:
         return None
+    _check_tensor(mask, name)
     if mask.dim() != 2 or (tokens is not None and mask.shape[0] != tokens.shape[0]):
         want = "[batch time]" if tokens is None else f"[{tokens.shape[0]} time]"
         raise UsageError(f"{name} is {want} with 1 for a real token, got shape {list(mask.shape)}")
@@ -80,6 +81,7 @@ def check_length(value: Tensor | None, tokens: Tensor | None, name: str, past: i
     """Raise UsageError for an input [batch time] of another length than the tokens, or than those and the past."""
     if value is None or tokens is None or torch.compiler.is_compiling():  # a compiled graph must not compare lengths
         return
+    _check_tensor(value, name)
     time = tokens.shape[1]
     if value.dim() != 2 or value.shape[1] not in (time, past + time):
         want = f"{time}" if not past else f"{time}, or {past + time} with those before them"
@@ -113,8 +115,17 @@ def check_ids(ids: Tensor | None, name: str) -> None:
     """Raise UsageError unless `ids` are whole numbers of shape [batch time]."""
     if ids is None:
         return
-    if ids.dim() != 2 or ids.is_floating_point():
-        raise UsageError(f"{name} is [batch time] of whole numbers, got shape {list(ids.shape)} of {ids.dtype}")
+    _check_tensor(ids, name)
+    if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
+        raise UsageError(
+            f"{name} is [batch time] of whole numbers (torch.int64 or torch.int32), got shape {list(ids.shape)} of "
+            f"{ids.dtype}"
+        )
+
+
+def _check_tensor(value: object, name: str) -> None:
+    if not isinstance(value, Tensor):
+        raise UsageError(f"{name} is a tensor [batch time], got a {type(value).__name__}; torch.tensor makes one of it")
 
 
 def check_needed(needed: Collection[str], given: Mapping[str, Tensor | None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -49,8 +49,8 @@ class ReadingOptions(TypedDict, total=False):
     overrides: Mapping[str, Any] | None
     variant: str | Sequence[str] | None
     trust: bool
-    sets: Sequence[str]
-    imports: Sequence[str | Path]
+    sets: str | Sequence[str]
+    imports: str | Path | Sequence[str | Path]
 
 
 @dataclass(frozen=True)
@@ -231,14 +231,23 @@ def read_for(
     return load_recipe(source, **reading)
 
 
+def _texts(name: str, given: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    """One text or several as a list; raises UsageError for anything else."""
+    texts = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    for text in texts:
+        if not isinstance(text, str | Path):
+            raise UsageError(f"{name} takes texts, got {text!r}")
+    return texts
+
+
 @parts_named()
 def load_recipe(
     source: str | Path | Mapping[str, Any] | Recipe,
     overrides: Mapping[str, Any] | None = None,
     variant: str | Sequence[str] | None = None,
     trust: bool = False,
-    sets: Sequence[str] = (),
-    imports: Sequence[str | Path] = (),
+    sets: str | Sequence[str] = (),
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> Recipe:
     """Read, merge and validate a recipe: a shipped name, a path, or a mapping.
 
@@ -251,7 +260,10 @@ def load_recipe(
         if overrides or variant or sets:
             raise UsageError("this recipe is loaded already: give overrides, variant and sets to the first load_recipe")
         return source
-    variants = (variant,) if isinstance(variant, str) else tuple(variant or ())
+    if overrides is not None and not isinstance(overrides, Mapping):
+        raise UsageError(f"overrides is a mapping of dotted keys to values, got {overrides!r}")
+    imports = _texts("imports", imports)
+    sets, variants = [[str(text) for text in _texts(*given)] for given in (("sets", sets), ("variant", variant or ()))]
     try:
         composed = compose(source, overrides=overrides, sets=sets, variants=variants)
     except RecipeError as error:
