@@ -177,7 +177,7 @@ def test_layers_that_differ_only_in_the_base_have_their_own_rates() -> None:
         ({"type": "mup", "base": {"d_modle": 8}}, "Did you mean 'd_model'?"),
         ({"type": "mup", "base": {"d_model": 6}}, "4 heads do not divide d_model 6"),
         ({"type": "mup", "base": {"d_model": 8}, "depth_exponent": 2}, "depth_exponent is a number from 0.5 to 1"),
-        ({"type": "mup", "base": {"d_model": 8}, "width": 3}, "width: unknown option; there are: base"),
+        ({"type": "mup", "base": {"d_model": 8}, "scheme": 3}, "scheme: unknown option; there are: base"),
     ],
 )
 def test_what_is_wrong_is_told(parametrization: Any, message: str) -> None:

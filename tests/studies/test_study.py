@@ -129,7 +129,8 @@ def test_the_data_has_every_figure_with_its_n(folder: Path) -> None:
     assert data["arms"][1]["same_as"] == "baseline"
     assert all(one["n"] == 2 for one in data["comparisons"])
     assert {one["measure"] for one in data["comparisons"]} == {"valid.loss", "tokens_per_second", "peak_memory"}
-    assert data["tested"] == 3  # the claim is one of them
+    tested = [one for one in data["comparisons"] if one["p"] is not None]  # the claim is one of them
+    assert data["tested"] == len(tested) >= 1
     (claim,) = data["claims"]
     assert claim["verdict"] in ("held", "not held", "open")
     by_hand = [

@@ -15,8 +15,6 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from tfkit.core.errors import RunError
 from tfkit.core.locks import mark_in_use
 from tfkit.core.output import json_line
@@ -173,6 +171,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
     Raises RunError naming the file if it is no text, no YAML or no mapping, or is nested too deeply.
     """
+    import yaml  # takes milliseconds, which most commands never need
+
     text = read_text(path)
     try:
         data = yaml.safe_load(text)

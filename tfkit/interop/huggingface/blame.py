@@ -46,7 +46,7 @@ def _line(family: type[Family], config: Watched, fault: Fault, curing: Sequence[
 def _about(family: type[Family], fault: Fault) -> Iterator[Setting]:
     """Yield the settings of the keys that a fault names."""
     path = UNSAID.sub("", fault.path)
-    rows: Sequence[Setting] = (*family.settings, *getattr(family, "head_settings", ()))
+    rows: Sequence[Setting] = (*family.settings, *family.head_settings)
     for row in rows:
         for key in row.keys:
             owner, _, option = key.rpartition(".")

@@ -30,6 +30,7 @@ class Family(Component):
     base: ClassVar[Mapping[str, Any]]
     heads: ClassVar[Mapping[str, Mapping[str, Any]]]  # their class -> what it lays over `base`
     settings: ClassVar[tuple[Setting, ...]] = ()
+    head_settings: ClassVar[tuple[Setting, ...]] = ()  # those below `head`, which a model without one leaves out
     fixed: ClassVar[tuple[Fixed, ...]] = ()
     rules: ClassVar[tuple[Rule, ...]] = ()
     head_rules: ClassVar[Mapping[str, tuple[Rule, ...]]] = {}  # more of them, by the type of our `head`; none: "none"

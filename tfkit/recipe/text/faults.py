@@ -77,7 +77,9 @@ class Faults:
         """A key that means nothing where it stands."""
         parent, _, name = node.path.rpartition(".")
         meant = key_for(name, parent, known)
-        suggestion = nearest(name, list(known)) if meant is None else meant or None
+        near = nearest(name, list(known))
+        cut = near is not None and (near.startswith(name) or name.startswith(near))  # metric for metrics
+        suggestion = near if meant is None or (cut and "." in meant) else meant or None
         there = f"there are: {', '.join(sorted(known))}" if known else "there are none here"
         listing = "" if suggestion else f"; {there}"
         self.add(node, f"unknown {what}{listing}", suggestion, at_key=True)

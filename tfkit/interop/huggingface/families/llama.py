@@ -103,7 +103,6 @@ class Llama(Family):
     tied = {"lm_head.weight": "embed_tokens.weight"}
     ignored: ClassVar[tuple[str, ...]] = ("layers.{layer}.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq")
 
-    head_settings: ClassVar[tuple[Setting, ...]] = ()  # those below `head`, which a model without one leaves out
     rope: ClassVar[Rope] = Rope()
     stretched: ClassVar[Mapping[str, Any]] = {}  # rope_parameters, where the config does not give them
     ties: ClassVar[bool] = False  # tie_word_embeddings, where the config does not give it
