@@ -78,7 +78,7 @@ class Faults:
         parent, _, name = node.path.rpartition(".")
         meant = key_for(name, parent, known)
         near = nearest(name, list(known))
-        cut = near is not None and (near.startswith(name) or name.startswith(near))  # metric for metrics
+        cut = near is not None and near.startswith(name)  # metric for metrics
         suggestion = near if meant is None or (cut and "." in meant) else meant or None
         there = f"there are: {', '.join(sorted(known))}" if known else "there are none here"
         listing = "" if suggestion else f"; {there}"
