@@ -75,6 +75,7 @@ def test_what_cannot_be_measured_is_said(arguments: tuple[str, ...], said: str) 
 @pytest.mark.parametrize(
     "name", [name if name in ("full", "window") else pytest.param(name, marks=pytest.mark.slow) for name in DEFAULT]
 )
+@pytest.mark.slow
 def test_memory_grows_with_the_length(name: str) -> None:
     setting = BenchSetting(d_model=32, num_heads=2, window=32)
     found = list(measure([name], [2048, 4096, 8192], setting))
@@ -85,6 +86,7 @@ def test_memory_grows_with_the_length(name: str) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_every_layer_can_be_measured(causal: bool) -> None:
     setting = BenchSetting(d_model=8, num_heads=2, window=4, causal=causal, backward=True)
     found = list(measure(list(layers(setting)), [16], setting))

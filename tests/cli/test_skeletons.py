@@ -76,6 +76,7 @@ def write(slots: Sequence[str]) -> None:
         assert new("--part", slot, f"my_{slot}").exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_tests_it_writes_pass_until_a_part_is_broken(here: Path) -> None:
     write([*QUICK, "attention"])
     part = here / "my_attention.py"

@@ -87,7 +87,7 @@ def split(regex: str) -> dict[str, Any]:
         (
             {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"],
                        "continuing_subword_prefix": "z" * 9}},
-            "the tokenizer gave up: range end index",
+            "the tokenizer gave up: ",  # in words that differ between its releases
         ),
         ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "x"}, "normalizer": [1], "decoder": 3}, "not a"),
     ],

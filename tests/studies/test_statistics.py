@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 
@@ -31,7 +32,10 @@ def test_the_interval_and_p_are_those_of_the_paired_t_test() -> None:
     assert found.p == pytest.approx(expected.pvalue)
     assert (found.low, found.high) == (pytest.approx(interval.low), pytest.approx(interval.high))
     assert found.mean == pytest.approx(float(np.mean(ours - theirs)))
-    boot = stats.bootstrap((ours - theirs,), np.mean, method="percentile", rng=np.random.default_rng(1))
+    seed = {
+        "rng" if "rng" in inspect.signature(stats.bootstrap).parameters else "random_state": np.random.default_rng(1)
+    }
+    boot = stats.bootstrap((ours - theirs,), np.mean, method="percentile", **seed)
     assert found.boot_low == pytest.approx(boot.confidence_interval.low, abs=0.1)
     assert found.boot_high == pytest.approx(boot.confidence_interval.high, abs=0.1)
 
