@@ -22,7 +22,7 @@ ABSENT = "absent"
 WRONG = (ABSENT, None, "x", "", -1, 0, 7, 10**9, 2**70, 1.5, 1e39, True, [], [1, 2], {}, {"a": 1}, ["full_attention"])
 ABOUT = {"transformers_version", "architectures", "dtype", "id2label", "label2id"}  # what no shape comes of
 FIRST = {row.family: row for row in reversed(ROWS)}
-QUICK = ("llama", "gpt2", "t5", "bert", "deepseek_v3", "gemma3", "modernbert", "flex_olmo")
+QUICK = ("llama", "t5", "bert", "deepseek_v3")
 
 
 def config_of(row: Row) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def check(row: Row, count: int, folder: Path) -> None:
 
 @pytest.mark.parametrize("family", QUICK)
 def test_no_value_ends_in_a_traceback(family: str, tmp_path: Path) -> None:
-    check(FIRST[family], 12, tmp_path)
+    check(FIRST[family], 8, tmp_path)
 
 
 @pytest.mark.slow

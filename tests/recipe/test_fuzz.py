@@ -21,7 +21,7 @@ from tfkit.cli.main import WRONG, main
 from .fuzz.mutators import HEAVY
 from .fuzz.oracle import FILE, MEGABYTES, Mutant, check, mutant, neighbours
 
-FEW = 150
+FEW = 60
 MANY = int(os.environ.get("FUZZ_MUTANTS", 5_000))
 SEED = os.environ.get("FUZZ_SEED")
 

@@ -75,12 +75,13 @@ def _quietly() -> Iterator[None]:
 def verify(
     part: type[Component],
     checks: Collection[str] | None = None,
-    options: bool = True,
+    options: int = 1,
     tell: Callable[[Check], None] | None = None,
 ) -> Report:
     """Hold a registered part to its contracts, or to some of them by name; nothing that the part raises comes out.
 
-    With `options` its options are changed one at a time too. `tell` is called before each check.
+    Its options are changed one at a time too: each change with `options` 1, every n-th with n, none with 0. `tell` is
+    called before each check.
     """
     try:
         with torch.random.fork_rng(devices=[]):
@@ -93,7 +94,7 @@ def verify(
 class _Trial:
     """One part while it is held to its contracts."""
 
-    def __init__(self, part: type[Component], options: bool) -> None:
+    def __init__(self, part: type[Component], options: int) -> None:
         self.part = part
         self.options = options
         self.failed: dict[str, str] = {}  # check -> the first one that failed, itself or one that it needs
@@ -123,7 +124,9 @@ class _Trial:
     @cached_property
     def _varied(self) -> list[Case]:
         """The part with one option changed."""
-        return list(variants(self.part.part_slot, self.part.part_name)) if self.options else []
+        if not self.options:
+            return []
+        return list(variants(self.part.part_slot, self.part.part_name))[:: self.options]
 
     def _groups(self, check: Check) -> Iterator[list[Case]]:
         """What a check is tried on, in the order in which a failure means most."""
