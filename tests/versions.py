@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -169,39 +170,47 @@ def packages(oldest: bool) -> list[str]:
 
 
 def passed(trial: Trial, folder: Path) -> bool:
-    """Run the trial's tests; raises Missing where they cannot be run."""
+    """Run the trial's tests and print what they print; raises Missing where they cannot be run."""
     python = environment(trial, folder)
-    print(f"== {trial}", flush=True)
     tests = WITH_OLDEST if trial.oldest else WITH_TORCH if trial.torch else WITHOUT_TORCH
     caches = {"PYTHONPYCACHEPREFIX": str(folder / "compiled")}  # none of theirs stays in the checkout
     commands = [
         [python, "-W", "error", "-m", "compileall", "-q", "tfkit", "tests"],
-        [python, "-m", "pytest", "-p", "no:cacheprovider", *tests],
+        [python, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", *tests],
     ]
-    done = [subprocess.run(command, cwd=ROOT, env=os.environ | caches, check=False) for command in commands]
+    done = [
+        subprocess.run(command, cwd=ROOT, env=os.environ | caches, capture_output=True, text=True, check=False)
+        for command in commands
+    ]
+    print(f"== {trial}", *(text for one in done for text in (one.stdout, one.stderr) if text), sep="\n", flush=True)
     return not any(one.returncode for one in done)
+
+
+def outcome(trial: Trial) -> str:
+    """Return what is to be reported of a trial at the end, or nothing if its tests pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return "" if passed(trial, Path(folder) / "environment") else f"failed: {trial}"
+        except Missing as error:
+            return f"not run: {trial}: {error}"
 
 
 def main() -> int:
     """Test what is at hand, and say at the end what was not; the exit status is 1 where a test fails."""
-    skipped, failed = [], []
+    planned, said = [], []
     for version in PYTHONS:
         try:
-            planned = trials(version)
+            planned += trials(version)
         except Missing as error:
-            skipped.append(f"Python {version}: {error}")
+            said.append(f"not run: Python {version}: {error}")
             continue
-        for trial in planned:
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    failed += [] if passed(trial, Path(folder) / "environment") else [str(trial)]
-                except Missing as error:
-                    skipped.append(f"{trial}: {error}")
         if not planned[-1].torch:
-            skipped.append(f"Python {version} with torch: there is no wheel of torch{TORCH} on this machine")
-    for line in [*(f"not run: {one}" for one in skipped), *(f"failed: {one}" for one in failed)]:
+            said.append(f"not run: Python {version} with torch: there is no wheel of torch{TORCH} on this machine")
+    with ThreadPoolExecutor(2) as pool:  # one installs while another tests
+        said += filter(None, pool.map(outcome, planned))
+    for line in sorted(said, key=lambda line: line.startswith("failed")):
         print(line)
-    return bool(failed)
+    return any(line.startswith("failed") for line in said)
 
 
 if __name__ == "__main__":
