@@ -138,7 +138,7 @@ PRODUCTS = {
     "export": "export {runs}/a exported --force",
     "bench attention": "bench attention --lengths 32 --attentions full --d-model 16 --device cpu",
 }
-SLOW = {"study --dry-run", "ladder --dry-run", "bench attention", "export"}
+SLOW = {"study --dry-run", "study --commands", "ladder --dry-run", "bench attention", "compare", "export"}
 
 
 @pytest.mark.parametrize(

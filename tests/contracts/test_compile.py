@@ -105,7 +105,7 @@ def blame(cases: list[Case], check: str, error: Exception) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("topology", ["decoder", "encoder"])
+@pytest.mark.parametrize("topology", [pytest.param("decoder", marks=pytest.mark.slow), "encoder"])
 def test_layers_positions_and_heads_compile_into_one_graph(topology: str) -> None:
     # what a decoder takes is compiled there; an encoder has the rest
     done = set() if topology == "decoder" else {(case.slot, case.name) for case in bundled("decoder", "compile")}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import models, pre_tokenizers, processors
@@ -79,6 +79,7 @@ def test_any_text_of_trained_characters_comes_back(name: str, text: str) -> None
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@settings(max_examples=30)
 @given(text=st.text())
 def test_bytes_know_every_text(text: str) -> None:
     tokenizer = fitted_once("byte_level", "hello")

@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.files import INDEX, SINGLE, folder_of, open_checkpoint, read_config
 
+from ..sampling import some
+
 
 @pytest.fixture
 def tensors() -> dict[str, torch.Tensor]:
@@ -94,7 +96,7 @@ def test_weights_of_other_libraries(tmp_path: Path, name: str) -> None:
         read(tmp_path)
 
 
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several", some([False, True]))
 def test_pickled_weights_are_refused_and_the_command_converts_them(
     tensors: dict[str, torch.Tensor], tmp_path: Path, several: bool
 ) -> None:

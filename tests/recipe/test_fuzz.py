@@ -121,7 +121,9 @@ model:
 @pytest.mark.parametrize(
     ("text", "status"),
     [
-        pytest.param(GOOD.replace("num_layers: 4", "num_layers: 10000"), 0, id="the most layers"),
+        pytest.param(
+            GOOD.replace("num_layers: 4", "num_layers: 10000"), 0, id="the most layers", marks=pytest.mark.slow
+        ),
         pytest.param(GOOD.replace("d_ff: 16", "d_ff: " + "[" * 10_000), WRONG, id="deep", marks=pytest.mark.slow),
         pytest.param(
             GOOD + "".join(f"k{number}: 0\n" for number in range(70_000)), WRONG, id="wide", marks=pytest.mark.slow
