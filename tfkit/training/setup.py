@@ -20,7 +20,7 @@ from tfkit.recipe.shipped import named_like, shipped_tasks
 from tfkit.training.changed import Hashes, example_hashes
 from tfkit.training.device import check_memory, choose_device, describe
 from tfkit.training.feed import VALID, Feed
-from tfkit.training.initial import fill_vectors, freeze, start_from
+from tfkit.training.initial import fill_vectors, freeze, layer_faults, start_from
 from tfkit.training.objective import Objective
 from tfkit.training.objective.labels import learn
 from tfkit.training.progress import Reporter
@@ -77,6 +77,8 @@ def prepare(
     blueprint = _blueprint(recipe, tokenizer, learned_from(data.tokenizer, splits["train"]))
     _check_vocabulary(recipe, blueprint, tokenizer, learned_from(data.tokenizer, splits["train"]))
     _check_classes(blueprint, objective, splits["train"])
+    if initial and (faults := layer_faults(recipe, blueprint)):
+        raise RecipeError(faults)
     _check_size(blueprint, settings, device)
     longest = longest_example(blueprint, data)
     learned = {name: split for name, split in splits.items() if name in ("train", "valid")}

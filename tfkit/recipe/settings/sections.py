@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from tfkit.core.component import Config, Slot
 from tfkit.core.devices import DeviceName
 from tfkit.core.options import (
+    Layers,
     Names,
     NonNegativeFloat,
     NonNegativeInt,
@@ -103,6 +104,9 @@ class InitFrom(Section):
     run: RunPath = Field(description="the run's folder")
     new: Names = Field((), description="tensors of this model that may be new: names, where * stands for anything")
     unused: Names = Field((), description="tensors of the run that may be left: names, where * stands for anything")
+    layers: Layers = Field(
+        {}, description="the run's layer that each layer starts from, {0: 0, 1: 2}; none: the one of the same number"
+    )
 
 
 ParameterKind = Literal[
