@@ -134,7 +134,7 @@ def _numbers(value: Any) -> dict[str, int]:
 
 
 # {layer of this model: layer of another}; in a model of both stacks {encoder: {...}, decoder: {...}}
-Layers = Annotated[dict[str, Any], BeforeValidator(_layers)]
+Layers = Annotated[dict[str, NonNegativeInt | dict[str, NonNegativeInt]], BeforeValidator(_layers)]
 
 
 def layer_pairs(layers: Mapping[str, Any], last: Side) -> Iterator[LayerPair]:
