@@ -193,7 +193,7 @@ def _watched(model: Model, side: str, states: States, collector: Collector) -> l
 
     for layer in dict.fromkeys(model.stack(side).layers):
         handles += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
-    attentions = [getattr(layer, "attention", None) for layer in model.stack(side).layers]
+    attentions = [dict(layer.named_children()).get("attention") for layer in model.stack(side).layers]
     for part in dict.fromkeys(part for part in attentions if part is not None):
         handles.append(part.register_forward_hook(attend))
     return handles

@@ -22,14 +22,14 @@ from tfkit.recipe.settings.sections import Generate
 from tfkit.training.folder import TOKENIZER, WEIGHTS
 from tfkit.training.objective import Objective
 from tfkit.training.progress import Reporter
-from tfkit.training.teacher import Teacher
+from tfkit.training.teacher import TeacherRun
 
 FOLDER = "sequences"  # in the teacher's folder
 Example = dict[str, str]
 
 
 def rewritten(
-    teacher: Teacher,
+    teacher: TeacherRun,
     examples: Sequence[Mapping[str, str]],
     objective: Objective,
     generate: Generate,
@@ -61,7 +61,9 @@ def rewritten(
     ]
 
 
-def _key(teacher: Teacher, sources: Sequence[str], strategy: Config, generate: Generate, objective: Objective) -> str:
+def _key(
+    teacher: TeacherRun, sources: Sequence[str], strategy: Config, generate: Generate, objective: Objective
+) -> str:
     """The hash of all that the texts depend on."""
     files = [sha256_of(teacher.folder / name) for name in (WEIGHTS, TOKENIZER)]
     rules = {**spell(generate), "strategy": spell(strategy)}
@@ -81,7 +83,7 @@ def _kept(file: Path, key: str, count: int) -> list[str | None] | None:
 
 
 def _written(
-    teacher: Teacher,
+    teacher: TeacherRun,
     sources: Sequence[str],
     strategy: Config,
     objective: Objective,
@@ -97,7 +99,7 @@ def _written(
     return [next(found)[0].text if len(ids) <= bound else None for ids in read]
 
 
-def _writer(teacher: Teacher, strategy: Config, generate: Generate, device: torch.device) -> Writer:
+def _writer(teacher: TeacherRun, strategy: Config, generate: Generate, device: torch.device) -> Writer:
     model, start = teacher.model(device), None
     if teacher.blueprint.encoder is not None:
         own = dict(teacher.blueprint.special_ids) if teacher.recipe.objective is None else {}

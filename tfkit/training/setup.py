@@ -28,7 +28,7 @@ from tfkit.training.progress import Reporter
 from tfkit.training.rehearsal import rehearse
 from tfkit.training.sequences import rewritten
 from tfkit.training.splits import Split, learned_from
-from tfkit.training.teacher import Pupil, Teacher, check_lengths, check_teacher, load_teacher
+from tfkit.training.teacher import Pupil, TeacherRun, check_lengths, check_teacher, load_teacher
 from tfkit.training.widths import check_widths
 
 
@@ -224,7 +224,7 @@ def _model(
 
 
 def _taught(
-    teacher: Teacher, objective: Objective, model: Model, device: torch.device, reporter: Reporter
+    teacher: TeacherRun, objective: Objective, model: Model, device: torch.device, reporter: Reporter
 ) -> Distillation | None:
     """The loss of a student whose teacher reads each batch; None where it only wrote the targets."""
     if not teacher.settings.is_read:

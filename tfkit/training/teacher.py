@@ -34,7 +34,7 @@ HERE = "train.teacher"
 
 
 @dataclass(frozen=True)
-class Teacher:
+class TeacherRun:
     """A run as a teacher: its architecture, tokenizer and labels, and what the student's recipe says of it."""
 
     folder: RunFolder
@@ -53,7 +53,7 @@ class Teacher:
         return model.eval().requires_grad_(False)
 
 
-def load_teacher(recipe: Recipe) -> Teacher | None:
+def load_teacher(recipe: Recipe) -> TeacherRun | None:
     """The teacher that a recipe names, without its weights; raises RecipeError for a folder that holds none."""
     settings = recipe.train.teacher
     if settings is None:
@@ -70,7 +70,7 @@ def load_teacher(recipe: Recipe) -> Teacher | None:
         raise RecipeError([recipe.fault(f"{HERE}.run", str(error))]) from None
     own = own.labelled(len(labels))
     blueprint = own.blueprint(tokenizer.vocab_size if own.unknown_vocab else None)
-    return Teacher(folder, settings, own, blueprint, tokenizer, labels)
+    return TeacherRun(folder, settings, own, blueprint, tokenizer, labels)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Pupil:
     packed: bool
 
 
-def check_teacher(recipe: Recipe, teacher: Teacher, pupil: Pupil) -> None:
+def check_teacher(recipe: Recipe, teacher: TeacherRun, pupil: Pupil) -> None:
     """Raise RecipeError with all reasons why the teacher cannot teach the student."""
     faults = [
         recipe.fault(problem.at or f"{HERE}.run", f"{teacher.folder} {problem.message}")
@@ -94,7 +94,7 @@ def check_teacher(recipe: Recipe, teacher: Teacher, pupil: Pupil) -> None:
         raise RecipeError(faults)
 
 
-def check_lengths(recipe: Recipe, teacher: Teacher, feed: Feed) -> None:
+def check_lengths(recipe: Recipe, teacher: TeacherRun, feed: Feed) -> None:
     """Raise RecipeError where rows of training are longer than the teacher reads."""
     longest = np.asarray(feed.lengths).reshape(len(feed.items), -1).max(axis=0).tolist()
     for plan, length in zip(teacher.blueprint.stacks(), longest, strict=False):
@@ -104,28 +104,28 @@ def check_lengths(recipe: Recipe, teacher: Teacher, feed: Feed) -> None:
             raise RecipeError([recipe.fault(f"{HERE}.run", f"{teacher.folder} {text}; {advice}")])
 
 
-def _vocabulary(teacher: Teacher, pupil: Pupil) -> Iterator[Problem]:
+def _vocabulary(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     difference = unlike(pupil.tokenizer, teacher.tokenizer)
     if difference:
         own = f"take its own: data.tokenizer: {{type: file, path: {teacher.folder / TOKENIZER}}}"
         yield Problem("", f"has another vocabulary: {difference}; {own}")
 
 
-def _labels(teacher: Teacher, pupil: Pupil) -> Iterator[Problem]:
+def _labels(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     rows = pupil.objective.rows
     if rows.labelled and rows.labels != teacher.labels:
         there, here = (", ".join(labels[:6]) or "none" for labels in (teacher.labels, rows.labels))
         yield Problem("", f"has other labels: {there}; the training corpus has {here}")
 
 
-def _direction(teacher: Teacher, pupil: Pupil) -> Iterator[Problem]:
+def _direction(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     objective, found = pupil.objective, direction_of(teacher.blueprint)
     if objective.reads is not None and found != objective.reads and found not in objective.also:
         wanted = WANTED[objective.reads]
         yield Problem("", f"is {WANTED[found]}; '{objective.part_name}' is learned from {wanted}")
 
 
-def _head(teacher: Teacher, pupil: Pupil) -> Iterator[Problem]:
+def _head(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     objective, blueprint = pupil.objective, teacher.blueprint
     name = objective.config.trained_head()
     head = blueprint.head if name is None else dict(blueprint.heads).get(name)
@@ -139,7 +139,7 @@ def _head(teacher: Teacher, pupil: Pupil) -> Iterator[Problem]:
         yield Problem("", f"predicts {there} ids, and this model {own}; say model.vocab_size: {there}")
 
 
-def _calls(teacher: Teacher, pupil: Pupil) -> Iterator[Problem]:
+def _calls(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     gives, name = pupil.objective.gives, pupil.objective.part_name
     for plan in teacher.blueprint.stacks():
         if plan.reads_vectors:
@@ -152,7 +152,7 @@ def _calls(teacher: Teacher, pupil: Pupil) -> Iterator[Problem]:
             yield Problem("", f"has the {part}, which cannot read the batches of '{name}'")
 
 
-def _widths(teacher: Teacher, pupil: Pupil) -> Iterator[Problem]:
+def _widths(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     """Report widths that differ without a projection."""
     settings = teacher.settings
     pairs = [(pupil.blueprint.last, teacher.blueprint.last, f"{HERE}.cosine")] if settings.cosine else []
@@ -165,7 +165,7 @@ def _widths(teacher: Teacher, pupil: Pupil) -> Iterator[Problem]:
             yield Problem("", f"{text}; say projection: true, or leave this out", at=at)
 
 
-def _layers(teacher: Teacher, pupil: Pupil) -> Iterator[Problem]:
+def _layers(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     """Report layers that the teacher lacks, and attention weights that cannot be compared."""
     for name in ("hidden", "attention"):
         for pair in _pairs(getattr(teacher.settings, name), pupil):
