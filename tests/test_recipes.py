@@ -12,6 +12,7 @@ import yaml
 
 import tfkit
 from tfkit.models import build_model
+from tfkit.recipe.load import load_recipe
 
 from .sampling import some
 
@@ -112,3 +113,13 @@ def test_a_task_trains_evaluates_and_generates(path, tmp_path):
         assert len(run.generate(["two dogs", "a"], max_new_tokens=3)) == 2
     moved = shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     assert tfkit.load_run(moved).evaluate(limit=4) == scores
+
+
+def test_paths_of_shipped_recipes_are_relative_to_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (fault, *_) = load_recipe("trec").missing_files()
+    assert f"there is no file {tmp_path / 'train.txt'}" in fault.message
+    teacher = load_recipe("distillation", variant="soft").train.teacher
+    assert teacher is not None and teacher.run == str(tmp_path / "runs" / "teacher")

@@ -566,10 +566,11 @@ def train(
 
 
 def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
-    """Record the files as they are that training is about to read: of the run that it starts from, or goes on with."""
-    initial = recipe.train.initial
-    if initial is not None and record.has_record(RunFolder(Path(initial.run))):
-        record.accept(RunFolder(Path(initial.run)))
+    """Record the files that training reads as they are: of the initial run, the teacher, and the resumed run."""
+    others = [source.run for source in (recipe.train.initial, recipe.train.teacher) if source is not None]
+    for other in (RunFolder(Path(run)) for run in dict.fromkeys(others)):
+        if record.has_record(other):
+            record.accept(other)
     if resume and folder.holds_run:
         record.accept(folder)
         record.accept_checkpoint(folder)

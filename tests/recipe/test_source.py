@@ -124,7 +124,7 @@ def test_refused_values(written, part):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("1: a", "r.yaml:1:1: a key must be a word, not 1"),
+        ("-1: a", "r.yaml:1:1: a key must be a word, not -1"),
         ("true: a", "a key must be a word"),
         ("null: a", "empty"),
         ("? [a]\n: b", "a key must be a plain word"),
@@ -138,6 +138,14 @@ def test_refused_keys(text, part):
 
 def test_quoted_and_old_boolean_keys_are_words():
     assert good("'1': a\non: b\nmodel.d_model: c") == {"1": "a", "on": "b", "model.d_model": "c"}
+
+
+def test_a_key_may_be_the_number_of_a_layer():
+    assert good("m: {0: 2, 1: 4}") == {"m": {"0": 2, "1": 4}}
+    assert from_mapping({"m": {0: 2}})[0].plain() == {"m": {"0": 2}}
+    assert "a key must be a word" in said("m: {1_0: 2}")[0]
+    assert "begins with a zero" in said("m: {01: 2}")[0]
+    assert "said twice" in said("m: {1: 2, '1': 3}")[0]
 
 
 def test_places_and_paths():
@@ -167,7 +175,7 @@ def test_duplicate_keys_name_both_places():
 
 
 def test_many_faults_at_once():
-    faults = said("a: yes\nb: 017\nc: !t 1\n1: x\nd: *no\na: 3\n")
+    faults = said("a: yes\nb: 017\nc: !t 1\n-1: x\nd: *no\na: 3\n")
     assert [line.split(":")[1] for line in faults] == ["1", "2", "3", "4", "5", "6"]
 
 
@@ -390,7 +398,7 @@ def test_odd_values_of_mappings(bad):
 
 
 def test_odd_keys_of_mappings():
-    root, faults = from_mapping({"a": {1: 2, Odd.ONE: 3, "b": 4}})
+    root, faults = from_mapping({"a": {-1: 2, Odd.ONE: 3, "b": 4}})
     assert len(faults) == 2
     assert root.plain() == {"a": {"b": 4}}
 

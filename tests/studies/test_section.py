@@ -14,7 +14,7 @@ from tfkit.core.errors import RecipeError, UsageError
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.schema import language_schema
 from tfkit.studies.arms import StudySource, arms_of, slug, study_of
-from tfkit.studies.planning import check_study
+from tfkit.studies.planning import check_study, make_plan
 
 
 def names(folder: Path, **keys: Any) -> list[str]:
@@ -200,3 +200,14 @@ def test_every_arm_has_a_folder_of_its_own(first: str) -> None:
     assert not found.startswith(".")
     assert len(found.encode()) < 100
     assert slug("norm=rms_norm+wide") == "norm=rms_norm+wide"
+
+
+def test_a_missing_teacher_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    variants = {"taught": {"train.teacher": {"run": "teacher"}}}
+    file = study(tmp_path, more={"variants": variants}, compare=["taught"])
+    assert check_study(StudySource(str(file))) == 2
+    with pytest.raises(RecipeError) as error:
+        make_plan(StudySource(str(file)), tmp_path / "out")
+    said = f"variant 'taught': there is no folder of a run {tmp_path / 'teacher'}; make it first"
+    assert said in str(error.value) and "train.teacher.run" in str(error.value)
+    assert not (tmp_path / "out").exists()

@@ -42,14 +42,14 @@ RECIPE: dict[str, Any] = {
 }
 
 
-def small(folder: Path, **train: Any) -> Recipe:
+def small(folder: Path, overrides: dict[str, Any] | None = None, **train: Any) -> Recipe:
     """The recipe, with its texts in `folder`; they are written where they are not there yet."""
     for split, lines in (("train", LINES), ("valid", LINES[:2])):
         if not (folder / f"{split}.txt").exists():
             (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
     corpora = {split: {"type": "text", "files": str(folder / f"{split}.txt")} for split in ("train", "valid")}
     data = {**RECIPE["data"], **corpora}
-    return load_recipe({**RECIPE, "data": data, "train": {**RECIPE["train"], **train}})
+    return load_recipe({**RECIPE, "data": data, "train": {**RECIPE["train"], **train}}, overrides)
 
 
 def trained(loaded: Recipe, out: Path | str | None, **options: Any) -> Run:

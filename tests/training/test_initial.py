@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.training.small import small, trained
 from tfkit.core.checksums import begin
 from tfkit.core.errors import RecipeError, RunError, TfkitWarning
-from tfkit.recipe.load import load_recipe
+from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.sections import InitFrom
 from tfkit.training.fit import patterns_for
 from tfkit.training.initial import start_from
 from tfkit.training.progress import Reporter
+from tfkit.training.setup import prepare
 from tfkit.training.weights import Weights
 
 
@@ -172,3 +174,55 @@ def test_both_forms_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         load({"run": "x", "nwe": []})
     with pytest.raises(RecipeError, match=r"train\.init_from.*needs.*run"):
         load({"new": ["head.*"]})
+
+
+def of_depth(folder: Path, layers: int, **train: Any) -> Recipe:
+    """The small recipe with that many layers, trained for a step."""
+    return small(folder, overrides={"model.num_layers": layers}, steps=1, **train)
+
+
+def test_layers_start_from_other_layers(tmp_path: Path) -> None:
+    run = trained(of_depth(tmp_path, 3), tmp_path / "deep")
+    deep = run.model.state_dict()
+    settings: dict[str, Any] = {"run": str(run.folder), "layers": {0: 2, 1: 0}}
+    task = prepare(of_depth(tmp_path, 2, init_from=settings), Reporter(False))
+    assert {name.split(".")[2] for name in task.model.state_dict() if ".layers." in name} == {"0", "1"}
+    for name, tensor in task.model.state_dict().items():
+        there = (
+            name.replace("layers.0.", "layers.2.") if ".layers.0." in name else name.replace("layers.1.", "layers.0.")
+        )
+        assert torch.equal(tensor, deep[there]), name
+
+
+def test_a_layer_that_starts_from_none_is_named(tmp_path: Path) -> None:
+    run = trained(of_depth(tmp_path, 2), tmp_path / "deep")
+    settings: dict[str, Any] = {"run": str(run.folder), "layers": {0: 1}}
+    with pytest.raises(RunError, match=r"layers: \{.?0.?: 1\}, new: \[decoder\.layers\.1\.\*\]"):
+        prepare(of_depth(tmp_path, 2, init_from=settings), Reporter(False))
+    settings["new"] = ["decoder.layers.1.*"]
+    model = prepare(of_depth(tmp_path, 2, init_from=settings), Reporter(False)).model.state_dict()
+    name = "decoder.layers.0.feedforward.up.weight"
+    assert torch.equal(model[name], run.model.state_dict()[name.replace("0", "1")])
+
+
+def test_layers_of_either_side_that_do_not_exist(tmp_path: Path) -> None:
+    run = trained(of_depth(tmp_path, 2), tmp_path / "deep")
+    for layers, said in (
+        ({2: 0}, "train.init_from.layers.2: there is no layer 2: the decoder has layers 0 to 1"),
+        ({"encoder": {0: 0}}, "train.init_from.layers.encoder.0: the model has no encoder; its stack is the decoder"),
+        ({0: 7}, f"train.init_from.layers.0: {run.folder} has no layer 7: its decoder has layers 0 to 1"),
+        ({"first": 0}, "layers are numbers from 0, in pairs"),
+        ({0: "last"}, "layers are numbers from 0, in pairs"),
+        ([0, 1], "expected layers in pairs"),
+    ):
+        with pytest.raises(RecipeError) as error:
+            prepare(of_depth(tmp_path, 2, init_from={"run": str(run.folder), "layers": layers}), Reporter(False))
+        assert said in str(error.value), layers
+
+
+def test_a_saved_recipe_has_the_layers(tmp_path: Path) -> None:
+    run = trained(of_depth(tmp_path, 2), tmp_path / "deep")
+    settings = {"run": str(run.folder), "layers": {0: 1, 1: 0}}
+    other = trained(of_depth(tmp_path, 2, init_from=settings), tmp_path / "other")
+    initial = load_recipe(other.folder / "resolved.yaml").train.initial
+    assert initial is not None and initial.layers == {"0": 1, "1": 0}

@@ -31,6 +31,7 @@ OF_SECTIONS: dict[str, str] = {
     "continuations": "writes a text after its source",
     "tags": "answers with a tag for each word",
     "numbers": "answers with numbers, or with labels that may be numbers",
+    "soft_targets": "predicts tokens or classes by probabilities, which a teacher can give",
     "own_model": "trains a model of its own beside the recipe's",
     "draws": "draws tokens at random",
 }

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tfkit.core import bounds
 from tfkit.core.component import Config, Problem, Slot
-from tfkit.core.shape import Shape
+from tfkit.core.shape import Shape, Side
 
 # Counts, each with the bound of its kind (core/bounds.py).
 Width = Annotated[int, Field(ge=1, le=bounds.WIDTH.most)]
@@ -105,3 +105,42 @@ class PathMark:
 
 RecipePath = Annotated[str, PathMark()]
 RunPath = Annotated[str, PathMark(run=True)]
+
+
+class LayerPair(NamedTuple):
+    """A layer of a stack, the layer of another model that it is paired with, and where a `Layers` option says so."""
+
+    side: Side
+    own: int
+    other: int
+    at: str
+
+
+def _layers(value: Any) -> Any:
+    sides = ("encoder", "decoder")
+    if isinstance(value, Mapping) and value and all(key in sides for key in value):
+        return {side: _numbers(pairs) for side, pairs in value.items()}
+    return {} if value is None else _numbers(value)
+
+
+def _numbers(value: Any) -> dict[str, int]:
+    form = "{this model's layer: the other's}, such as {0: 0, 1: 2}"
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected layers in pairs, {form}, got {value!r:.60}")
+    for own, other in value.items():
+        if not own.isdecimal() or type(other) is not int or other < 0:
+            raise ValueError(f"layers are numbers from 0, in pairs, {form}; got {own}: {other!r:.60}")
+    return dict(value)
+
+
+# {layer of this model: layer of another}; in a model of both stacks {encoder: {...}, decoder: {...}}
+Layers = Annotated[dict[str, NonNegativeInt | dict[str, NonNegativeInt]], BeforeValidator(_layers)]
+
+
+def layer_pairs(layers: Mapping[str, Any], last: Side) -> Iterator[LayerPair]:
+    """The pairs of a `Layers` option; those without a stack are of the `last` one."""
+    for key, value in layers.items():
+        if isinstance(value, Mapping):
+            yield from (LayerPair(key, int(own), other, f".{key}.{own}") for own, other in value.items())  # type: ignore[arg-type]
+        else:
+            yield LayerPair(last, int(key), value, f".{key}")

@@ -173,6 +173,7 @@ TARGETS: Mapping[str, str] = {
     "train.seed": "random_seed manual_seed rng_seed data_seed seed",
     "train.layer_decay": "layerwise_lr_decay llrd lr_decay_rate layer_decay",
     "train.init_from": "pretrained init_checkpoint from_pretrained resume_from pretrained_model load_from",
+    "train.teacher": "distillation distil distill teacher_model knowledge_distillation kd teacher",
     "train.keep": "save_total_limit load_best_model_at_end save_best",
     "train.metrics": "compute_metrics eval_metrics metric metrics",
     "train.device": "use_cuda accelerator device",

@@ -19,7 +19,7 @@ from tfkit.recipe.changes.edit import laid, rewritten
 from tfkit.recipe.changes.migrate import MigrationWarning, migrated_text
 from tfkit.recipe.compose import Composed, compose
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.sections import Data, Generate, InitFrom, Train
+from tfkit.recipe.settings.sections import Data, Generate, InitFrom, Teacher, Train
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.node import Node, under
 from tfkit.recipe.text.options import marks
@@ -29,6 +29,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "data": Data,
     "train": Train,
     "train.init_from": InitFrom,
+    "train.teacher": Teacher,
     "generate": Generate,
 }
 _HEADER = re.compile(r"(?:[ \t]*#[^\r\n]*(?:\r\n|\n|\r|$))+")

@@ -31,6 +31,8 @@ def make_plan(
     planner = _planner(source, tell)
     study, baseline = planner.study, planner.baseline
     arms, probes = planner.checked()
+    if timed:
+        planner.check_files(arms)
     plan = Plan(
         name=planner.recipe.name,
         identity=identity(baseline, study.match),
@@ -112,6 +114,17 @@ class _Planner:
         if faults:
             raise RecipeError(by_place(faults))
         return arms, probes
+
+    def check_files(self, arms: Sequence[Arm]) -> None:
+        """Raise RecipeError for files, and runs, that some variant reads and that do not exist."""
+        missing: dict[str, Fault] = {}
+        for arm in arms:
+            for fault in self.source.recipe(arm.variants, arm.all_values(self.start)).missing_files():
+                hint = "; make it first, or name another in the recipe" if arm is not arms[0] else ""
+                text = f"variant '{arm.name}': {fault.message.partition(';')[0]}{hint}" if hint else fault.message
+                missing.setdefault(f"{fault.place} {fault.path}", replace(fault, message=text))
+        if missing:
+            raise RecipeError(by_place(missing.values()))
 
     def counted(self, arms: Sequence[Arm]) -> list[Arm]:
         """The arms with their parameters and FLOPs, and where a counter matches them, with the value that does."""

@@ -12,10 +12,12 @@ from typing import Any
 from tfkit.core.checksums import sha256_of
 from tfkit.core.component import Config
 from tfkit.data.corpus import Corpus
-from tfkit.recipe.settings.sections import Data
+from tfkit.recipe.settings.sections import Data, Train
 from tfkit.recipe.text.options import path_values
+from tfkit.training.folder import RESOLVED, WEIGHTS
 
 DATA = "data"  # the key of environment.json
+TEACHER = "teacher"  # the key of the teacher's files
 EXAMPLES = "examples"  # what is hashed of a corpus without files
 Hashes = dict[str, dict[str, str]]  # of train, valid and tokenizer: the SHA-256 of each file, or of the examples
 
@@ -25,6 +27,14 @@ def file_hashes(data: Data) -> Hashes:
     held = _files(data)
     known = {file: sha256_of(Path(file)) for file in {file for files in held.values() for file in files}}
     return {name: {file: known[file] for file in files} for name, files in held.items()}
+
+
+def teacher_hashes(train: Train) -> Hashes:
+    """The SHA-256 of the files that make the teacher, as far as they exist."""
+    if train.teacher is None:
+        return {}
+    files = [Path(train.teacher.run) / name for name in (WEIGHTS, RESOLVED)]
+    return {TEACHER: {f"the teacher's {file.name}": sha256_of(file) for file in files if file.is_file()}}
 
 
 def example_hashes(data: Data, examples: Mapping[str, Iterable[Mapping[str, str]]]) -> Hashes:

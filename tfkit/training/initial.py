@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tfkit.components.embedding import load_vectors
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import Fault, RunError, UsageError
 from tfkit.core.files import read_yaml
+from tfkit.core.options import layer_pairs
 from tfkit.core.output import some
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
+from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.frozen import matches, meant, named, unknown
 from tfkit.recipe.settings.sections import InitFrom
+from tfkit.recipe.text.node import inline
 from tfkit.training import record
 from tfkit.training.fit import Fit, patterns_for
 from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.progress import Reporter
-from tfkit.training.weights import Weights, warn_not_finite
+from tfkit.training.weights import Weights, tensor_names, warn_not_finite
+
+LAYER = re.compile(r"(?P<side>encoder|decoder)\.layers\.(?P<layer>\d+)\.")
 
 
 def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer: Tokenizer | None = None) -> None:
@@ -35,6 +43,7 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
     record.check(run, (RESOLVED, TOKENIZER))
     with record.checking(run, WEIGHTS):
         own, there = Weights.of(model), Weights.read(run / WEIGHTS)
+        there = _relayered(there, model, source) if source.layers else there
         fit = Fit.of(own, there, _other_heads(model, run.path))
         if not fit.kept:
             raise RunError(f"train.init_from: no tensor of {run / WEIGHTS} fits this model by name and shape")
@@ -54,6 +63,44 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
         reporter.say(f"new: {some(new, 6)}")
 
 
+def _relayered(there: Weights, model: nn.Module, source: InitFrom) -> Weights:
+    """The weights of a run by the names of the layers that start from them; other layers of those stacks are left."""
+    pairs = list(layer_pairs(source.layers, cast(Model, model).blueprint.last.side))
+    sides = {pair.side for pair in pairs}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in there.by_name().items():
+        found = LAYER.match(name)
+        if found is None or found["side"] not in sides:
+            tensors[name] = tensor
+            continue
+        for pair in pairs:
+            if (pair.side, pair.other) == (found["side"], int(found["layer"])):
+                tensors[f"{pair.side}.layers.{pair.own}.{name[found.end() :]}"] = tensor
+    return Weights(tensors, {})
+
+
+def layer_faults(recipe: Recipe, blueprint: Blueprint) -> list[Fault]:
+    """A fault for each layer that `train.init_from.layers` names and the run lacks."""
+    source = recipe.train.initial
+    if source is None or not source.layers:
+        return []
+    found = [LAYER.match(name) for name in tensor_names(Path(source.run) / WEIGHTS)]
+    there = {(one["side"], int(one["layer"])) for one in found if one is not None}
+    return [
+        recipe.fault(
+            f"train.init_from.layers{pair.at}",
+            f"{source.run} has no layer {pair.other}: its {pair.side} has {_count(there, pair.side)}",
+        )
+        for pair in layer_pairs(source.layers, blueprint.last.side)
+        if (pair.side, pair.other) not in there
+    ]
+
+
+def _count(layers: set[tuple[str, int]], side: str) -> str:
+    numbers = [number for place, number in layers if place == side]
+    return f"layers 0 to {max(numbers)}" if numbers else "no layers"
+
+
 def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], there: Sequence[str]) -> None:
     """Raise RunError for what is new or left without being named, with the line that would name it."""
     for option, patterns, names in (("new", source.new, own), ("unused", source.unused, there)):
@@ -71,7 +118,8 @@ def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], there: Sequence
         "new": [*source.new, *patterns_for(new, [name for name in own if name not in new])],
         "unused": [*source.unused, *patterns_for(left, [name for name in there if name not in left])],
     }
-    allowed = "".join(f", {option}: [{', '.join(patterns)}]" for option, patterns in lists.items() if patterns)
+    allowed = f", layers: {inline(source.layers)}" if source.layers else ""
+    allowed += "".join(f", {option}: [{', '.join(patterns)}]" for option, patterns in lists.items() if patterns)
     lines = [f"train.init_from: {source.run} does not fit this model, whose other {len(fit.kept)} tensors do"]
     lines += [f"new in this model: {some(_told(new), 6)}"] if new else []
     lines += [f"in the run alone: {some(left, 6)}"] if left else []

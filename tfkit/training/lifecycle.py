@@ -15,7 +15,7 @@ from tfkit.core.errors import RunError, TfkitError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training import record
-from tfkit.training.changed import DATA, differences, file_hashes
+from tfkit.training.changed import DATA, TEACHER, Hashes, differences, file_hashes, teacher_hashes
 from tfkit.training.checkpoint import Checkpoints, read_progress, step_of
 from tfkit.training.claim import Claim
 from tfkit.training.environment import environment, resumption
@@ -109,7 +109,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
 
     The checkpoint of step 0 is what --resume goes on from until there is another one.
     """
-    hashes = {} if recipe.data is None else file_hashes(recipe.data)
+    hashes = _hashes(recipe)
     task = prepare(recipe, reporter)
     known = environment(task.settings.seed, task.train.device) | _needs(claim.folder, task)
     known |= {DATA: hashes | task.hashes, "recipe": recipe.name} | _baseline(task)
@@ -134,7 +134,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
 def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: Path) -> Trainer:
     """The run that is there, in the state of its last checkpoint."""
     before = folder.known
-    hashes = {} if recipe.data is None else file_hashes(recipe.data)
+    hashes = _hashes(recipe)
     changed = _accepted(folder, recipe, differences(before.get(DATA), hashes))
     task = prepare(recipe, reporter, Tokenizer.load(folder / TOKENIZER), initial=False, labels=read_labels(folder))
     changed |= _accepted(folder, recipe, differences(before.get(DATA), task.hashes))
@@ -156,6 +156,11 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     return trainer
 
 
+def _hashes(recipe: Recipe) -> Hashes:
+    """The SHA-256 of the files of data and teacher."""
+    return ({} if recipe.data is None else file_hashes(recipe.data)) | teacher_hashes(recipe.train)
+
+
 def _accepted(folder: RunFolder, recipe: Recipe, changed: dict[str, list[str]]) -> dict[str, list[str]]:
     """What of the data has changed since the run began; raises RunError unless the recipe accepts that."""
     if changed and recipe.train.changed_data == "refuse":
@@ -167,7 +172,8 @@ def _accepted(folder: RunFolder, recipe: Recipe, changed: dict[str, list[str]]) 
 
 def _told(what: str, splits: Sequence[str]) -> str:
     verb = "have" if what.startswith("the examples") else "has"
-    return f"{what} {verb} changed since this run began ({', '.join(f'data.{name}' for name in splits)})"
+    places = ", ".join(f"train.{name}" if name == TEACHER else f"data.{name}" for name in splits)
+    return f"{what} {verb} changed since this run began ({places})"
 
 
 def _needs(folder: RunFolder, task: Task) -> dict[str, Any]:

@@ -107,7 +107,8 @@ class Trainer:
         lr = self._lr(step)
         set_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        sums = accumulate(self.model, self.task.train, places, settings.accumulate, settings.precision)
+        task = self.task
+        sums = accumulate(self.model, task.train, places, settings.accumulate, settings.precision, task.distillation)
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
             raise self._not_finite(step, f"the loss is {sums.loss} and the norm of its gradient {norm}")

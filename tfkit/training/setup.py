@@ -19,13 +19,16 @@ from tfkit.recipe.settings.sections import Data, Train
 from tfkit.recipe.shipped import named_like, shipped_tasks
 from tfkit.training.changed import Hashes, example_hashes
 from tfkit.training.device import check_memory, choose_device, describe
+from tfkit.training.distillation import Distillation
 from tfkit.training.feed import VALID, Feed
-from tfkit.training.initial import fill_vectors, freeze, start_from
+from tfkit.training.initial import fill_vectors, freeze, layer_faults, start_from
 from tfkit.training.objective import Objective
 from tfkit.training.objective.labels import learn
 from tfkit.training.progress import Reporter
 from tfkit.training.rehearsal import rehearse
+from tfkit.training.sequences import rewritten
 from tfkit.training.splits import Split, learned_from
+from tfkit.training.teacher import Pupil, TeacherRun, check_lengths, check_teacher, load_teacher
 from tfkit.training.widths import check_widths
 
 
@@ -44,6 +47,7 @@ class Task:
     train: Feed
     valid: Feed | None
     hashes: Hashes
+    distillation: Distillation | None = None
 
     @property
     def trained(self) -> nn.Module:
@@ -77,19 +81,31 @@ def prepare(
     blueprint = _blueprint(recipe, tokenizer, learned_from(data.tokenizer, splits["train"]))
     _check_vocabulary(recipe, blueprint, tokenizer, learned_from(data.tokenizer, splits["train"]))
     _check_classes(blueprint, objective, splits["train"])
+    if initial and (faults := layer_faults(recipe, blueprint)):
+        raise RecipeError(faults)
     _check_size(blueprint, settings, device)
     longest = longest_example(blueprint, data)
+    hashes = example_hashes(data, {name: splits[name].examples for name in splits if name in ("train", "valid")})
+    teacher = load_teacher(recipe)
+    if teacher is not None:
+        check_teacher(recipe, teacher, Pupil(blueprint, tokenizer, objective, data.batch.pack))
     learned = {name: split for name, split in splits.items() if name in ("train", "valid")}
     items = {name: split.items(tokenizer, longest, data.batch) for name, split in learned.items()}
     rehearse(recipe, blueprint, tokenizer, splits, longest)
+    if teacher is not None and teacher.settings.sequences is not None:
+        split = splits["train"]
+        split.examples = rewritten(teacher, split.examples, objective, recipe.generate, device, reporter)
+        items["train"] = split.items(tokenizer, longest, data.batch)
     train = Feed(objective, items["train"], data.batch, settings.seed, device)
     valid = Feed(objective, items["valid"], data.batch, settings.seed, device, VALID) if "valid" in items else None
+    if teacher is not None:
+        check_lengths(recipe, teacher, train)
     model = _model(blueprint, settings, device, tokenizer, reporter, initial)
     objective.attach(model)
     _announce(model, train, valid, len(examples), reporter)
     _tell_unused(blueprint, tokenizer, reporter)
-    hashes = example_hashes(data, {name: splits[name].examples for name in items})
-    return Task(recipe, model, tokenizer, objective, settings, train, valid, hashes)
+    distillation = None if teacher is None else _taught(teacher, objective, model, device, reporter)
+    return Task(recipe, model, tokenizer, objective, settings, train, valid, hashes, distillation)
 
 
 def learned_sizes(recipe: Recipe) -> tuple[int, int]:
@@ -114,7 +130,7 @@ def _needed(recipe: Recipe) -> tuple[Data, Objective]:
 
 def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> None:
     """Raise RecipeError for the files that are not there, of those that this training reads."""
-    needed = ["data.train", "data.valid", "data.test", "data.longer", "generate"]
+    needed = ["data.train", "data.valid", "data.test", "data.longer", "generate", "train.teacher"]
     needed += [] if tokenizer is not None else ["data.tokenizer"]
     needed += ["train.init_from", "model"] if initial else []
     missing = [fault for fault in recipe.missing_files() if fault.path.startswith(tuple(needed))]
@@ -205,6 +221,18 @@ def _model(
             start_from(model, settings.initial, reporter, tokenizer)
     freeze(model, settings.freeze)
     return model
+
+
+def _taught(
+    teacher: TeacherRun, objective: Objective, model: Model, device: torch.device, reporter: Reporter
+) -> Distillation | None:
+    """The loss of a student whose teacher reads each batch; None where it only wrote the targets."""
+    if not teacher.settings.is_read:
+        return None
+    taught = Distillation(teacher.settings, objective, teacher.model(device), model)
+    count = sum(parameter.numel() for parameter in taught.teacher.parameters())
+    reporter.say(f"teacher: {teacher.folder}, {counted(count, 'parameter')}")
+    return taught
 
 
 def _tell_unused(blueprint: Blueprint, tokenizer: Tokenizer, reporter: Reporter) -> None:

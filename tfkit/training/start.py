@@ -19,7 +19,8 @@ from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED
 
 # what a run is about: with other values it would be another run; steps and intervals may change
 GROUPED = ("train.groups", "train.layer_decay")  # which parameters make a group of the optimizer
-FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", "train.freeze", *GROUPED)
+TEACHER = "train.teacher"
+FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", "train.freeze", TEACHER, *GROUPED)
 ABSENT = object()
 
 
@@ -67,10 +68,10 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
     here = yaml.safe_load(resolved)
     if data is not None and _at(there, "data") != _at(here, "data"):
         there, here = _at_one_place(folder, there, data), _test_by_name(here)
-    # a run of an older version says nothing of groups, and has none
-    older = [key for key in GROUPED if _at(there, key) is ABSENT and _at(here, key) in ([], "none")]
+    # a run of an older version says nothing of groups and teachers, and has none
+    older = [key for key in (*GROUPED, TEACHER) if _at(there, key) is ABSENT and _at(here, key) in ([], "none")]
     fixed = [key for key in FIXED if key not in older]
-    found = [line for key in fixed for line in _differences(_at(there, key), _at(here, key), key)]
+    found = [line for key in fixed for line in _differences(_fixed(there, key), _fixed(here, key), key)]
     if found:
         more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
         raise RunError(
@@ -78,6 +79,12 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
             + "\n  ".join(found[:5])
             + more
         )
+
+
+def _fixed(recipe: Any, key: str) -> Any:
+    """The value at a key; of the teacher without its folder, since the hash of its weights is on record."""
+    value = _at(recipe, key)
+    return {**value, "run": ""} if key == TEACHER and isinstance(value, Mapping) else value
 
 
 def _at_one_place(folder: RunFolder, there: Any, data: Data) -> Any:

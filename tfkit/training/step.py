@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tfkit.models import Model
 from tfkit.training.device import autocast
+from tfkit.training.distillation import Distillation
 from tfkit.training.feed import Feed
 from tfkit.training.objective import Batch
 
@@ -31,15 +32,20 @@ class StepSums:
     factor: float
 
 
-def accumulate(model: Model, feed: Feed, places: Places, count: int, precision: str) -> StepSums:
-    """Run `count` batches forward and backward; the gradients are left in the parameters, to be scaled by `factor`."""
+def accumulate(
+    model: Model, feed: Feed, places: Places, count: int, precision: str, taught: Distillation | None = None
+) -> StepSums:
+    """Run `count` batches forward and backward; the gradients are left in the parameters, to be scaled by `factor`.
+
+    The loss is the objective's, or that of a student that is `taught`.
+    """
     totals, targets = [], []
     read: Tensor | int = 0
     for _ in range(count):
         epoch, number, indices = next(places)
         batch = feed.make(epoch, number, indices)
         with autocast(feed.device, precision):
-            loss = feed.objective.loss(model, batch, training=True)
+            loss = feed.objective.loss(model, batch, training=True) if taught is None else taught.loss(model, batch)
         targets.append(loss.count)
         read += tokens_read(feed, batch, indices)
         # how many targets come is not known yet: the first batch's count brings the gradients near their final size

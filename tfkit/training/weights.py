@@ -86,6 +86,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise RunError(f"{path}: is no whole safetensors file: {error}") from None
 
 
+def tensor_names(path: Path) -> list[str]:
+    """The names of the tensors in a safetensors file; raises RunError naming the file."""
+    if not path.is_file():
+        raise RunError(f"{path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return list(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path}: is no whole safetensors file: {error}") from None
+
+
 def saved_dtype(path: Path) -> torch.dtype:
     """The dtype of a file's floating-point tensors, float32 where they differ; raises RunError naming the file."""
     if not path.is_file():

@@ -121,5 +121,5 @@ def validated(node: Node, slot: str, faults: Faults) -> Config | None:
 
 
 def folder(node: Node) -> Path:
-    """The folder that paths written at `node` are relative to: its file's, or the working folder."""
-    return node.folder or Path()
+    """The folder that paths written at `node` are relative to: its file's; the working folder for shipped recipes."""
+    return Path() if node.place.is_shipped or node.folder is None else node.folder

@@ -27,6 +27,8 @@ def section_parts(data: Data | None, objective: Config | None, train: Train, gen
     found += [] if data is None else [Standing(config, f"data.{split}") for split, config in data.splits()]
     found += [] if objective is None else [Standing(objective, "objective")]
     found += [Standing(train.optimizer, "train.optimizer"), Standing(train.schedule, "train.schedule")]
+    if train.teacher is not None and train.teacher.sequences is not None:
+        found.append(Standing(train.teacher.sequences, "train.teacher.sequences"))
     found += _listed(train.validate.metrics, "train.validate.metrics")
     found += _listed(train.metrics, "train.metrics")
     found += [Standing(generate.strategy, "generate.strategy")]

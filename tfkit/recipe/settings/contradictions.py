@@ -47,7 +47,7 @@ class Contradictions:
 
     def _direction(self, objective: ObjectiveFacts.Config) -> None:
         wanted = objective.part.reads
-        has = _direction_of(self.blueprint)
+        has = direction_of(self.blueprint)
         if wanted is not None and has != wanted and has not in objective.part.also:
             node = at(self.root, "objective", "type") or at(self.root, "objective") or self.root
             place = (at(self.root, "model", "type") or self.root).place
@@ -156,7 +156,7 @@ def serves(head: type[Component], wanted: Sequence[str]) -> bool:
     return bool(types.intersection(wanted)) or (not is_shipped(head) and hasattr(head, "loss"))
 
 
-def _direction_of(blueprint: Blueprint) -> str:
+def direction_of(blueprint: Blueprint) -> str:
     """How a model reads: its last stack's direction, or where its layers have faults, what its type begins with."""
     if blueprint.encoder is not None and blueprint.decoder is not None:
         return "encoder_decoder"

@@ -12,6 +12,7 @@ from tfkit.recipe.settings.contradictions import serves
 from tfkit.recipe.settings.frozen import freeze_problems
 from tfkit.recipe.settings.groups import group_problems, parametrization_problems
 from tfkit.recipe.settings.sections import Data, Generate, Mean, Train
+from tfkit.recipe.settings.teaching import initial_problems, teacher_problems
 
 
 def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
@@ -72,6 +73,8 @@ def section_problems(
         yield from freeze_problems(train.freeze, blueprint, objective)
         yield from group_problems(train, blueprint)
         yield from parametrization_problems(train, blueprint)
+        yield from initial_problems(train, blueprint)
+        yield from teacher_problems(train, blueprint, objective)
 
 
 def _data_problems(data: Data) -> Iterator[Problem]:

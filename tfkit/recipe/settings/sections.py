@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from tfkit.core.component import Config, Slot
 from tfkit.core.devices import DeviceName
 from tfkit.core.options import (
+    Layers,
     Names,
     NonNegativeFloat,
     NonNegativeInt,
@@ -103,6 +104,39 @@ class InitFrom(Section):
     run: RunPath = Field(description="the run's folder")
     new: Names = Field((), description="tensors of this model that may be new: names, where * stands for anything")
     unused: Names = Field((), description="tensors of the run that may be left: names, where * stands for anything")
+    layers: Layers = Field(
+        {}, description="the run's layer that each layer starts from, {0: 0, 1: 2}; none: the one of the same number"
+    )
+
+
+class Teacher(Section):
+    """A trained model that the student learns from, beside its objective (Hinton et al. 2015, arXiv 1503.02531)."""
+
+    run: RunPath = Field(description="the teacher's folder, of the same vocabulary; its weights stay as they are")
+    temperature: PositiveFloat = Field(2.0, description="T: soft targets are softmax(logits / T), their loss times T^2")
+    weight: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="share of the soft targets in the loss; the rest is the objective's own loss"
+    )
+    cosine: NonNegativeFloat = Field(
+        0.0, description="factor on 1 - cosine of the last hidden states of both (DistilBERT, arXiv 1910.01108)"
+    )
+    hidden: Layers = Field(
+        {}, description="layers whose hidden states follow the teacher's, {student: teacher} (TinyBERT: 1909.10351)"
+    )
+    hidden_weight: PositiveFloat = Field(1.0, description="factor on the mean squared error of each of these layers")
+    attention: Layers = Field({}, description="layers whose attention weights do the same, {student: teacher}")
+    attention_weight: PositiveFloat = Field(1.0, description="factor on the mean squared error of each of these")
+    projection: bool = Field(
+        False, description="where widths differ, learn a projection of the student's states, dropped after training"
+    )
+    sequences: Strategy | None = Field(
+        None, description="rewrite the targets of training by the teacher, such as by beam (Kim and Rush: 1606.07947)"
+    )
+
+    @property
+    def is_read(self) -> bool:
+        """True if the teacher reads each batch of training."""
+        return bool(self.weight or self.cosine or self.hidden or self.attention)
 
 
 ParameterKind = Literal[
@@ -216,6 +250,9 @@ class Train(Validated):
     )
     init_from: RunPath | InitFrom | None = Field(
         None, description="a run whose weights training starts from, all of them; or the same with what may differ"
+    )
+    teacher: Teacher | None = Field(
+        None, description="a run that the model learns from as well, by soft targets, hidden states or its own texts"
     )
     freeze: Names = Field((), description="parameters that stay as they are: beginnings of names, or patterns with *")
     groups: Annotated[tuple[ParameterGroup, ...], BeforeValidator(as_tuple)] = Field(

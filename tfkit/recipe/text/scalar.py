@@ -37,10 +37,12 @@ def resolve(text: str) -> Scalar:
 
 
 def resolve_key(text: str) -> str:
-    """The key written as the unquoted `text`; raises Refused for what is no word."""
+    """The key written as the unquoted `text`; raises Refused for what is no word and no whole number from 0."""
     if text.lower() in _YAML_1_1_WORDS:
         return text  # harmless as a key: a key is always a word
     value = resolve(text)
+    if type(value) is int and text.isdecimal():
+        return text  # the number of a layer
     if not isinstance(value, str):
         raise Refused(f"a key must be a word, not {shorten(text)}; if it is meant as text, quote it")
     return value

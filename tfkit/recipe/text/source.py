@@ -379,8 +379,9 @@ class _Converter:
     def _mapping(self, data: Mapping[Any, Any], path: str, depth: int) -> dict[str, Node]:
         found: dict[str, Node] = {}
         for key, item in data.items():
-            if type(key) is str:
-                found[key] = self.node(item, under(path, key), depth + 1)
+            if type(key) is str or (type(key) is int and key >= 0):
+                word = str(key)
+                found[word] = self.node(item, under(path, word), depth + 1)
             else:
                 self._fault(path, f"a key must be a word, not {shorten(repr(key))}")
         return found

@@ -86,7 +86,7 @@ class CausalLm(Objective):
 
     rows_type = CausalRows
     reads = "causal"
-    capabilities = frozenset({"likelihood", "characters", "packing"})
+    capabilities = frozenset({"likelihood", "characters", "packing", "soft_targets"})
 
     class Config(Objective.Config):
         """Options of causal_lm."""

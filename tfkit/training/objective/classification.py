@@ -94,7 +94,7 @@ class Classification(Reading):
     rows_type = LabelledRows
     answers_type = Labels
     heads = ("classifier",)
-    capabilities = frozenset({"likelihood", "words", "numbers"})
+    capabilities = frozenset({"likelihood", "words", "numbers", "soft_targets"})
 
     class Config(Reading.Config):
         """Options of classification."""

@@ -92,7 +92,7 @@ class Completion(Objective):
     rows_type = CompletionRows
     answers_type = Completions
     reads = "causal"
-    capabilities = frozenset({"likelihood", "characters", "words", "continuations", "packing"})
+    capabilities = frozenset({"likelihood", "characters", "words", "continuations", "packing", "soft_targets"})
 
     class Config(Objective.Config):
         """Options of completion."""

@@ -189,7 +189,7 @@ class MaskedLm(Objective):
     reads = "bidirectional"
     heads: ClassVar[tuple[str, ...]] = ("masked_lm", "language_model")
     gives = frozenset({"attention_mask"})
-    capabilities = frozenset({"likelihood", "packing"})
+    capabilities = frozenset({"likelihood", "packing", "soft_targets"})
 
     class Config(Objective.Config):
         """Options of masked_lm."""

@@ -65,6 +65,7 @@ class Rewriting(Objective):
 
     reads = "encoder_decoder"
     gives = frozenset({"attention_mask"})
+    capabilities = frozenset({"likelihood", "soft_targets"})
 
     class Config(Objective.Config):
         """Options of the objectives that spoil a text."""

@@ -78,7 +78,7 @@ class Seq2Seq(Objective):
     answers_type = Translations
     reads = "encoder_decoder"
     gives = frozenset({"attention_mask"})
-    capabilities = frozenset({"likelihood", "characters", "words", "continuations"})
+    capabilities = frozenset({"likelihood", "characters", "words", "continuations", "soft_targets"})
 
     class Config(Objective.Config):
         """Options of seq2seq."""

@@ -157,7 +157,7 @@ class TokenClassification(Reading):
     rows_type: ClassVar[type[TaggedRows]] = TaggedRows
     answers_type = Tags
     heads = ("token_classifier",)
-    capabilities = frozenset({"likelihood", "words", "tags"})
+    capabilities = frozenset({"likelihood", "words", "tags", "soft_targets"})
 
     class Config(Reading.Config):
         """Options of token_classification."""

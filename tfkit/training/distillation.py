@@ -1,0 +1,199 @@
+"""The loss of a student: its objective's, and what its teacher says of the same batch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+from tfkit.core.context import Collector
+from tfkit.core.options import LayerPair, layer_pairs
+from tfkit.functional.precision import wide
+from tfkit.models import Model
+from tfkit.recipe.settings import sections
+from tfkit.training.objective import Batch, Loss, Objective, Reading
+from tfkit.training.objective.base import token_logits
+from tfkit.training.objective.reading import head_of
+
+Place = tuple[str, int]  # a layer: its stack and its number
+# shapes: n targets, m real tokens, c classes, d width
+
+
+class Distillation:
+    """Loss = (1 - weight) * objective + weight * T^2 KL(teacher || student at temperature T) + cosine + layers.
+
+    Each term is a mean: over the targets, or the real tokens of a layer. Only the student, and projections where widths
+    differ, have gradients (Hinton et al. 2015, arXiv 1503.02531; Sanh et al. 2019, arXiv 1910.01108; Jiao et al. 2019,
+    arXiv 1909.10351).
+    """
+
+    def __init__(self, settings: sections.Teacher, objective: Objective, teacher: Model, student: Model) -> None:
+        self.settings, self.objective, self.teacher = settings, objective, teacher
+        self.side = side = student.blueprint.last.side
+        self.hidden = list(layer_pairs(settings.hidden, side))
+        self.attention = list(layer_pairs(settings.attention, side))
+        self.projections = _projections(self, student)
+        if len(self.projections):
+            objective.module = self.projections
+
+    def loss(self, student: Model, batch: Batch) -> Loss:
+        """Compute the loss of the student in training."""
+        with recording(student, bool(self.attention)) as own:
+            plain = self.objective.loss(student, batch, training=True)
+        with torch.no_grad(), recording(self.teacher, bool(self.attention)) as other:
+            self.objective.loss(self.teacher, batch, training=False)
+        share, added = self.settings.weight, own.auxiliary * plain.count
+        total = (1 - share) * (plain.total - added) + added
+        if share:
+            total = total + share * plain.count * self._soft(student, own.last, other.last, batch)
+        return Loss(total + plain.count * self._states(own, other, batch), plain.count)
+
+    def _soft(self, student: Model, own: Tensor, other: Tensor, batch: Batch) -> Tensor:
+        """T^2 KL(softmax(teacher / T) || softmax(student / T)), the mean over the targets."""
+        temperature = self.settings.temperature
+        logits = target_logits(self.objective, student, own, batch)  # [n c]
+        with torch.no_grad():
+            wanted = target_logits(self.objective, self.teacher, other, batch)  # [n c]
+        student_says, teacher_says = (F.log_softmax(one / temperature, dim=-1) for one in (logits, wanted))
+        divergence = F.kl_div(student_says, teacher_says, reduction="batchmean", log_target=True)
+        return temperature**2 * divergence
+
+    def _states(self, own: States, other: States, batch: Batch) -> Tensor:
+        """The weighted sum of what hidden states and attention weights differ by."""
+        settings, total = self.settings, own.last.new_zeros((), dtype=torch.float32)
+        if settings.cosine:
+            real = self._real(batch, own.last, self.side)
+            mine, theirs = chosen(self._projected("last", own.last), real), chosen(other.last, real)  # [m d]
+            total = total + settings.cosine * (1 - F.cosine_similarity(mine, theirs, dim=-1)).mean()
+        for pair in self.hidden:
+            mine, theirs = own.hidden[pair.side, pair.own], other.hidden[pair.side, pair.other]
+            real = self._real(batch, mine, pair.side)
+            error = chosen(self._projected(_key(pair), mine), real) - chosen(theirs, real)  # [m d]
+            total = total + settings.hidden_weight * error.square().mean()
+        for pair in self.attention:
+            mine, theirs = own.attention[pair.side, pair.own], other.attention[pair.side, pair.other]
+            real = self._real(batch, own.hidden[pair.side, pair.own], pair.side)
+            total = total + settings.attention_weight * attention_error(wide(mine), wide(theirs), real)
+        return total
+
+    def _projected(self, name: str, hidden: Tensor) -> Tensor:
+        projected: Tensor = self.projections[name](hidden) if name in self.projections else hidden
+        return projected
+
+    def _real(self, batch: Batch, hidden: Tensor, side: str) -> Tensor | None:
+        """Real tokens [batch time], None for all of them.
+
+        A decoder has no mask, since its padding is on the right: the tokens that predict a target are the real ones.
+        """
+        if self.objective.reads == "bidirectional" or (self.objective.reads == "encoder_decoder" and side == "encoder"):
+            mask = batch.get("attention_mask")
+            return None if mask is None else mask.bool()
+        if "predicted" not in batch:
+            return None
+        real = torch.zeros(hidden.shape[0] * hidden.shape[1], dtype=torch.bool, device=hidden.device)
+        real[batch["predicted"]] = True
+        return rearrange(real, "(batch time) -> batch time", batch=hidden.shape[0])
+
+
+def _key(pair: LayerPair) -> str:
+    return f"{pair.side}_{pair.own}"
+
+
+def _projections(distillation: Distillation, student: Model) -> nn.ModuleDict:
+    """The projections of the student's states to the teacher's width, where widths differ."""
+    teacher, first = distillation.teacher, next(student.parameters())
+    pairs = {_key(pair): (student.stack(pair.side), teacher.stack(pair.side)) for pair in distillation.hidden}
+    if distillation.settings.cosine:
+        pairs["last"] = student.stack(student.blueprint.last.side), teacher.stack(teacher.blueprint.last.side)
+    widths = {name: (own.plan.d_model, other.plan.d_model) for name, (own, other) in pairs.items()}
+    made = {
+        name: nn.Linear(own, other, bias=False, device=first.device)
+        for name, (own, other) in sorted(widths.items())
+        if own != other
+    }
+    return nn.ModuleDict(made)
+
+
+def target_logits(objective: Objective, model: Model, hidden: Tensor, batch: Batch) -> Tensor:
+    """Return the logits [n c] of the targets of a batch, given the last hidden states [batch time d]."""
+    if not isinstance(objective, Reading):
+        return token_logits(model, hidden, batch)
+    logits = wide(head_of(model, objective.config.head)(hidden, batch.get("attention_mask")))
+    return logits.flatten(0, 1).index_select(0, batch["predicted"]) if "predicted" in batch else logits
+
+
+def chosen(hidden: Tensor, real: Tensor | None) -> Tensor:
+    """Select the real tokens of [batch time d]: [m d], in float32 or float64."""
+    return wide(rearrange(hidden, "batch time width -> (batch time) width") if real is None else hidden[real])
+
+
+def attention_error(own: Tensor, other: Tensor, real: Tensor | None) -> Tensor:
+    """Mean squared error of attention weights [batch head query key] over heads and pairs of real tokens."""
+    error = (own - other).square().mean(dim=1)  # [batch query key]
+    if real is None:
+        return error.mean()
+    return error[real[:, :, None] & real[:, None, :]].mean()
+
+
+@dataclass
+class States:
+    """What a model computes on the way: its last hidden states, those of each layer, and attention weights."""
+
+    last: Tensor = field(default_factory=lambda: torch.empty(0))
+    auxiliary: Tensor = field(default_factory=lambda: torch.zeros(()))
+    hidden: dict[Place, Tensor] = field(default_factory=dict)
+    attention: dict[Place, Tensor] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def recording(model: Model, attention: bool = False) -> Iterator[States]:
+    """Record the states of a call of `model` within the block; attention weights only on request: they are slow."""
+    states, collector = States(), Collector(frozenset({"attention"} if attention else ()))
+
+    def watch(module: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return arguments, {**keywords, "collector": collector}
+
+    def keep(module: nn.Module, arguments: Any, out: Any) -> None:
+        states.last = out.hidden
+        if out.auxiliary_loss is not None:
+            states.auxiliary = out.auxiliary_loss
+
+    handles = [model.register_forward_pre_hook(watch, with_kwargs=True), model.register_forward_hook(keep)]
+    for plan in model.blueprint.stacks():
+        handles += _watched(model, plan.side, states, collector)
+    try:
+        yield states
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _watched(model: Model, side: str, states: States, collector: Collector) -> list[Any]:
+    """Hook the layers of a stack; layers that share weights are one module, so calls are counted."""
+    handles: list[Any] = []
+    calls = iter(range(len(model.stack(side).layers)))
+    current = -1
+
+    def enter(module: nn.Module, arguments: Any) -> None:
+        nonlocal current
+        current = next(calls)
+
+    def leave(module: nn.Module, arguments: Any, out: Tensor) -> None:
+        states.hidden[side, current] = out
+
+    def attend(module: nn.Module, arguments: Any, out: Tensor) -> None:
+        if collector.observed.get("attention"):
+            states.attention[side, current] = collector.observed["attention"][-1]
+
+    for layer in dict.fromkeys(model.stack(side).layers):
+        handles += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
+    attentions = [dict(layer.named_children()).get("attention") for layer in model.stack(side).layers]
+    for part in dict.fromkeys(part for part in attentions if part is not None):
+        handles.append(part.register_forward_hook(attend))
+    return handles

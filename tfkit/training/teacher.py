@@ -1,0 +1,197 @@
+"""The teacher of a distillation: a run that is read once, checked against the student, and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tfkit.core.blueprint import Blueprint, StackPlan
+from tfkit.core.component import Problem
+from tfkit.core.errors import RecipeError, RunError
+from tfkit.core.options import LayerPair, layer_pairs
+from tfkit.core.slots import AttentionFacts
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.strategy.speculative import unlike
+from tfkit.models import Model, build_model
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings import sections
+from tfkit.recipe.settings.contradictions import WANTED, direction_of, serves
+from tfkit.recipe.settings.teaching import shows_attention
+from tfkit.training import record
+from tfkit.training.feed import Feed
+from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.labels import read_labels
+from tfkit.training.objective import Objective
+from tfkit.training.supply import saved_recipe
+from tfkit.training.weights import load_weights, saved_dtype
+
+HERE = "train.teacher"
+
+
+@dataclass(frozen=True)
+class TeacherRun:
+    """A run as a teacher: its architecture, tokenizer and labels, and what the student's recipe says of it."""
+
+    folder: RunFolder
+    settings: sections.Teacher
+    recipe: Recipe
+    blueprint: Blueprint
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]
+
+    def model(self, device: torch.device) -> Model:
+        """The model with its weights, in eval mode and without gradients."""
+        file = self.folder / WEIGHTS
+        with record.checking(self.folder, WEIGHTS):
+            model = build_model(self.blueprint, device=device, dtype=saved_dtype(file))
+            load_weights(model, file)
+        return model.eval().requires_grad_(False)
+
+
+def load_teacher(recipe: Recipe) -> TeacherRun | None:
+    """The teacher that a recipe names, without its weights; raises RecipeError for a folder that holds none."""
+    settings = recipe.train.teacher
+    if settings is None:
+        return None
+    folder = RunFolder(Path(settings.run))
+    try:
+        for name in (RESOLVED, WEIGHTS, TOKENIZER):
+            if not (folder / name).is_file():
+                raise RunError(f"{folder / name}: is missing; a teacher is a run that has been trained or imported")
+        record.check(folder, record.SMALL)
+        own = saved_recipe(folder, imports=recipe.imports)
+        labels, tokenizer = read_labels(folder), Tokenizer.load(folder / TOKENIZER)
+    except RunError as error:
+        raise RecipeError([recipe.fault(f"{HERE}.run", str(error))]) from None
+    own = own.labelled(len(labels))
+    blueprint = own.blueprint(tokenizer.vocab_size if own.unknown_vocab else None)
+    return TeacherRun(folder, settings, own, blueprint, tokenizer, labels)
+
+
+@dataclass(frozen=True)
+class Pupil:
+    """What is known of the student before its model is built."""
+
+    blueprint: Blueprint
+    tokenizer: Tokenizer
+    objective: Objective
+    packed: bool
+
+
+def check_teacher(recipe: Recipe, teacher: TeacherRun, pupil: Pupil) -> None:
+    """Raise RecipeError with all reasons why the teacher cannot teach the student."""
+    faults = [
+        recipe.fault(problem.at or f"{HERE}.run", f"{teacher.folder} {problem.message}")
+        for check in (_vocabulary, _labels, _direction, _head, _calls, _widths, _layers)
+        for problem in check(teacher, pupil)
+    ]
+    if faults:
+        raise RecipeError(faults)
+
+
+def check_lengths(recipe: Recipe, teacher: TeacherRun, feed: Feed) -> None:
+    """Raise RecipeError where rows of training are longer than the teacher reads."""
+    longest = np.asarray(feed.lengths).reshape(len(feed.items), -1).max(axis=0).tolist()
+    for plan, length in zip(teacher.blueprint.stacks(), longest, strict=False):
+        if plan.max_length is not None and length > plan.max_length:
+            text = f"reads {plan.max_length} tokens, and rows have up to {length}"
+            advice = f"say data.batch.length: {plan.max_length}"
+            raise RecipeError([recipe.fault(f"{HERE}.run", f"{teacher.folder} {text}; {advice}")])
+
+
+def _vocabulary(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
+    difference = unlike(pupil.tokenizer, teacher.tokenizer)
+    if difference:
+        own = f"take its own: data.tokenizer: {{type: file, path: {teacher.folder / TOKENIZER}}}"
+        yield Problem("", f"has another vocabulary: {difference}; {own}")
+
+
+def _labels(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
+    rows = pupil.objective.rows
+    if rows.labelled and rows.labels != teacher.labels:
+        there, here = (", ".join(labels[:6]) or "none" for labels in (teacher.labels, rows.labels))
+        yield Problem("", f"has other labels: {there}; the training corpus has {here}")
+
+
+def _direction(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
+    objective, found = pupil.objective, direction_of(teacher.blueprint)
+    if objective.reads is not None and found != objective.reads and found not in objective.also:
+        wanted = WANTED[objective.reads]
+        yield Problem("", f"is {WANTED[found]}; '{objective.part_name}' is learned from {wanted}")
+
+
+def _head(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
+    objective, blueprint = pupil.objective, teacher.blueprint
+    name = objective.config.trained_head()
+    head = blueprint.head if name is None else dict(blueprint.heads).get(name)
+    what = "head" if name is None else f"head '{name}'"
+    if head is None or not serves(head.part, objective.heads):
+        has = f"has no {what}" if head is None else f"has a {what} of type '{head.part.part_name}'"
+        yield Problem("", f"{has}; '{objective.part_name}' is learned from {' or '.join(objective.heads)}")
+        return
+    own, there = pupil.blueprint.last.vocab_size, blueprint.last.vocab_size
+    if not objective.rows.labelled and own != there:
+        yield Problem("", f"predicts {there} ids, and this model {own}; say model.vocab_size: {there}")
+
+
+def _calls(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
+    gives, name = pupil.objective.gives, pupil.objective.part_name
+    for plan in teacher.blueprint.stacks():
+        if plan.reads_vectors:
+            yield Problem("", f"reads vectors, and '{name}' hands over the ids of tokens")
+        for need in sorted(plan.needs - gives):
+            yield Problem("", f"needs {need} with every call, which '{name}' does not hand over")
+        lacking = plan.without("padding") if "attention_mask" in gives else []
+        lacking += plan.without("packing") if pupil.packed else []
+        for part in lacking:
+            yield Problem("", f"has the {part}, which cannot read the batches of '{name}'")
+
+
+def _widths(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
+    """Report widths that differ without a projection."""
+    settings = teacher.settings
+    pairs = [(pupil.blueprint.last, teacher.blueprint.last, f"{HERE}.cosine")] if settings.cosine else []
+    for pair in _pairs(settings.hidden, pupil):
+        own, there = _plan(pupil.blueprint, pair.side), _plan(teacher.blueprint, pair.side)
+        pairs += [] if own is None or there is None else [(own, there, f"{HERE}.hidden{pair.at}")]
+    for own, there, at in pairs:
+        if own.d_model != there.d_model and not settings.projection:
+            text = f"has d_model {there.d_model}, and this model {own.d_model}"
+            yield Problem("", f"{text}; say projection: true, or leave this out", at=at)
+
+
+def _layers(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
+    """Report layers that the teacher lacks, and attention weights that cannot be compared."""
+    for name in ("hidden", "attention"):
+        for pair in _pairs(getattr(teacher.settings, name), pupil):
+            plan, own = _plan(teacher.blueprint, pair.side), _plan(pupil.blueprint, pair.side)
+            at = f"{HERE}.{name}{pair.at}"
+            if plan is None or own is None:
+                yield Problem("", f"has no {pair.side}", at=at)
+            elif pair.other >= plan.num_layers:
+                text = f"has no layer {pair.other}: its {pair.side} has layers 0 to {plan.num_layers - 1}"
+                yield Problem("", text, at=at)
+            elif name == "attention" and not shows_attention(plan, pair.other):
+                yield Problem("", f"has no attention in layer {pair.other} that hands out its weights", at=at)
+            elif name == "attention" and (heads := _heads(plan, pair.other)) != _heads(own, pair.own):
+                text = f"has {heads} heads in layer {pair.other}, and this model {_heads(own, pair.own)}"
+                yield Problem("", f"{text}; attention weights are compared head by head", at=at)
+
+
+def _pairs(layers: Mapping[str, Any], pupil: Pupil) -> list[LayerPair]:
+    return list(layer_pairs(layers, pupil.blueprint.last.side))
+
+
+def _heads(plan: StackPlan, layer: int) -> int | None:
+    sublayers = plan.layers[plan.order[layer]].sublayers
+    found = next(one.config for one in sublayers if one.name == "attention")
+    return found.heads() if isinstance(found, AttentionFacts.Config) else None
+
+
+def _plan(blueprint: Blueprint, side: str) -> StackPlan | None:
+    return next((plan for plan in blueprint.stacks() if plan.side == side), None)
