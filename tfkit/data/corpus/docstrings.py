@@ -89,7 +89,7 @@ def texts() -> Iterator[str]:
 
 
 def summaries() -> Iterator[tuple[str, tuple[str, str]]]:
-    """The name of each module's file with each of its docstrings: the rest, and the first sentence, in single spaces."""
+    """Yield the file of each module with each of its docstrings: the rest, and the first sentence, in single spaces."""
     for file in sources():
         for text in _docstrings(file):
             target, source = (part.split() for part in first_sentence(text))

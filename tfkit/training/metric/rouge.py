@@ -35,8 +35,8 @@ Order = Annotated[
 class Rouge(TextMetric):
     """100 * mean over texts of the F1 of common n-grams, or of the longest common subsequence (Lin 2004: W04-1013).
 
-    Words are runs of letters a-z and digits, in lower case and unstemmed, as in the package rouge_score. The score is
-    called `rouge`, with of: 1 or 2 `rouge_1` or `rouge_2`; that of the lead has `.lead` behind it.
+    Words are runs of letters a-z and digits, in lower case and unstemmed, as in the package rouge_score. The name of
+    the score is `rouge`, `rouge_1` for of: 1, `rouge_2` for of: 2; the lead's is `rouge.lead`.
     """
 
     class Config(TextMetric.Config):
