@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from tfkit.core.bounds import bound_counts
 from tfkit.core.errors import on_one_line
 from tfkit.core.registry import REGISTRY, UnknownPart
 
@@ -80,9 +81,11 @@ class Config(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Give each Config a title of its own, so that JSON Schemas do not collide."""
+        """Give each Config a title of its own, so that JSON Schemas do not collide, and each count a largest value."""
         super().__pydantic_init_subclass__(**kwargs)
         cls.model_config["title"] = cls.__qualname__
+        if bound_counts(cls.model_fields.values()):
+            cls.model_rebuild(force=True)
 
 
 PartConfig = Config  # by a name that a part's own Config does not hide
