@@ -222,7 +222,7 @@ def test_binary_word2vec(tmp_path: Path, end: bytes) -> None:
         (binary(b"2 3\n", A, CAT)[:-1], ": vector 2 at byte 18: the file ends in it, line 1 promises 2 vectors"),
         (binary(b"1 3\n", A, CAT), ": has more than the 1 vectors that line 1 promises"),
         (binary(b"2 3\n", A, (b"", [4.0] * 3))[:30], ": vector 2 at byte 18: the file ends in it"),
-        (binary(b"2 3\n", A, (b"x" * 5000, [1.0] * 3)), ": vector 2 at byte 18: there is no token with a space"),
+        (binary(b"2 3\n", A, (b"x" * 5000, [1.0] * 3)), ": vector 2 at byte 18: a token that ends in a space"),
         (binary(b"2 3\n", A, (b"\xff\xfe", [1.0] * 3)), ": vector 2 at byte 18: the token is not UTF-8 text"),
         (binary(b"1 3\n", (b"a", [1.0, float("nan"), 2.0])), ": vector 1 at byte 4: the vector of 'a' is not finite"),
     ],

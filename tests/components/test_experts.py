@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.work import work
 from tfkit.components.feedforward import Experts
 from tfkit.core.component import Slot
 from tfkit.core.context import Collector, Context, Placement, Span, Visibility
 from tfkit.core.errors import RecipeError
 from tfkit.core.shape import Shape
 from tfkit.recipe.load import load_recipe
-from tests.work import work
 from tfkit.reports.counts import count
 
 WIDTH, ROWS, TIME = 6, 2, 5

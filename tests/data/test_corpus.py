@@ -349,7 +349,7 @@ def test_summaries_are_first_sentences_parted_by_module(tmp_path: Path, monkeypa
 
 def _modules() -> list[tuple[str, dict[str, str]]]:
     """The module of each pair."""
-    return [(module, dict(zip(("source", "target"), pair, strict=True))) for module, pair in summaries()][::-1]
+    return [(module, {"source": source, "target": target}) for module, source, target in summaries()][::-1]
 
 
 def test_docstrings_come_from_sources_that_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tfkit.core.bounds import bound_counts
-from tfkit.core.errors import on_one_line
+from tfkit.core.errors import on_one_line, with_article
 from tfkit.core.registry import REGISTRY, UnknownPart
 
 if TYPE_CHECKING:
@@ -180,7 +180,8 @@ class Slot:
         """The Config of the part that `value` names; raises ValidationError, ValueError."""
         if isinstance(value, Config):
             if value.part.part_slot != self.slot:
-                raise ValueError(f"'{value.part.part_name}' is {_a(value.part.part_slot)}, expected {_a(self.slot)}")
+                name, slot = value.part.part_name, value.part.part_slot
+                raise ValueError(f"'{name}' is {with_article(slot)}, expected {with_article(self.slot)}")
             return value
         if isinstance(value, str):
             return self._config(value, {}, loc=())
@@ -194,7 +195,7 @@ class Slot:
             return self._config(name, options, loc=("type",))
         got = "none" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         got = got if len(got) <= 60 else f"{got[:57]}..."
-        raise ValueError(f"expected the name of {_a(self.slot)}, or a mapping with its type, got {got}")
+        raise ValueError(f"expected the name of {with_article(self.slot)}, or a mapping with its type, got {got}")
 
     def _config(self, name: str, options: dict[str, Any], loc: tuple[str, ...]) -> Config:
         try:
@@ -210,10 +211,6 @@ class Slot:
                 message += "{note}"
             raise _located(loc, PydanticCustomError("unknown_part", message, context), name) from None
         return part.Config.model_validate(options)
-
-
-def _a(slot: str) -> str:
-    return f"an {slot}" if slot[0] in "aeiou" else f"a {slot}"
 
 
 def _located(loc: tuple[str, ...], error: PydanticCustomError, value: Any) -> ValidationError:

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -100,7 +100,7 @@ def _binary_rows(path: Path, width: int) -> Iterator[tuple[str, Vector]]:
         raise DataError(str(error)) from None
 
 
-def _binary_count(file: io.BufferedReader, path: Path, width: int, size: int) -> int:
+def _binary_count(file: BinaryIO, path: Path, width: int, size: int) -> int:
     """Read the first line; raise DataError if the file is too short for the count that it promises."""
     line = file.readline(LONGEST)
     header = _header(line.decode("ascii", "replace").rstrip(" \r\n"))
@@ -119,12 +119,12 @@ def _binary_count(file: io.BufferedReader, path: Path, width: int, size: int) ->
     return count
 
 
-def _binary_token(file: io.BufferedReader, place: str) -> str:
+def _binary_token(file: BinaryIO, place: str) -> str:
     """Read a token up to its space, without the line feed that some files write after each vector."""
     letters = bytearray()
     while (letter := file.read(1)) != b" ":
         if not letter or len(letters) == LONGEST:
-            raise DataError(f"{place}: there is no token with a space behind it")
+            raise DataError(f"{place}: a token that ends in a space is expected")
         letters += letter
     try:
         return letters.lstrip(b"\n").decode("utf-8")

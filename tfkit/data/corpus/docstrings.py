@@ -60,7 +60,7 @@ class Docstrings(Corpus):
         """The texts of the split; raises DataError where the library's sources are not installed."""
         room = self.config.characters
         seen: set[str] = set()
-        for group, values in summaries() if self.config.form == "summary" else ((text, (text,)) for text in texts()):
+        for group, values in self._found():
             if not seen.isdisjoint(values):
                 continue
             if sum(map(len, values)) > room:
@@ -75,6 +75,14 @@ class Docstrings(Corpus):
                 f"characters: {self.config.characters}"
             )
 
+    def _found(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the values of each example with the text that decides its split."""
+        if self.config.form == "summary":
+            for module, source, target in summaries():
+                yield module, (source, target)
+        else:
+            yield from ((text, (text,)) for text in texts())
+
 
 def library() -> Path:
     """The folder of Python's standard library."""
@@ -88,13 +96,13 @@ def texts() -> Iterator[str]:
         yield from _docstrings(file)
 
 
-def summaries() -> Iterator[tuple[str, tuple[str, str]]]:
+def summaries() -> Iterator[tuple[str, str, str]]:
     """Yield the file of each module with each of its docstrings: the rest, and the first sentence, in single spaces."""
     for file in sources():
         for text in _docstrings(file):
             target, source = (part.split() for part in first_sentence(text))
             if len(target) in _SUMMARY and len(source) in _BODY:
-                yield file.relative_to(library()).as_posix(), (" ".join(source), " ".join(target))
+                yield file.relative_to(library()).as_posix(), " ".join(source), " ".join(target)
 
 
 def sources() -> Iterator[Path]:
