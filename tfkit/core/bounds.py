@@ -6,14 +6,7 @@ while it is read, before anything is computed or allocated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import reduce
-from operator import or_
-from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
-
-from annotated_types import Le
-from pydantic.fields import FieldInfo
+from typing import NamedTuple
 
 
 class Bound(NamedTuple):
@@ -40,30 +33,3 @@ TRIALS = Bound(10_000, "variants of a study times the values tuned")
 JOBS = Bound(2**10, "trainings at a time")
 
 BOUNDS = (WIDTH, LAYERS, HEADS, EXPERTS, COUNT, SEED, ROWS, TEXTS, DRAWN, ORDER, SEEDS, SIZES, ARMS, TRIALS, JOBS)
-
-
-def bound_counts(fields: Iterable[FieldInfo]) -> bool:
-    """Give each option that may be any whole number the bound of COUNT. Return True if there is one."""
-    found = False
-    for field in fields:
-        if field.annotation is int and not any(hasattr(mark, "le") or hasattr(mark, "lt") for mark in field.metadata):
-            field.metadata.append(Le(COUNT.most))
-        elif (bounded := _bounded(field.annotation)) is not field.annotation and field.annotation is not int:
-            field.annotation = bounded
-        else:
-            continue
-        found = True
-    return found
-
-
-def _bounded(annotation: Any) -> Any:
-    """Return the type with a bound on each plain `int` in it, in lists and tuples too."""
-    if annotation is int:
-        return Annotated[int, Le(COUNT.most)]
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin not in (Union, UnionType, tuple, list):
-        return annotation
-    bounded = [_bounded(kind) for kind in inner]
-    if all(new is old for new, old in zip(bounded, inner, strict=True)):
-        return annotation
-    return reduce(or_, bounded) if origin in (Union, UnionType) else origin[tuple(bounded)]

@@ -14,14 +14,19 @@ is typed by its slot: `Annotated[Config, Slot("feedforward")]` asks the registry
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from functools import reduce
+from operator import or_
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
+from annotated_types import Le
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from tfkit.core.bounds import bound_counts
+from tfkit.core.bounds import COUNT
 from tfkit.core.errors import on_one_line, with_article
 from tfkit.core.registry import REGISTRY, UnknownPart
 
@@ -84,8 +89,35 @@ class Config(BaseModel):
         """Give each Config a title of its own, so that JSON Schemas do not collide, and each count a largest value."""
         super().__pydantic_init_subclass__(**kwargs)
         cls.model_config["title"] = cls.__qualname__
-        if bound_counts(cls.model_fields.values()):
+        if _bound_counts(cls.model_fields.values()):
             cls.model_rebuild(force=True)
+
+
+def _bound_counts(fields: Iterable[FieldInfo]) -> bool:
+    """Give each option that may be any whole number the bound of COUNT. Return True if there is one."""
+    found = False
+    for field in fields:
+        if field.annotation is int and not any(hasattr(mark, "le") or hasattr(mark, "lt") for mark in field.metadata):
+            field.metadata.append(Le(COUNT.most))
+        elif (bounded := _bounded(field.annotation)) is not field.annotation and field.annotation is not int:
+            field.annotation = bounded
+        else:
+            continue
+        found = True
+    return found
+
+
+def _bounded(annotation: Any) -> Any:
+    """Return the type with a bound on each plain `int` in it, in lists and tuples too."""
+    if annotation is int:
+        return Annotated[int, Le(COUNT.most)]
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin not in (Union, UnionType, tuple, list):
+        return annotation
+    bounded = [_bounded(kind) for kind in inner]
+    if all(new is old for new, old in zip(bounded, inner, strict=True)):
+        return annotation
+    return reduce(or_, bounded) if origin in (Union, UnionType) else origin[tuple(bounded)]
 
 
 PartConfig = Config  # by a name that a part's own Config does not hide
