@@ -48,7 +48,7 @@ class Docstrings(Corpus):
             "text", description="whole texts, or pairs: a docstring without its first sentence, and that sentence"
         )
 
-    fields = ("text",)
+    fields: tuple[str, ...] = ("text",)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
