@@ -405,8 +405,10 @@ class Run:
                 outputs, references = (
                     [as_compared(metric, *one) for one in zip(examples, side, strict=True)] for side in texts
                 )
-                scores[metric.part_name] = metric.score(outputs, references)
+                scores[metric.config.scores()[0]] = metric.score(outputs, references)
                 scores |= metric.by_length(outputs, references, [length_of(example, fields) for example in examples])
+                if "source" in fields:
+                    scores |= metric.of_sources([example["source"] for example in examples], references)
         return scores
 
     def _characters(self, examples: Sequence[Mapping[str, str]], metric: str) -> int:

@@ -102,11 +102,11 @@ def test_a_value_that_changes_nothing_qualifies_nothing(here: Path) -> None:
 
 
 def test_what_is_set_is_not_said_to_be_typed_again(here: Path) -> None:
-    sets = [f"data.{split}.{side}=x" for split in ("train", "valid", "test") for side in ("source", "target")]
-    some = made("some", "--from", "multi30k", "--set", sets[0])
-    assert "# Type: tfkit train some.yaml --set data.train.target=train.de \\\n" in some
-    every = made("every", "--from", "multi30k", *(part for text in sets for part in ("--set", text)))
-    assert "# Type: tfkit train every.yaml\n# Of multi30k" in every
+    sets = [f"data.{split}.{side}=x" for split in ("train", "valid") for side in ("file", "tags")]
+    some = made("some", "--from", "snips", "--set", sets[0])
+    assert "# Type: tfkit train some.yaml --set data.train.tags=train/seq.out \\\n" in some
+    every = made("every", "--from", "snips", *(part for text in sets for part in ("--set", text)))
+    assert "# Type: tfkit train every.yaml\n# Of snips" in every
 
 
 def test_paths_lead_to_the_same_files(here: Path) -> None:

@@ -157,6 +157,17 @@ def test_a_fault_is_found_before_anything_is_written(tmp_path: Path, run: Path) 
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.parametrize("name", ["recipe.yaml", "run.json", "curves.svg", "checkpoints/step-1", "link"])
+def test_an_output_that_is_a_file_of_a_run_is_refused(tmp_path: Path, run: Path, name: str) -> None:
+    before = (run / "recipe.yaml").read_bytes()
+    (tmp_path / "link").symlink_to(run / "recipe.yaml")
+    output = tmp_path / name if name == "link" else run / name
+    assert f"--output {output} would replace a file of a run; name another" in (
+        refused("generate", run, "The", "--output", output)
+    )
+    assert (run / "recipe.yaml").read_bytes() == before
+
+
 def test_options_that_do_not_fit(tmp_path: Path, run: Path) -> None:
     file = written(tmp_path, "in.jsonl", RECORDS)
     assert "in.jsonl holds JSON lines: name the field with the text, --field NAME; the first line has id, text" in (

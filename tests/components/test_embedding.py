@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -192,6 +193,45 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, content: str | byt
     with pytest.raises(DataError) as caught:
         load(path, content)
     assert str(caught.value).startswith(f"{path}{line}") and message in str(caught.value)
+
+
+def binary(first: bytes, *vectors: tuple[bytes, list[float]], end: bytes = b"") -> bytes:
+    return first + b"".join(token + b" " + np.asarray(row, "<f4").tobytes() + end for token, row in vectors)
+
+
+A, CAT = (b"a", [1.0, 2.0, 3.0]), (b"cat", [4.0, 5.0, 6.5])
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_binary_word2vec(tmp_path: Path, end: bytes) -> None:
+    content = binary(b"4 3\n", CAT, (b"dog", [9.0] * 3), A, (b"a", [7.0] * 3), end=end)
+    assert load(tmp_path / "v.bin", content) == (2, [[1, 2, 3], [0] * 3, [4, 5, 6.5], [0] * 3])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", ":1: is no word2vec file: its first line is 'count width'"),
+        (GLOVE.encode(), ":1: is no word2vec file"),
+        (b"\xba\x16\x4f\x2f" * 2**12, ":1: is no word2vec file"),
+        (b"9" * 5000 + b" 3\n", ":1: is no word2vec file"),
+        (b"0 3\n", ": has no vectors"),
+        (binary(b"2 4\n", A, CAT), ":1: vectors of width 4, but the table is 3 wide"),
+        (binary(b"3 3\n", A, CAT), ":1: 3 vectors of width 3 need 43 bytes or more, and the file has 34"),
+        (binary(b"999999999999999999 3\n", A), ":1: 999,999,999,999,999,999 vectors of width 3 need 13,000,000,"),
+        (binary(b"2 3\n", A, CAT)[:-1], ": vector 2 at byte 18: the file ends in it, line 1 promises 2 vectors"),
+        (binary(b"1 3\n", A, CAT), ": has more than the 1 vectors that line 1 promises"),
+        (binary(b"2 3\n", A, (b"", [4.0] * 3))[:30], ": vector 2 at byte 18: the file ends in it"),
+        (binary(b"2 3\n", A, (b"x" * 5000, [1.0] * 3)), ": vector 2 at byte 18: a token that ends in a space"),
+        (binary(b"2 3\n", A, (b"\xff\xfe", [1.0] * 3)), ": vector 2 at byte 18: the token is not UTF-8 text"),
+        (binary(b"1 3\n", (b"a", [1.0, float("nan"), 2.0])), ": vector 1 at byte 4: the vector of 'a' is not finite"),
+    ],
+)
+def test_a_broken_binary_file_is_named_with_its_vector(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "v.bin"
+    with pytest.raises(DataError) as caught:
+        load(path, content)
+    assert str(caught.value).startswith(f"{path}{message}")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

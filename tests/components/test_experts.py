@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.work import work
 from tfkit.components.feedforward import Experts
 from tfkit.core.component import Slot
 from tfkit.core.context import Collector, Context, Placement, Span, Visibility
@@ -322,3 +323,20 @@ def test_auxiliary_losses_reach_the_model_in_training_alone() -> None:
     assert weight.grad is not None and float(weight.grad.abs().max()) > 0
     assert float(model.get_buffer("decoder.layers.0.feedforward.router.selection_bias").abs().max()) > 0
     assert model.eval()(input_ids=ids).auxiliary_loss is None
+
+
+def test_many_experts_are_stacked_in_the_time_of_a_few() -> None:
+    shape = Shape(8)
+
+    def build(count: int) -> int:
+        config = Experts.Config.model_validate(
+            {"expert": {"type": "mlp", "d_ff": 8, "activation": "relu"}, "num_experts": count, "num_active": 2}
+        )
+        return work(lambda: skeleton_of(config))
+
+    def skeleton_of(config: Experts.Config) -> None:
+        with torch.device("meta"):
+            config.build(shape)
+
+    build(4)  # imports
+    assert build(4096) < 1.5 * build(4)

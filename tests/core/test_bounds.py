@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import click
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, ValidationError
 
 from tfkit.cli.main import main
 from tfkit.cli.options import Whole
 from tfkit.core.bounds import BOUNDS
+from tfkit.core.component import Config
 from tfkit.core.describe import kinds, kinds_of
 from tfkit.core.keys import SizeValue
 from tfkit.core.registry import CATALOGUES, REGISTRY
@@ -67,6 +68,21 @@ def test_a_count_without_a_bound_is_found() -> None:
         size: int = 3
 
     assert unbounded(Section) == ["inner", "size"]
+
+
+def test_a_count_of_an_own_part_has_the_bound_of_counts() -> None:
+    class Own(Config):
+        many: tuple[int, ...] | None = None
+        few: Annotated[int, Field(ge=0, lt=5)] = 1
+        size: int = 3
+        rates: list[int | float] = []
+
+    assert unbounded(Own) == [] and Own().size == 3
+    assert Own(many=(1, 2**31), size=2**31, rates=[0.5]).few == 1
+    for wrong in ({"size": 2**31 + 1}, {"many": (1, 10**30)}, {"few": 5}):
+        with pytest.raises(ValidationError, match=next(iter(wrong))):
+            Own(**wrong)
+    assert Own.model_json_schema()["properties"]["size"]["maximum"] == 2**31
 
 
 def test_every_size_of_a_model_has_a_bound_of_the_table() -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, create_model
 
 from tfkit.core.component import Config, Slot
 from tfkit.core.describe import in_words, limits, sections
+from tfkit.core.errors import with_article
 from tfkit.core.options import Bias, Dropout, NonNegativeInt, PositiveInt, RecipePath, Scale, Width
 from tfkit.core.registry import CATALOGUES, REGISTRY
 
@@ -93,3 +94,8 @@ def test_the_words_of_every_registered_option_are_of_the_recipe_language() -> No
         assert not re.search(r"\b(int|str|float|bool|tuple|dict|None|NoneType|Annotated|typing|Config)\b", words), (
             option
         )
+
+
+@pytest.mark.parametrize(("noun", "words"), [("int64", "an int64"), ("Embedding", "an Embedding"), ("str", "a str")])
+def test_a_noun_has_its_article(noun: str, words: str) -> None:
+    assert with_article(noun) == words

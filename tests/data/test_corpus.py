@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import REGISTRY
+from tfkit.data.corpus.docstrings import summaries
 
 Write = Callable[[str, str | bytes], str]
 
@@ -328,6 +329,27 @@ def test_docstrings_part_without_overlap_and_are_the_same_again() -> None:
     assert texts("docstrings", characters=300_000) == train
     assert texts("docstrings", characters=300_000, seed=1, split="valid") != valid
     assert texts("docstrings", characters=300_000, limit=3) == train[:3]
+
+
+def test_summaries_are_first_sentences_parted_by_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'def f():\n    """Return the first value.  It is e.g. 3.5 of\n    a list.\n\n    Raise if empty.\n    """\n'
+    (tmp_path / "abc.py").write_text(text)
+    (tmp_path / "ast.py").write_text('"""The same source.\n\nIt is e.g. 3.5 of a list. Raise if empty."""\n' + text)
+    monkeypatch.setattr("tfkit.data.corpus.docstrings.library", lambda: tmp_path)
+    both = [pair for split in ("train", "valid") for pair in read("docstrings", form="summary", split=split)]
+    assert both == [{"source": "It is e.g. 3.5 of a list. Raise if empty.", "target": "Return the first value."}]
+    monkeypatch.undo()
+    train, valid = (read("docstrings", form="summary", split=split) for split in ("train", "valid"))
+    for field in ("source", "target"):
+        assert len({pair[field] for pair in train + valid}) == len(train + valid)
+    modules = {tuple(pair.values()): module for module, pair in _modules()}
+    parts = [{modules[tuple(pair.values())] for pair in split} for split in (train, valid)]
+    assert not parts[0] & parts[1] and len(valid) > 50 and len(parts[1]) > 10
+
+
+def _modules() -> list[tuple[str, dict[str, str]]]:
+    """The module of each pair."""
+    return [(module, {"source": source, "target": target}) for module, source, target in summaries()][::-1]
 
 
 def test_docstrings_come_from_sources_that_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

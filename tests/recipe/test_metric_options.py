@@ -12,7 +12,7 @@ from tfkit.recipe.rules import refusal
 from tfkit.recipe.schema import language_schema
 
 
-@pytest.mark.parametrize(("written", "order"), [("1", 1), ("2", 2), ('"2"', 2), ("L", "L")])
+@pytest.mark.parametrize(("written", "order"), [("1", 1), ("2", 2), ('"2"', 2), ("L", "L"), ("l", "L"), ("'l'", "L")])
 def test_the_order_of_rouge_needs_no_quotes(written, order, tmp_path):
     recipe = load_recipe("translate-numbers", sets=[f"train.metrics=[{{type: rouge, of: {written}}}]"])
     assert recipe.train.metrics[0].of == order
@@ -23,7 +23,7 @@ def test_the_order_of_rouge_needs_no_quotes(written, order, tmp_path):
     assert Draft7Validator(schema).is_valid({"type": "rouge", "of": yaml.safe_load(written)})
 
 
-@pytest.mark.parametrize("written", ["3", "true", "1.0", "l", "none"])
+@pytest.mark.parametrize("written", ["3", "true", "1.0", "ll", "none"])
 def test_an_order_that_rouge_has_not_is_refused(written):
     with pytest.raises(RecipeError, match=r"train\.metrics.*of: expected 1, 2 or 'L', got"):
         load_recipe("translate-numbers", sets=[f"train.metrics=[{{type: rouge, of: {written}}}]"])

@@ -139,6 +139,7 @@ LINES = {
     "train.bf16=true": "precision: bfloat16",
     "train.precision=fp16": "bfloat16",
     "generate.temperature=1": "logits: {type: temperature, temperature: 0.8}",
+    "generate.strategy.temperature=1": "generate.logits: {type: temperature, temperature: 0.8}",
     # an own word at a wrong place
     "model.num_heads=8": "model.layer.attention.num_heads",
     "steps=8": "train.steps",

@@ -16,7 +16,6 @@ from tfkit.core.output import json_line
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
 
-SPLITS = ("data.train.", "data.valid.", "data.test.", "data.longer.")
 SHOWN = 2  # examples of each split
 NOTEWORTHY = 64 * 2**30  # bytes of weights from which on their size is worth a word
 
@@ -59,6 +58,7 @@ def _opened(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
     Missing files may come later, or be elsewhere, unless they are data that the user's own recipe names.
     """
     from tfkit.core.errors import Fault, RecipeError, RecipeWarning
+    from tfkit.recipe.settings.files import CORPORA
 
     recipe.tell_warnings()
     examples: dict[str, list[dict[str, str]]] = {}
@@ -68,7 +68,7 @@ def _opened(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
 
         examples, faults = first_examples(recipe)
     for fault in recipe.missing_files():
-        if fault.path.startswith(SPLITS) and not fault.place.is_shipped:
+        if fault.path.startswith(CORPORA) and not fault.place.is_shipped:
             faults.append(fault)
         else:
             warnings.warn(RecipeWarning(fault), stacklevel=1)

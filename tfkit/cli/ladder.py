@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tfkit.cli.options import IMPORTS, SETS, TRUST, VARIANTS, Whole
 from tfkit.cli.terminal import OUTPUT, echo, outlasting
 from tfkit.core.bounds import JOBS, SEEDS, SIZES
+
+if TYPE_CHECKING:
+    from tfkit.studies.climb import Climb
+    from tfkit.studies.ladder import LadderPlan
 
 
 @click.command("ladder")
@@ -63,13 +68,10 @@ def command(
     The same line goes on where it stopped: what is done is not repeated. If nobody reads what it prints, it goes on,
     and the rest is in output.log.
     """
-    from tfkit.cli.main import INTERRUPTED, LOST
-    from tfkit.core.console import Console
     from tfkit.core.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.climb import Climb
     from tfkit.studies.ladder import Wanted, keep_ladder, make_ladder
-    from tfkit.studies.ladder_plan_table import announced, print_ladder
     from tfkit.studies.report import check_packages
 
     source = StudySource(recipe, sets, imports, trust)
@@ -82,11 +84,25 @@ def command(
         if not dry_run:
             keep_ladder(folder, plan)
         with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
-            print_ladder(plan, Console())
-            echo(announced(plan, jobs))
-            if dry_run:
-                return
-            outcome = Climb(source, plan, folder, jobs, flops, echo).run()
-            if outcome == "stopped":
-                echo("stopped; to go on, type the same line again")
-    ctx.exit({"stopped": INTERRUPTED, "failed": LOST, "done": 0}[outcome])
+            _announce(plan, jobs)
+            if not dry_run:
+                ctx.exit(_climbed(Climb(source, plan, folder, jobs, flops, echo)))
+
+
+def _announce(plan: LadderPlan, jobs: int) -> None:
+    """Print the sizes and budgets, and the time that they take."""
+    from tfkit.core.console import Console
+    from tfkit.studies.ladder_plan_table import announced, print_ladder
+
+    print_ladder(plan, Console())
+    echo(announced(plan, jobs))
+
+
+def _climbed(climb: Climb) -> int:
+    """Train what is left and predict; return the exit status."""
+    from tfkit.cli.main import INTERRUPTED, LOST
+
+    outcome = climb.run()
+    if outcome == "stopped":
+        echo("stopped; to go on, type the same line again")
+    return {"stopped": INTERRUPTED, "failed": LOST, "done": 0}[outcome]

@@ -13,6 +13,7 @@ from tfkit.cli.terminal import OUTPUT, echo, outlasting
 from tfkit.core.bounds import JOBS
 
 if TYPE_CHECKING:
+    from tfkit.studies.arms import StudySource
     from tfkit.studies.plan import Plan
     from tfkit.studies.runner import Runner
 
@@ -45,20 +46,15 @@ def command(
     The same line goes on where it stopped: what is done is not repeated. Several processes, on several machines, may
     work on one folder. If nobody reads what it prints, it goes on, and the rest is in output.log.
     """
-    if dry_run and as_commands:
-        raise click.UsageError("--dry-run trains nothing, and so does --commands; give one of them")
-    if on and as_commands:
-        raise click.UsageError("--commands starts nothing; leave --on out")
-    from tfkit.core.console import Console
+    if as_commands and (dry_run or on):
+        trains = "--dry-run trains nothing, and so does --commands; give one of them"
+        raise click.UsageError(trains if dry_run else "--commands starts nothing; leave --on out")
     from tfkit.core.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.on_ray import RayCluster
-    from tfkit.studies.plan_file import keep_plan
-    from tfkit.studies.planning import make_plan
     from tfkit.studies.process import Here
     from tfkit.studies.report import check_packages
-    from tfkit.studies.runner import Runner, commands
-    from tfkit.studies.watching import Planning
+    from tfkit.studies.runner import Runner
 
     source = StudySource(study, sets, imports, trust)
     recipe = source.recipe()
@@ -68,20 +64,38 @@ def command(
         check_packages()
     launcher = RayCluster(jobs) if on == "ray" and not dry_run else Here()
     with written_to(folder):
-        with Planning(Console()) as planning:
-            plan = make_plan(source, folder, timed=not as_commands, tell=planning.tell)
+        plan = _planned(source, folder, timed=not as_commands, kept=not dry_run)
         if as_commands:
-            keep_plan(folder, plan)
-            for words in commands(source, plan, folder):
-                echo(shlex.join(["tfkit", *words]))
+            _print_commands(source, plan, folder)
             return
         if dry_run:
             _announce(plan, jobs)
             return
-        keep_plan(folder, plan)
         with outlasting(folder / OUTPUT):
             _announce(plan, jobs)
             ctx.exit(_trained(Runner(source, plan, folder, jobs, launcher)))
+
+
+def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan:
+    """Make the plan of a study, and write it to its folder if it is kept."""
+    from tfkit.core.console import Console
+    from tfkit.studies.plan_file import keep_plan
+    from tfkit.studies.planning import make_plan
+    from tfkit.studies.watching import Planning
+
+    with Planning(Console()) as planning:
+        plan = make_plan(source, folder, timed=timed, tell=planning.tell)
+    if kept:
+        keep_plan(folder, plan)
+    return plan
+
+
+def _print_commands(source: StudySource, plan: Plan, folder: Path) -> None:
+    """Print a command line for each run that is left."""
+    from tfkit.studies.runner import commands
+
+    for words in commands(source, plan, folder):
+        echo(shlex.join(["tfkit", *words]))
 
 
 def _announce(plan: Plan, jobs: int) -> None:

@@ -69,14 +69,22 @@ class TextOptions:
         if len(self.fields) > most_fields:
             reads = "one text; give --field once" if most_fields == 1 else f"{most_fields} texts at most"
             raise UsageError(f"--field {' --field '.join(self.fields)}: this run reads {reads}")
-        if self.output not in (None, "-") and self.file is not None and _same_file(self.output, self.file):
-            raise UsageError(f"--output {self.output} would replace the file that is read; name another")
+        self._check_output()
         for text in self.texts:
             if os.path.isfile(text):
                 field = " --field NAME" if text.endswith(RECORDS) else ""
                 raise UsageError(
                     f"'{text}' is a file: --input {text}{field} reads it; a text of that name can be piped in"
                 )
+
+    def _check_output(self) -> None:
+        """Raise UsageError for an output that would replace the input, or a file of a run."""
+        if self.output in (None, "-"):
+            return
+        if self.file is not None and _same_file(str(self.output), self.file):
+            raise UsageError(f"--output {self.output} would replace the file that is read; name another")
+        if _is_of_run(Path(str(self.output))):
+            raise UsageError(f"--output {self.output} would replace a file of a run; name another")
 
     def batches(self, together: int) -> Iterator[list[Text]]:
         """Yield the texts in batches; raise DataError for a text that cannot be read.
@@ -207,6 +215,16 @@ def takes_texts(function: Function) -> Function:
 
 def _place(name: str, number: int) -> str:
     return f"{name}, line {number}" if name == STDIN else f"{name}:{number}"
+
+
+def _is_of_run(path: Path) -> bool:
+    """True if the path is that of a file that tfkit writes into the run's folder that it is in."""
+    from tfkit.training.folder import CHECKPOINTS, OURS, RunFolder
+
+    with contextlib.suppress(OSError, ValueError):  # a path that cannot be written either
+        path = Path(os.path.realpath(path))
+    folders = [path.parent] if path.name in OURS else [one.parent for one in path.parents if one.name == CHECKPOINTS]
+    return any(RunFolder(folder).holds_run for folder in folders)
 
 
 def _same_file(first: str, second: str) -> bool:

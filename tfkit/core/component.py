@@ -14,14 +14,20 @@ is typed by its slot: `Annotated[Config, Slot("feedforward")]` asks the registry
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from functools import reduce
+from operator import or_
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
+from annotated_types import Le
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from tfkit.core.errors import on_one_line
+from tfkit.core.bounds import COUNT
+from tfkit.core.errors import on_one_line, with_article
 from tfkit.core.registry import REGISTRY, UnknownPart
 
 if TYPE_CHECKING:
@@ -80,9 +86,38 @@ class Config(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Give each Config a title of its own, so that JSON Schemas do not collide."""
+        """Give each Config a title of its own, so that JSON Schemas do not collide, and each count a largest value."""
         super().__pydantic_init_subclass__(**kwargs)
         cls.model_config["title"] = cls.__qualname__
+        if _bound_counts(cls.model_fields.values()):
+            cls.model_rebuild(force=True)
+
+
+def _bound_counts(fields: Iterable[FieldInfo]) -> bool:
+    """Give each option that may be any whole number the bound of COUNT. Return True if there is one."""
+    found = False
+    for field in fields:
+        if field.annotation is int and not any(hasattr(mark, "le") or hasattr(mark, "lt") for mark in field.metadata):
+            field.metadata.append(Le(COUNT.most))
+        elif (bounded := _bounded(field.annotation)) is not field.annotation and field.annotation is not int:
+            field.annotation = bounded
+        else:
+            continue
+        found = True
+    return found
+
+
+def _bounded(annotation: Any) -> Any:
+    """Return the type with a bound on each plain `int` in it, in lists and tuples too."""
+    if annotation is int:
+        return Annotated[int, Le(COUNT.most)]
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin not in (Union, UnionType, tuple, list):
+        return annotation
+    bounded = [_bounded(kind) for kind in inner]
+    if all(new is old for new, old in zip(bounded, inner, strict=True)):
+        return annotation
+    return reduce(or_, bounded) if origin in (Union, UnionType) else origin[tuple(bounded)]
 
 
 PartConfig = Config  # by a name that a part's own Config does not hide
@@ -177,7 +212,8 @@ class Slot:
         """The Config of the part that `value` names; raises ValidationError, ValueError."""
         if isinstance(value, Config):
             if value.part.part_slot != self.slot:
-                raise ValueError(f"'{value.part.part_name}' is {_a(value.part.part_slot)}, expected {_a(self.slot)}")
+                name, slot = value.part.part_name, value.part.part_slot
+                raise ValueError(f"'{name}' is {with_article(slot)}, expected {with_article(self.slot)}")
             return value
         if isinstance(value, str):
             return self._config(value, {}, loc=())
@@ -191,7 +227,7 @@ class Slot:
             return self._config(name, options, loc=("type",))
         got = "none" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         got = got if len(got) <= 60 else f"{got[:57]}..."
-        raise ValueError(f"expected the name of {_a(self.slot)}, or a mapping with its type, got {got}")
+        raise ValueError(f"expected the name of {with_article(self.slot)}, or a mapping with its type, got {got}")
 
     def _config(self, name: str, options: dict[str, Any], loc: tuple[str, ...]) -> Config:
         try:
@@ -207,10 +243,6 @@ class Slot:
                 message += "{note}"
             raise _located(loc, PydanticCustomError("unknown_part", message, context), name) from None
         return part.Config.model_validate(options)
-
-
-def _a(slot: str) -> str:
-    return f"an {slot}" if slot[0] in "aeiou" else f"a {slot}"
 
 
 def _located(loc: tuple[str, ...], error: PydanticCustomError, value: Any) -> ValidationError:

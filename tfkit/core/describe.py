@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tfkit.core.component import Slot
+from tfkit.core.errors import with_article
 from tfkit.core.options import PathMark
 
 # bounds from here on only keep sizes countable; no recipe comes near them, and they are left out of the words
@@ -110,7 +111,7 @@ def _value(annotation: Any, marks: tuple[Any, ...]) -> str:
         return f"mapping of names to {_many(inner[1])}" if inner else "mapping"
     if isinstance(origin, type) and issubclass(origin, BaseModel):
         return f"mapping of {', '.join(origin.model_fields)}"
-    return "any value" if annotation is Any else f"a {getattr(origin, '__name__', origin)}"
+    return "any value" if annotation is Any else with_article(getattr(origin, "__name__", str(origin)))
 
 
 def _list(inner: tuple[Any, ...]) -> str:

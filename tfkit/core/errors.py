@@ -85,6 +85,11 @@ def _short(file: str) -> str:
     return file if root is None else f"recipes{os.sep}{file.removeprefix(root)}"
 
 
+def with_article(noun: str) -> str:
+    """Return a noun with "a" or "an" before it."""
+    return f"an {noun}" if noun[:1].lower() in tuple("aeiou") else f"a {noun}"
+
+
 def on_one_line(text: str, width: int) -> str:
     """What somebody wrote, for a message: without line breaks, cut to `width`."""
     line = " ".join(text.split())

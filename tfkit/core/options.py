@@ -98,13 +98,14 @@ Norm = Annotated[Config, Slot("norm")]
 
 @dataclass(frozen=True)
 class PathMark:
-    """Marks an option as a path, which is relative to the recipe's file: of a file, or of the folder of a run."""
+    """Marks an option as a path, which is relative to the recipe's file, and says what it is the path of."""
 
-    run: bool = False
+    of: Literal["file", "folder of a run", "folder"] = "file"
 
 
 RecipePath = Annotated[str, PathMark()]
-RunPath = Annotated[str, PathMark(run=True)]
+RunPath = Annotated[str, PathMark("folder of a run")]
+FolderPath = Annotated[str, PathMark("folder")]
 
 
 class LayerPair(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tfkit.core.context import Collector, Inputs
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import UsageError, with_article
 from tfkit.core.registry import nearest
 from tfkit.models.state import DecodeState
 
@@ -125,7 +125,9 @@ def check_ids(ids: Tensor | None, name: str) -> None:
 
 def _check_tensor(value: object, name: str) -> None:
     if not isinstance(value, Tensor):
-        raise UsageError(f"{name} is a tensor [batch time], got a {type(value).__name__}; torch.tensor makes one of it")
+        raise UsageError(
+            f"{name} is a tensor [batch time], got {with_article(type(value).__name__)}; torch.tensor makes one of it"
+        )
 
 
 def check_needed(needed: Collection[str], given: Mapping[str, Tensor | None]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfkit.core.errors import Fault, Place, RecipeError, UsageError
+from tfkit.core.errors import Fault, Place, RecipeError, UsageError, with_article
 from tfkit.recipe.changes.migrate import current_mapping, newer_faults, parse_current
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.overlays.overlay import COMPOSING_KEYS, choose, nested, override_overlay, read_variants, set_overlay
@@ -122,7 +122,7 @@ def _written(source: str | Path | Mapping[str, Any], shipped: Mapping[str, Path]
     if isinstance(source, Mapping):
         return _readable(_Written(*current_mapping(source)))
     if not isinstance(source, str | Path):
-        raise UsageError(f"a recipe is a name, a path or a mapping, not a {type(source).__name__}")
+        raise UsageError(f"a recipe is a name, a path or a mapping, not {with_article(type(source).__name__)}")
     path = _shown(shipped[source]) if isinstance(source, str) and source in shipped else Path(source)
     if not os.path.exists(path):  # unlike Path.exists, never raises
         raise RecipeError([_unknown(str(source), Place(str(source)), path, shipped)])

@@ -19,6 +19,8 @@ from tfkit.recipe.changes.edit import laid, rewritten
 from tfkit.recipe.changes.migrate import MigrationWarning, migrated_text
 from tfkit.recipe.compose import Composed, compose
 from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings.contradictions import at
+from tfkit.recipe.settings.files import CORPORA
 from tfkit.recipe.settings.sections import Data, Generate, InitFrom, Teacher, Train
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.node import Node, under
@@ -112,6 +114,8 @@ class Paths:
         self.folder = folder
         self._shipped = {os.path.realpath(path.parent) for path in shipped_recipes().values()}
         self._options: dict[str, frozenset[str]] = {}
+        base = at(root, "data", "folder")
+        self._has_folder = base is not None and isinstance(base.value, str)
 
     def moved(self, node: Node, path: str, owner: Node | None = None) -> Any:
         """The plain data of a tree, its paths as they are to be written in `folder`."""
@@ -120,14 +124,19 @@ class Paths:
         if isinstance(node.value, list):
             return [self.moved(child, path, owner) for child in node.value]
         if isinstance(node.value, str) and self._is_path(node.value, path, owner):
-            return self._moved(node.value, node)
+            return self._moved(node.value, node, path)
         return node.value
 
-    def _moved(self, value: str, node: Node) -> str:
-        """A path that was relative to where it was written; what a shipped recipe names is to be put beside the new."""
+    def _moved(self, value: str, node: Node, path: str) -> str:
+        """A path that was relative to where it was written; what a shipped recipe names is to be put beside the new.
+
+        A path of a corpus that is relative to `data.folder` stays, and may be nothing else.
+        """
         here = node.folder or Path()
         if os.path.isabs(value) or os.path.realpath(here) in self._shipped:
             return value
+        if self._has_folder and path.startswith(CORPORA):
+            return os.path.abspath(value) if node.is_change else value
         return Path(os.path.relpath(here / value, self.folder)).as_posix()
 
     def _is_path(self, value: str, path: str, owner: Node | None) -> bool:

@@ -28,7 +28,7 @@ from tfkit.recipe.imports import Importer
 from tfkit.recipe.overlays.overlay import Variant, read_variants
 from tfkit.recipe.settings.agreement import Agreement, section_parts, spot
 from tfkit.recipe.settings.contradictions import Contradictions, at, data_parts
-from tfkit.recipe.settings.files import missing_files
+from tfkit.recipe.settings.files import missing_files, unused_folder
 from tfkit.recipe.settings.section_rules import facts_of, section_problems
 from tfkit.recipe.settings.sections import Data, Generate, Section, Train
 from tfkit.recipe.settings.study import Study, measures_of, study_problems
@@ -328,6 +328,8 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     study = _section(given(root, "study"), Study, faults)
     entries = read_variants(composed.variants.entries if composed.variants is not None else {}, [])
     recipe = replace(recipe, study=study, variant_entries=entries, variants=composed.chosen, changes=composed.changes)
+    if data is not None and not train.evaluations and not entries:  # which may have files in it
+        Agreement(recipe.root, (), RecipeFacts(), faults).tell("", unused_folder(data))
     _resolve_model(recipe, faults, saved)
     if not saved:  # a run was held to it when it was trained
         _check_agreement(recipe, faults)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
 from tfkit.core import checksums
-from tfkit.core.errors import RunError
+from tfkit.core.errors import RunError, with_article
 from tfkit.core.files import read_json, sync, temporary, temporary_for, write_json
 from tfkit.training import random_state
 from tfkit.training.folder import WEIGHTS
@@ -294,7 +294,9 @@ def _take_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {"tuple": parts} if isinstance(value, tuple) else parts
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise RunError(f"the optimizer's state {path} is a {type(value).__name__}, which a checkpoint cannot hold")
+    raise RunError(
+        f"the optimizer's state {path} is {with_article(type(value).__name__)}, which a checkpoint cannot hold"
+    )
 
 
 def _put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:

@@ -42,7 +42,9 @@ class Tokens(Embedding):
             False, description="norm of the token's vector alone, before anything is added (Blenderbot, small)"
         )
         shared: bool = Field(False, description="one token table for encoder and decoder")
-        vectors: RecipePath | None = Field(None, description="pretrained vectors: a word2vec or GloVe text file")
+        vectors: RecipePath | None = Field(
+            None, description="pretrained vectors: word2vec or GloVe text, or word2vec .bin"
+        )
         frozen: bool = Field(False, description="the token table is not trained")
 
         def num_segments(self) -> int:

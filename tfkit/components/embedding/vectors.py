@@ -1,34 +1,42 @@
-"""Pretrained word vectors from a text file, as word2vec and GloVe write them."""
+"""Pretrained word vectors from a file, as word2vec and GloVe write them."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tfkit.core.errors import DataError, RunError
 from tfkit.core.files import regular
 
+Vector = np.ndarray[Any, np.dtype[np.float32]]
+LONGEST = 2**12  # bytes of a token, and of the first line, of a binary file
+
 
 def load_vectors(path: str | Path, token_to_id: Callable[[str], int | None], into: Tensor) -> int:
     """Copy the vectors of known tokens into the rows of `into` [vocab_size width]; gives the number of rows filled.
 
-    word2vec (a first line "count width") or GloVe (none): a token and its numbers a line, parted by spaces. Of a token
-    written twice the first counts. Raises DataError with the file and the line; `into` is then as it was.
+    word2vec (a first line "count width") or GloVe (none): a token and its numbers a line, parted by spaces; in a file
+    called .bin word2vec's binary form. Of a token written twice the first counts. Raises DataError with the file and
+    the line; `into` is then as it was.
     """
-    found: dict[int, list[float]] = {}
-    for token, values in _rows(Path(path), into.shape[1]):
+    found: dict[int, Sequence[float] | Vector] = {}
+    rows_of = _binary_rows if Path(path).suffix.lower() == ".bin" else _rows
+    for token, values in rows_of(Path(path), into.shape[1]):
         row = token_to_id(token)
         if row is not None:
             found.setdefault(row, values)
     if found:
         rows = torch.tensor(list(found), device=into.device)
         with torch.no_grad():
-            into[rows] = torch.tensor(list(found.values()), dtype=into.dtype, device=into.device)
+            into[rows] = torch.from_numpy(np.asarray(list(found.values()), dtype=np.float64)).to(into)
     return len(found)
 
 
@@ -66,7 +74,62 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _header(text: str) -> tuple[int, int] | None:
     fields = text.split(" ")
-    return (int(fields[0]), int(fields[1])) if len(fields) == 2 and all(field.isdecimal() for field in fields) else None
+    is_header = len(fields) == 2 and all(field.isdecimal() and len(field) < 20 for field in fields)
+    return (int(fields[0]), int(fields[1])) if is_header else None
+
+
+def _binary_rows(path: Path, width: int) -> Iterator[tuple[str, Vector]]:
+    """Yield the tokens and vectors of a binary file: token, space, `width` little-endian float32 numbers."""
+    try:
+        with regular(path) as raw, io.BufferedReader(raw, 2**20) as file:
+            size = os.fstat(raw.fileno()).st_size
+            count = _binary_count(file, path, width, size)
+            for number in range(1, count + 1):
+                place = f"{path}: vector {number:,} at byte {file.tell():,}"
+                token = _binary_token(file, place)
+                numbers = file.read(4 * width)
+                if len(numbers) < 4 * width:
+                    raise DataError(f"{place}: the file ends in it, line 1 promises {count:,} vectors")
+                values = np.frombuffer(numbers, dtype="<f4")
+                if not np.isfinite(values).all():
+                    raise DataError(f"{place}: the vector of '{token}' is not finite")
+                yield token, values
+            if file.read(LONGEST).strip(b"\r\n"):
+                raise DataError(f"{path}: has more than the {count:,} vectors that line 1 promises")
+    except RunError as error:
+        raise DataError(str(error)) from None
+
+
+def _binary_count(file: BinaryIO, path: Path, width: int, size: int) -> int:
+    """Read the first line; raise DataError if the file is too short for the count that it promises."""
+    line = file.readline(LONGEST)
+    header = _header(line.decode("ascii", "replace").rstrip(" \r\n"))
+    if header is None or not line.endswith(b"\n"):
+        raise DataError(f"{path}:1: is no word2vec file: its first line is 'count width'; rename a text file to .txt")
+    count, stated = header
+    if stated != width:
+        raise DataError(f"{path}:1: vectors of width {stated}, but the table is {width} wide")
+    if not count:
+        raise DataError(f"{path}: has no vectors")
+    least = len(line) + count * (1 + 4 * width)  # with the space after each token
+    if size < least:
+        raise DataError(
+            f"{path}:1: {count:,} vectors of width {width} need {least:,} bytes or more, and the file has {size:,}"
+        )
+    return count
+
+
+def _binary_token(file: BinaryIO, place: str) -> str:
+    """Read a token up to its space, without the line feed that some files write after each vector."""
+    letters = bytearray()
+    while (letter := file.read(1)) != b" ":
+        if not letter or len(letters) == LONGEST:
+            raise DataError(f"{place}: a token that ends in a space is expected")
+        letters += letter
+    try:
+        return letters.lstrip(b"\n").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: the token is not UTF-8 text ({error.reason})") from None
 
 
 def _row(text: str, width: int, place: str) -> tuple[str, list[float]]:

@@ -202,7 +202,7 @@ def _stacked(part: nn.Module, count: int) -> nn.Module:
     """A part whose weights have one more axis in front: those of `count` such parts."""
     for module in part.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
-            stacked = torch.stack([weight.detach()] * count)
+            stacked = weight.detach().expand(count, *weight.shape).clone(memory_format=torch.contiguous_format)
             module.register_parameter(name, nn.Parameter(stacked, weight.requires_grad))
     return part
 

@@ -19,9 +19,12 @@ from tfkit.core.errors import DataError
 from tfkit.core.options import PositiveInt, Seed
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
+from tfkit.data.sentences import first_sentence
 
 _TESTS = {"test", "tests", "idle_test"}
 _TOPICS = "pydoc_data/topics.py"
+# words of a summary and of what it summarizes: shorter ones say nothing, longer ones are reference manuals
+_SUMMARY, _BODY = range(3, 31), range(5, 201)
 
 
 @register("corpus", "docstrings")
@@ -29,41 +32,56 @@ class Docstrings(Corpus):
     """The help topics and docstrings of Python's standard library, read as text, never imported.
 
     The same Python version gives the same texts; another version gives others. No text stands in both splits.
+    Summaries: target is a docstring's first sentence, source the rest, without the sentence. All pairs of a module are
+    in one split, and no two pairs have the same source or the same target.
     """
 
     example: ClassVar = {"characters": 100_000}
 
     class Config(Corpus.Config):
-        """Which split (one text in twenty is `valid`), how it is drawn, and the most characters of both together."""
+        """The split (one in twenty is `valid`), how it is drawn, the form, and the most characters of both splits."""
 
-        split: Literal["train", "valid"] = Field("train", description="one text in twenty is of valid")
+        split: Literal["train", "valid"] = Field("train", description="one text, or module, in twenty is of valid")
         seed: Seed = Field(0, description="of the draw between the splits")
         characters: PositiveInt = Field(2_000_000, description="most characters, of both splits together")
+        form: Literal["text", "summary"] = Field(
+            "text", description="whole texts, or pairs: a docstring without its first sentence, and that sentence"
+        )
 
-    fields = ("text",)
+    fields: tuple[str, ...] = ("text",)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.config = config
+        if config.form == "summary":
+            self.fields = ("source", "target")
 
     def read(self) -> Iterator[Example]:
         """The texts of the split; raises DataError where the library's sources are not installed."""
         room = self.config.characters
         seen: set[str] = set()
-        for text in texts():
-            if text in seen:
+        for group, values in self._found():
+            if not seen.isdisjoint(values):
                 continue
-            if len(text) > room:
+            if sum(map(len, values)) > room:
                 break
-            seen.add(text)
-            room -= len(text)
-            if _in_valid(text, self.config.seed) == (self.config.split == "valid"):
-                yield {"text": text}
+            seen.update(values)
+            room -= sum(map(len, values))
+            if _in_valid(group, self.config.seed) == (self.config.split == "valid"):
+                yield dict(zip(self.fields, values, strict=True))
         if not seen:
             raise DataError(
                 f"{library()}: the sources of Python's standard library are not there, or too long for "
                 f"characters: {self.config.characters}"
             )
+
+    def _found(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the values of each example with the text that decides its split."""
+        if self.config.form == "summary":
+            for module, source, target in summaries():
+                yield module, (source, target)
+        else:
+            yield from ((text, (text,)) for text in texts())
 
 
 def library() -> Path:
@@ -76,6 +94,15 @@ def texts() -> Iterator[str]:
     yield from _topics(library() / _TOPICS)
     for file in sources():
         yield from _docstrings(file)
+
+
+def summaries() -> Iterator[tuple[str, str, str]]:
+    """Yield the file of each module with each of its docstrings: the rest, and the first sentence, in single spaces."""
+    for file in sources():
+        for text in _docstrings(file):
+            target, source = (part.split() for part in first_sentence(text))
+            if len(target) in _SUMMARY and len(source) in _BODY:
+                yield file.relative_to(library()).as_posix(), " ".join(source), " ".join(target)
 
 
 def sources() -> Iterator[Path]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tfkit.core.errors import DataError
+from tfkit.core.errors import DataError, with_article
 from tfkit.core.registry import nearest
 from tfkit.data.corpus.base import Example
 
@@ -56,4 +56,4 @@ def _text(value: Any, name: str, place: str) -> str:
 
 def _kind(value: Any) -> str:
     names = {type(None): "null", list: "a list", dict: "a mapping", str: "a text", int: "a number", float: "a number"}
-    return names.get(type(value), f"a {type(value).__name__}")
+    return names.get(type(value), with_article(type(value).__name__))

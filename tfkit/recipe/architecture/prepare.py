@@ -27,11 +27,22 @@ def stack_norm(keys: Mapping[str, Node]) -> Node | None:
 
 
 class Preparer:
-    """Fills in nodes. `norm` is the stack's norm (R12), None where there is no stack or it says none."""
+    """Fills in nodes. `norm` is the stack's norm (R12), None where there is no stack or it says none.
 
-    def __init__(self, faults: Faults, norm: Node | None = None) -> None:
+    `base` is the folder of the files of corpora (`data.folder`), None where it is that of the recipe.
+    """
+
+    def __init__(self, faults: Faults, norm: Node | None = None, base: Path | None = None) -> None:
         self.faults = faults
         self.norm = norm
+        self.base = base
+
+    def of_corpora(self, data: Node | None) -> Preparer:
+        """Return the preparer of the corpora in the section `data`."""
+        base = given(mapping(data), "folder")
+        return (
+            self if base is None or not isinstance(base.value, str) else Preparer(self.faults, self.norm, _path(base))
+        )
 
     def config(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> Config | None:
         """The Config that `node` describes, checked against `shape` where one is given; None with its faults added."""
@@ -68,7 +79,8 @@ class Preparer:
                 if filled is not None:
                     children[name] = filled
             elif child is not None:
-                children[name] = self._option(with_type(child, part_default(field)), field, slots)
+                preparer = self.of_corpora(node) if "corpus" in slots else self
+                children[name] = preparer._option(with_type(child, part_default(field)), field, slots)
         return replace(node, value=children)
 
     def _option(self, child: Node, field: FieldInfo, slots: list[str]) -> Node:
@@ -77,7 +89,7 @@ class Preparer:
         if slots:
             return self.part(child, slots[0])
         if isinstance(child.value, str) and any(isinstance(mark, PathMark) for mark in marks(field)):
-            return replace(child, value=str((folder(child) / child.value).absolute()))
+            return replace(child, value=str(_path(child, self.base)))
         section = next((part for part in types_in(field.annotation) if issubclass(part, BaseModel)), None)
         return child if section is None else self.fields(child, section)
 
@@ -118,6 +130,15 @@ def validated(node: Node, slot: str, faults: Faults) -> Config | None:
     except ValueError as error:
         faults.add(node, str(error))
     return None
+
+
+def _path(node: Node, base: Path | None = None) -> Path:
+    """Return the path written at `node`. It is relative to `base`, without one to the recipe's file.
+
+    One from the command line is relative to the working folder.
+    """
+    here = folder(node) if base is None or node.is_change else base
+    return (here / str(node.value)).absolute()
 
 
 def folder(node: Node) -> Path:

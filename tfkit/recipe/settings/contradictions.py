@@ -27,7 +27,10 @@ def data_parts(data: Node | None) -> tuple[TokenizerFacts.Config | None, dict[st
     preparer = Preparer(Faults())  # what is wrong with them is reported when the whole section is validated
     slots = {"tokenizer": "tokenizer", **dict.fromkeys(("train", "valid", "test", "longer"), "corpus")}
     nodes = {name: given(mapping(data), name) for name in slots}
-    configs = {name: preparer.config(node, slots[name]) for name, node in nodes.items() if node is not None}
+    preparers = {"tokenizer": preparer, "corpus": preparer.of_corpora(data)}
+    configs = {
+        name: preparers[slots[name]].config(node, slots[name]) for name, node in nodes.items() if node is not None
+    }
     tokenizer = of_kind(configs.pop("tokenizer", None), TokenizerFacts.Config)
     return tokenizer, {split: config for split, config in configs.items() if config is not None}
 

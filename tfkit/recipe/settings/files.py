@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.component import Config
-from tfkit.core.errors import Fault, by_place
+from tfkit.core.component import Config, Problem
+from tfkit.core.errors import Fault, Place, by_place
 from tfkit.core.registry import is_shipped, nearest
-from tfkit.recipe.settings.agreement import model_parts, spot
+from tfkit.recipe.settings.agreement import locate, model_parts, spot
+from tfkit.recipe.settings.sections import Data
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.options import NamedPath, named_paths
+
+CORPORA = ("data.train.", "data.valid.", "data.test.", "data.longer.")
 
 
 def missing_files(root: Node, sections: Mapping[str, Any], blueprint: Blueprint) -> list[Fault]:
@@ -44,14 +47,33 @@ def _near(path: Path) -> str | None:
 
 
 def _missing(root: Node, named: NamedPath) -> Fault | None:
-    path, mark = named.path, named.mark
-    kind = "folder of a run" if mark.run else "file"
-    if os.path.isdir(path) if mark.run else os.path.isfile(path):
-        return None
+    path, kind = named.path, named.mark.of
+    is_file = kind == "file"
+    if kind == "folder" or (os.path.isfile(path) if is_file else os.path.isdir(path)):
+        return None  # the files in the folder of the data are looked for themselves
     node, full = spot(root, named.at)
+    place = _place(root, node, full)
     if not os.path.exists(path):
-        text = f"there is no {kind} {path}" + f"; to name another: --set {full}=PATH" * ("[" not in full)
-        return Fault(node.place, full, text, _near(Path(path)))
-    if not mark.run and not os.path.isdir(path):
+        other = ", or of all --set data.folder=PATH" * full.startswith(CORPORA)
+        text = f"there is no {kind} {path}" + f"; to name another: --set {full}=PATH{other}" * ("[" not in full)
+        return Fault(place, full, text, _near(Path(path)))
+    if is_file and not os.path.isdir(path):
         return None  # a pipe
-    return Fault(node.place, full, f"{path} is a {'file' if mark.run else 'folder'}; a {kind} is expected")
+    return Fault(place, full, f"{path} is a {'folder' if is_file else 'file'}; a {kind} is expected")
+
+
+def _place(root: Node, node: Node, path: str) -> Place:
+    """Return where the path at `node` was written; of one in a shipped recipe, where its folder was."""
+    base, rest = locate(root, "data.folder")
+    is_moved = path.startswith(CORPORA) and node.place.is_shipped and not rest and isinstance(base.value, str)
+    return base.place if is_moved else node.place
+
+
+def unused_folder(data: Data) -> Iterator[Problem]:
+    """Report a `data.folder` in which no corpus of `data` has a file."""
+    if data.folder is None:
+        return
+    paths = [Path(named.path) for _, corpus in data.splits() for named in named_paths(corpus)]
+    if not any(path.is_relative_to(data.folder) for path in paths):
+        text = "no path of a corpus is relative to it"
+        yield Problem("folder", f"{text}; leave it out, or write a corpus's file without its folder", at="data")

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from tfkit.core.component import Config, Slot
 from tfkit.core.devices import DeviceName
 from tfkit.core.options import (
+    FolderPath,
     Layers,
     Names,
     NonNegativeFloat,
@@ -72,6 +73,9 @@ class Batch(Section):
 class Data(Section):
     """What is read, and how it becomes tokens and batches."""
 
+    folder: FolderPath | None = Field(
+        None, description="where the files of the corpora are, but for paths that --set says; none: beside the recipe"
+    )
     tokenizer: Tokenizer = Field(description="how text is split into tokens")
     train: Corpus = Field(description="the examples that the model learns from")
     valid: Corpus | None = Field(None, description="the examples that choose the best weights while training")

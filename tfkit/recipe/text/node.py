@@ -68,6 +68,11 @@ class Node:
         """The folder of the file this was written in; None for the command line and Python (the working folder)."""
         return folder_of(self.place)
 
+    @property
+    def is_change(self) -> bool:
+        """True if it comes from the command line, or from `overrides` in Python."""
+        return self.place.file.startswith("--") or self.place.file == "<overrides>"
+
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
         """This node and all below it, each with its depth."""
         yield depth, self

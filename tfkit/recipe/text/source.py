@@ -28,7 +28,7 @@ from yaml.events import (
     StreamEndEvent,
 )
 
-from tfkit.core.errors import Fault, Place, RecipeError
+from tfkit.core.errors import Fault, Place, RecipeError, with_article
 from tfkit.core.registry import nearest
 from tfkit.recipe.text import scalar
 from tfkit.recipe.text.node import Budget, Node, Scalar, Stop, kind, shorten, under
@@ -393,7 +393,10 @@ class _Converter:
             return str(data)
         # Exact types: an enum or a numpy number would be written back as something else.
         if type(data) not in (bool, int, float, str):
-            self._fault(path, f"a {type(data).__name__} is no recipe value; give a str, int, float, bool, list or dict")
+            self._fault(
+                path,
+                f"{with_article(type(data).__name__)} is no recipe value; give a str, int, float, bool, list or dict",
+            )
             return None
         if type(data) is float and not math.isfinite(data):
             self._fault(path, f"{data}: a number in a recipe is finite")

@@ -49,6 +49,10 @@ class Metric(MetricFacts):
         """Further scores by name, of the examples of each range of lengths; none by default."""
         return {}
 
+    def of_sources(self, sources: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """Further scores by name, of a baseline that copies from the sources; none by default."""
+        return {}
+
     def from_loss(self, nats_per_target: float) -> float:
         """The score of a loss in nats per target; raises UsageError."""
         raise UsageError(f"{self.part_name} is computed from {self.reads}s, not from the loss")
@@ -82,7 +86,7 @@ class TextMetric(Metric):
         groups: dict[int, list[int]] = defaultdict(list)
         for row, length in enumerate(lengths if bounds else ()):
             groups[bisect_left(bounds, length)].append(row)
-        names = [f"{self.part_name}.{part}" for part in ranges(bounds)]
+        names = [f"{self.config.scores()[0]}.{part}" for part in ranges(bounds)]
         return {
             names[group]: self.score([outputs[row] for row in rows], [references[row] for row in rows])
             for group, rows in sorted(groups.items())

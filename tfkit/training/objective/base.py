@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from tfkit.core.component import Problem
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import UsageError, with_article
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.slots import ObjectiveFacts
 from tfkit.functional.precision import wide
@@ -127,7 +127,7 @@ def _predicted(hidden: Tensor, batch: Batch) -> Tensor:
 
 def _token_head(model: Model) -> Any:
     if not hasattr(model.head, "loss"):
-        what = "no head" if model.head is None else f"a {type(model.head).__name__}"
+        what = "no head" if model.head is None else with_article(type(model.head).__name__)
         raise UsageError(
             f"the objective predicts tokens, and the model has {what}; give it a head such as language_model"
         )
