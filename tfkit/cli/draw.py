@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -98,7 +99,8 @@ def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], rec
         from tfkit.core.extras import optional
 
         package = optional("cairosvg", "png", "pictures as PNG need")
-        drawn: bytes = package.svg2png(svg(pictures, changes).encode("utf-8"), scale=2)
+        plain = re.sub("</?tspan[^>]*>", "", svg(pictures, changes))  # which cairosvg does not centre
+        drawn: bytes = package.svg2png(plain.encode("utf-8"), scale=2)
         return drawn
     return svg(pictures, changes)
 

@@ -1,4 +1,4 @@
-"""Lines of text that fit: the widths of letters, never too small for the fonts of a picture, and where lines break."""
+"""Lines of text that fit: widths of letters, never too small for the fonts of picture.css, and where lines break."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-FONTS = "Helvetica,Arial,'Liberation Sans','DejaVu Sans',sans-serif"
 BETWEEN = " · "
 # hundredths of the font's size -> the letters that are no wider in any of these fonts
 _LETTERS = {

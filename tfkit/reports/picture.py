@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
@@ -179,8 +180,8 @@ class _Painter:
         final = outer("final_norm", "norm")
         layers = self._layers(plan, role) + (() if final is None else (final,))
         read = [(name, head) for name, head in self._heads() if self.blueprint.read_by(head) is plan]
-        heads = [self._part(name, "head", name, head, None) for name, head in read]
-        tied = tuple(name for name, head in read if head.is_tied())
+        heads = [self._part(printable(name), "head", name, head, None) for name, head in read]
+        tied = tuple(printable(name) for name, head in read if head.is_tied())
         alone = plan.memory_width if not self.paired else None
         memory = self._box(f"{role}/memory", "input", "memory", [f"d_model {alone:,}"]) if alone else None
         return Column(plan.side, start, embedding, position, layers, tuple(heads), tied, memory)
@@ -199,10 +200,8 @@ class _Painter:
             frames.append(made)
             return made
 
-        folds = [
-            (first, period, times, list(_folds(plan.order[first : first + period])))
-            for first, period, times in _folds(plan.order)
-        ]
+        stretches = islice(_folds(plan.order), MOST_FRAMES + 1)
+        folds = [(*one, list(_folds(plan.order[one[0] : one[0] + one[1]]))) for one in stretches]
         if sum(len(inner) for *_, inner in folds) > MOST_FRAMES:
             kinds = list(places(plan.order).items())
             shown = tuple(frame(kind, runs, plan.order.count(kind)) for kind, runs in kinds[:MOST_KINDS])
@@ -234,7 +233,11 @@ class _Painter:
         words += [] if layer.position is None else [f"position: {_listed(layer.position)}"]
         words += ["shared: one set of weights"] * layer.shared
         row = self.rows.get((plan.side, "layer", kind))
-        words += [] if row is None else [f"all {row.times:,}: {', '.join(_cost_words(row.cost))}"]
+        words += (
+            []
+            if row is None
+            else [f"together: {first}" if not n else first for n, first in enumerate(_cost_words(row.cost))]
+        )
         configs = layer_configs(layer)
         norms = {name: config for name, config in configs.items() if name in _norm_names(layer)}
         reading = {one.name: self._reads(plan, layer, one.memory, one.config) for one in layer.sublayers}
@@ -247,7 +250,7 @@ class _Painter:
             )
             return _reading(words, *reading.get(name, ()))
 
-        body = _series(wiring(layer, plan, norms), box, f"{key}/")
+        body = _series(wiring(layer, plan.shape(runs[0][0], layer), norms), box, f"{key}/")
         if body is None:
             named = [*reading, *(name for name, norm in norms.items() if norm is not None)]
             words.append("the layout's forward is not made of sums and functions alone: its parts are listed")

@@ -8,67 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from itertools import zip_longest
+from pathlib import Path
 
-from tfkit.reports.letters import BETWEEN, FONTS, is_measured, lines, width
-from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series
+from tfkit.core.blueprint import Blueprint
+from tfkit.reports.letters import BETWEEN, is_measured, lines, width
+from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series, picture
 
-WIDTH, PAD, GAP = 216.0, 9.0, 18.0  # of a box, inside it, and between boxes
-TITLE, WORDS = 13.0, 11.0  # sizes of letters
+WIDTH, PAD, GAP = 224.0, 9.0, 18.0  # of a box, inside it, and between boxes
+TITLE, WORDS, NAME = 12.5, 11.0, 18.0  # sizes of letters
 TITLE_LINE, WORDS_LINE, INNER_LINE = 18.0, 15.0, 21.0
 PASS, SIDE, LANE = 26.0, 16.0, 14.0  # a residual connection, the margin of a group, and lines outside the groups
 ROUND, SUM = 7.0, 8.0  # radii of corners and of a sum
 MARGIN = 24.0
 APART = 64.0  # between two stacks
-# tone -> fill in the light and in the dark
-TONES = {
-    "input": ("#f3f4f6", "#2a2e35"),
-    "embedding": ("#fbdfe4", "#5a2f3a"),
-    "position": ("#d5f0f0", "#1d4548"),
-    "attention": ("#ffe3bf", "#5c431d"),
-    "mixer": ("#dff0d0", "#39502a"),
-    "feedforward": ("#cfe8f7", "#1f4a63"),
-    "norm": ("#f4f3c6", "#4d4b1f"),
-    "head": ("#e2ddf4", "#3f3763"),
-    "band": ("#e8eaee", "#343a43"),
-    "scale": ("#ffffff", "#1c2026"),
-    "note": ("#f8f8f9", "#22262c"),
-}
-
-
 Hover = Callable[[Box], str]  # what a box says of itself when it is pointed at
 
 
+@cache
 def style() -> str:
     """The style sheet of all pictures, for light and dark."""
-    light = "".join(f".tf .{tone}{{fill:{fill}}}" for tone, (fill, _) in TONES.items())
-    dark = "".join(f".tf .{tone}{{fill:{fill}}}" for tone, (_, fill) in TONES.items())
-    return (
-        f".tf text{{font-family:{FONTS};font-size:{WORDS:g}px;fill:#1d2127}}.tf .t{{font-weight:bold;font-size:{TITLE:g}px}}"
-        f".tf .h{{font-weight:bold;font-size:18px}}.tf .page{{fill:#ffffff}}{light}"
-        ".tf rect{stroke:#5b6470;stroke-width:1}.tf .page{stroke:none}.tf .group{fill:none;stroke:#9aa3af;stroke-width:1.3}"
-        ".tf .inner{fill:#ffffff;fill-opacity:.55;stroke-opacity:.5}"
-        ".tf path{fill:none;stroke:#3b424c;stroke-width:1.3}.tf .arrow{fill:#3b424c;stroke:none}"
-        ".tf .tie{stroke-dasharray:5 4;stroke:#7a5bb5}.tf .enters{stroke:#0b7285}"
-        ".tf circle{fill:#ffffff;stroke:#3b424c}"
-        ".tf .same rect{fill:#f1f2f4;stroke:#c3c8d0}.tf .same text{fill:#8a929e}"
-        ".tf .changed rect{stroke:#c2410c;stroke-width:2.2}.tf .changed .inner{stroke-width:1}"
-        ".tf .new{fill:#b03a05;text-decoration:underline}"
-        "@media (prefers-color-scheme:dark){"
-        f".tf text{{fill:#e6e9ee}}.tf .page{{fill:#14171b}}{dark}.tf rect{{stroke:#8b95a3}}.tf .page{{stroke:none}}"
-        ".tf .group{fill:none;stroke:#616b78}.tf .inner{fill:#000000;fill-opacity:.25}.tf path{stroke:#b4bcc8}"
-        ".tf .arrow{fill:#b4bcc8;stroke:none}.tf .tie{stroke:#b39ae0}.tf .enters{stroke:#5cc3d6}"
-        ".tf circle{fill:#14171b;stroke:#b4bcc8}.tf .same rect{fill:#1d2126;stroke:#454c56}.tf .same text{fill:#757e8b}"
-        ".tf .changed rect{stroke:#ff9d5c}.tf .new{fill:#ffb27d}}"
-    )
+    return Path(__file__).with_name("picture.css").read_text(encoding="utf-8")
+
+
+def svg_of(blueprint: Blueprint) -> str:
+    """The picture of one model."""
+    return svg([picture(blueprint)])
 
 
 def svg(
     pictures: Sequence[Picture], below: Sequence[str] = (), styled: bool = True, hovers: Sequence[Hover] = ()
 ) -> str:
     """One picture, or several side by side with lines of text below; `hovers` are asked about the boxes of each."""
-    sheets = [Sheet(picture, hover) for picture, hover in zip_longest(pictures, hovers)]
+    sheets = [Sheet(one, hover) for one, hover in zip_longest(pictures, hovers)]
     tall = max(sheet.tall for sheet in sheets)
     x = MARGIN
     for sheet in sheets:
@@ -81,7 +55,7 @@ def svg(
         drawn.append(written(line, MARGIN, y, WORDS))
         y += WORDS_LINE
     head = f'<svg xmlns="http://www.w3.org/2000/svg" class="tf" viewBox="0 0 {wide:.0f} {y + MARGIN / 2:.0f}" '
-    name = escape(" and ".join(picture.name for picture in pictures))
+    name = escape(" and ".join(one.name for one in pictures))
     head += f'width="{wide:.0f}" height="{y + MARGIN / 2:.0f}" role="img"><title>{name}</title>'
     page = f'<rect class="page" width="{wide:.0f}" height="{y + MARGIN / 2:.0f}"/>'
     return head + (f"<style>{style()}</style>" if styled else "") + page + "".join(drawn) + "</svg>\n"
@@ -131,7 +105,7 @@ class Sheet:
         self._columns = columns
         body = sum(left + right for left, right in columns) + APART * (len(columns) - 1)
         self._heading = lines([self.picture.headline], max(body, 2 * WIDTH), WORDS)
-        self._name = lines([self.picture.name], max(body, 2 * WIDTH), 18.0, bold=True)
+        self._name = lines([self.picture.name], max(body, 2 * WIDTH), NAME, bold=True)
         self._caption = lines([self.picture.caption], max(body, 2 * WIDTH), WORDS) if self.picture.caption else []
         rows = max(1, int((max(body, 2 * WIDTH) + GAP) // (WIDTH + GAP)))
         notes = self.picture.notes
@@ -141,7 +115,7 @@ class Sheet:
         self._low = sum(max(measure((box,)).up for box in row) + GAP for row in self._notes)
         self._low += WORDS_LINE * len(self._caption)
         self.wide = max(body, 2 * WIDTH)
-        self.tall = self._top + max(up) + 2 * GAP + self._low + GAP
+        self.tall = self._top + max(up) + GAP + self._low
         self._body = body
 
     def elements(self) -> Iterator[str]:
@@ -152,7 +126,7 @@ class Sheet:
         """Place everything, with the left edge at `x`; pictures side by side have one bottom."""
         y = MARGIN + 14
         for line in self._name:
-            self._boxes.append(written(line, x, y, 18.0, "h"))
+            self._boxes.append(written(line, x, y, NAME, "h"))
             y += 24
         for line in self._heading:
             self._boxes.append(written(line, x, y - 4, WORDS))

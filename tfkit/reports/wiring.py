@@ -14,9 +14,10 @@ from typing import Any, cast
 import torch
 
 from tfkit.components.residual.base import Branch
-from tfkit.core.blueprint import LayerPlan, StackPlan
+from tfkit.core.blueprint import LayerPlan
 from tfkit.core.component import Config
 from tfkit.core.context import Context
+from tfkit.core.shape import Shape
 
 _NUMBERS = itertools.count()
 SUM, PART, FUNCTION = "sum", "part", "function"
@@ -82,11 +83,11 @@ class Junction:
 Path = tuple["Step | Junction", ...]
 
 
-def wiring(plan: LayerPlan, stack: StackPlan, norms: dict[str, Config | None]) -> Path | None:
+def wiring(plan: LayerPlan, shape: Shape, norms: dict[str, Config | None]) -> Path | None:
     """The path of the stream through a layer; None where the layout cannot be drawn."""
     x = Signal("input", "x")
     with torch.device("meta"):
-        layout = plan.residual.build(stack.shape(stack.order.index(stack.layers.index(plan)), plan))
+        layout = plan.residual.build(shape)
     try:
         out = layout.forward(x, [_branch(one.name, norms, plan.residual.branch_scale) for one in plan.sublayers])
         path = _path(out, x)
