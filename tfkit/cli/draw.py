@@ -60,9 +60,7 @@ def command(
 
         width = shutil.get_terminal_size().columns
         pictures, changes, _ = _pictures(recipe, other, sizes, reading)
-        for picture in pictures:
-            echo(text(picture, width))
-        echo("\n".join(changes)) if changes else None
+        echo("\n".join([*(text(picture, width) for picture in pictures), *changes]), end="" if not changes else "\n")
         return
     _write(out, FORMATS, force, lambda ending: _drawn(ending, *_pictures(recipe, other, sizes, reading)))
 
@@ -96,13 +94,20 @@ def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], rec
     if ending == ".txt":
         return "\n".join([*(text(one) for one in pictures), *(f"{line}\n" for line in changes)])
     if ending == ".png":
-        from tfkit.core.extras import optional
-
-        package = optional("cairosvg", "png", "pictures as PNG need")
-        plain = re.sub("</?tspan[^>]*>", "", svg(pictures, changes))  # which cairosvg does not centre
-        drawn: bytes = package.svg2png(plain.encode("utf-8"), scale=2)
-        return drawn
+        return _png(svg(pictures, changes))
     return svg(pictures, changes)
+
+
+def _png(svg: str) -> bytes:
+    from tfkit.core.errors import UsageError
+    from tfkit.core.extras import optional
+
+    plain = re.sub("</?tspan[^>]*>", "", svg)  # which cairosvg does not centre
+    try:
+        drawn: bytes = optional("cairosvg", "png", "pictures as PNG need").svg2png(plain.encode("utf-8"), scale=2)
+    except OSError as error:
+        raise UsageError(f"pictures as PNG need the library cairo: {error}; install it, or write .svg") from None
+    return drawn
 
 
 def _pictures(

@@ -35,7 +35,7 @@ def page(pictures: Sequence[Picture], below: Sequence[str], answers: Sequence[Ke
 def origins(answers: KeyAnswers, box: Box) -> str:
     """The values of a part, each with what set it."""
     lines = []
-    for answer in answers.of(box.path):
+    for answer in [answer for key in box.path.split() for answer in answers.of(key)]:
         for entry in answer.entries:
             where = f" ({entry.where})" if entry.where else ""
             lines.append(f"{answer.path}{where}: {inline(entry.value)} - {entry.origin.short()}")

@@ -22,13 +22,15 @@ from tfkit.reports.wiring import PART, Junction, Path, wiring
 LONGEST_PATTERN = 64  # layers
 MOST_FRAMES = 12  # of a stack; what has more is shown a kind at a time
 MOST_KINDS = 40
+SIZES = ("d_model", "vocab_size", "max_length")  # keys of what the input's box says
+OF_LAYER = ("residual", "dropout", "mask", "position", "shared")  # and the band of a group of layers
 
 
 @dataclass(frozen=True)
 class Box:
     """A part, a figure or a function: a title and words. `key` is its place, by which two pictures are compared.
 
-    `path` is its key in the recipe, `inner` the boxes that the part declares inside, `reads` whether what the stack's
+    `path` are its keys in the recipe, `inner` the boxes that the part declares inside, `reads` whether what the stack's
     position or the memory provides enters it.
     """
 
@@ -166,7 +168,9 @@ class _Painter:
         words = [f"{name} {value:,}" for name, value in stack_figures(plan).items() if value and name != "num_layers"]
         if (once := self.rows.get((plan.side, "once", None))) is not None:
             words += ["made once for all layers:", *_cost_words(once.cost)]
-        start = self._box(f"{role}/input", "input", plan.side, words, f"model.{plan.side}.d_model")
+        start = self._box(
+            f"{role}/input", "input", plan.side, words, " ".join(f"model.{plan.side}.{name}" for name in SIZES)
+        )
 
         def outer(name: str, tone: str) -> Box | None:
             config = configs.get(name)
@@ -259,7 +263,9 @@ class _Painter:
         words += [] if extra is None else [f"residual: {word}" for word in _cost_words(extra.cost, extra.weights)]
         extra = self.parts.get((plan.side, "layer", kind, "position"))
         words += [] if extra is None else [f"position: {word}" for word in _cost_words(extra.cost, extra.weights)]
-        return LayerGroup(self._box(key, "band", f"{times:,} ×", words, f"{path}.residual"), body)
+        return LayerGroup(
+            self._box(key, "band", f"{times:,} ×", words, " ".join(f"{path}.{name}" for name in OF_LAYER)), body
+        )
 
     def _reads(self, plan: StackPlan, layer: LayerPlan, memory: bool, config: Config) -> list[str]:
         """What enters a sublayer besides the stream."""

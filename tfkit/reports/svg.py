@@ -112,10 +112,11 @@ class Sheet:
         self._notes = [notes[first : first + rows] for first in range(0, len(notes), rows)]
         up = [measure(_column(column)).up for column in self.picture.columns]
         self._top = MARGIN + 24 * len(self._name) + WORDS_LINE * len(self._heading) + GAP
+        self._deep = max(map(_below, self.picture.columns))
         self._low = sum(max(measure((box,)).up for box in row) + GAP for row in self._notes)
         self._low += WORDS_LINE * len(self._caption)
         self.wide = max(body, 2 * WIDTH)
-        self.tall = self._top + max(up) + GAP + self._low
+        self.tall = self._top + max(up) + self._deep + GAP + self._low
         self._body = body
 
     def elements(self) -> Iterator[str]:
@@ -133,7 +134,7 @@ class Sheet:
             y += WORDS_LINE
         self._foot(x, bottom - self._low)
         left = x + (self.wide - self._body) / 2
-        floor = bottom - self._low - GAP
+        floor = bottom - self._low - GAP - self._deep
         for column, (to_left, to_right) in zip(self.picture.columns, self._columns, strict=True):
             self._stack(column, left + to_left, floor)
             left += to_left + to_right + APART
@@ -196,7 +197,8 @@ class Sheet:
         _, y = self._at[(column.embedding or column.start).key]
         size = measure((column.position,))
         middle = x + side * (WIDTH + GAP)
-        self._box(column.position, middle, y + size.up / 2)
+        beside = measure((column.embedding or column.start,)).up
+        self._box(column.position, middle, y + max(size.up / 2, size.up - beside / 2))  # never above what it is beside
         if column.embedding is not None and "position" in column.embedding.reads:
             self._wire(
                 f"M{middle - side * WIDTH / 2:.1f} {y:.1f}H{x + side * WIDTH / 2:.1f}",
@@ -205,7 +207,7 @@ class Sheet:
             )
         readers = [(box, there, at) for box, there, at in self._readers if "position" in box.reads]
         lane = x + side * max(edge + LANE, WIDTH / 2 + GAP + LANE)
-        self._enter(readers, lane, y - size.up / 2, lane, side)
+        self._enter(readers, lane, self._at[column.position.key][1] - size.up / 2, lane, side)
 
     def _enter(self, readers: Sequence[tuple[Box, float, float]], x: float, y: float, lane: float, side: int) -> None:
         """Lines from (x, y) up to the lane, and from there into the side of each reader."""
@@ -351,6 +353,14 @@ def _column(column: Column) -> Series:
     """A stack as one path; heads side by side at its end."""
     heads: Series = (Fork(tuple((head,) for head in column.heads), ""),) if len(column.heads) > 1 else column.heads
     return (column.start, *([column.embedding] if column.embedding else []), *column.layers, *heads)
+
+
+def _below(column: Column) -> float:
+    """How far the position's box goes below the stack."""
+    if column.position is None:
+        return 0.0
+    start = (column.start, column.embedding) if column.embedding else (column.start,)
+    return max(measure((column.position,)).up - measure(start).up, 0.0)
 
 
 def _arrow(path: Series, x: float, y: float) -> tuple[float, float, str] | None:
