@@ -66,7 +66,9 @@ def test_every_format_has_every_part(here: Path) -> None:
 def test_the_pictures_of_the_readme_are_what_is_drawn(names: tuple[str, ...], tmp_path: Path) -> None:
     draw(*names, "--out", tmp_path / "new.svg")
     kept = shipped_recipes()[names[0]].with_name(f"{'-and-'.join(names)}.svg")
-    assert (tmp_path / "new.svg").read_bytes() == kept.read_bytes(), f"tfkit draw {' '.join(names)} --out {kept} --force"
+    assert (tmp_path / "new.svg").read_bytes() == kept.read_bytes(), (
+        f"tfkit draw {' '.join(names)} --out {kept} --force"
+    )
 
 
 def test_png_is_a_picture_or_says_what_it_needs(here: Path) -> None:

@@ -18,6 +18,7 @@ from tfkit.cli.terminal import echo
 
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
+    from tfkit.recipe.views.origin import Notes
     from tfkit.reports.picture import Picture
 
 FORMATS = (".svg", ".html", ".mmd", ".txt", ".png")
@@ -88,7 +89,7 @@ def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], rec
     from tfkit.reports.svg import svg
 
     if ending == ".html":
-        return page(pictures, changes, [KeyAnswers(one) for one in recipes])
+        return page(pictures, changes, [KeyAnswers(one, _notes(one)) for one in recipes])
     if ending == ".mmd":
         return mermaid(pictures)
     if ending == ".txt":
@@ -96,6 +97,15 @@ def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], rec
     if ending == ".png":
         return _png(svg(pictures, changes))
     return svg(pictures, changes)
+
+
+def _notes(recipe: Recipe) -> Notes:
+    """Return the origins that a run's resolved.yaml notes."""
+    from tfkit.recipe.views.resolved import notes
+    from tfkit.training.folder import RESOLVED
+
+    file = recipe.file
+    return notes(str(file), recipe.text or "") if file is not None and file.name == RESOLVED else {}
 
 
 def _png(svg: str) -> bytes:

@@ -79,7 +79,7 @@ def _file(name: str, endings: tuple[str, ...], force: bool) -> Path:
 
 
 def refuse(path: Path, force: bool) -> None:
-    """Raise UsageError for a path of a folder, or of a file that is not to be replaced."""
+    """Raise UsageError for a folder, or of a file that is not to be replaced."""
     from tfkit.core.errors import UsageError
 
     if path.is_dir():

@@ -26,14 +26,14 @@ PAGE = (
 
 
 def page(pictures: Sequence[Picture], below: Sequence[str], answers: Sequence[KeyAnswers]) -> str:
-    """A page with one picture, or two side by side; a box says where its values come from when it is pointed at."""
+    """Write a page with one picture, or two side by side; tooltips name the origins of values."""
     title = escape(" and ".join(one.name for one in pictures))
     hovers = [lambda box, one=one: origins(one, box) for one in answers]  # type: ignore[misc]
     return PAGE.format(title=title, style=style(), body=svg(pictures, below, styled=False, hovers=hovers))
 
 
 def origins(answers: KeyAnswers, box: Box) -> str:
-    """The values of a part, each with what set it."""
+    """List the values of a part with their origins."""
     lines = []
     for answer in [answer for key in box.path.split() for answer in answers.of(key)]:
         for entry in answer.entries:
@@ -43,7 +43,7 @@ def origins(answers: KeyAnswers, box: Box) -> str:
 
 
 def gallery(models: Iterable[tuple[str, Blueprint]]) -> str:
-    """The page of many models, each with what it is in a line."""
+    """Write the page of many models, each with a line about it."""
     cards: list[str] = []
     ideas: dict[str, set[str]] = {slot: set() for slot in FILTERS}
     for about, blueprint in models:
@@ -70,7 +70,7 @@ def gallery(models: Iterable[tuple[str, Blueprint]]) -> str:
 
 
 def _ideas(blueprint: Blueprint) -> list[Config]:
-    """The parts of a model by which it is found."""
+    """List the parts of a model that the filters use."""
     return [part for plan in blueprint.stacks() for part in plan.parts() if part.part.part_slot in FILTERS]
 
 

@@ -27,7 +27,7 @@ _OTHER = 110  # of letters that are not listed: the picture gives their lines a 
 
 @lru_cache(maxsize=2**14)
 def width(text: str, size: float, bold: bool = False) -> float:
-    """The most that a line of text is wide."""
+    """Return an upper bound on the width of a line."""
     hundredths = sum(_WIDTHS.get(letter, 0 if unicodedata.combining(letter) else _OTHER) for letter in text)
     return (hundredths + len(text) * _BOLDER * bold) * size / 100
 
@@ -38,9 +38,9 @@ def is_measured(text: str) -> bool:
 
 
 def lines(words: Iterable[str], most: float, size: float, bold: bool = False, apart: bool = False) -> list[str]:
-    """Words or groups of words in lines no wider than `most`: broken between groups, then words, then letters.
+    """Wrap groups of words into lines no wider than `most`, breaking between groups, then words, then letters.
 
-    Groups that stay `apart` begin a line each.
+    With `apart`, each group begins a new line.
     """
     found: list[str] = []
     for group in words:
@@ -53,7 +53,7 @@ def lines(words: Iterable[str], most: float, size: float, bold: bool = False, ap
 
 
 def _broken(group: str, most: float, size: float, bold: bool) -> Iterator[str]:
-    """One group in lines."""
+    """Wrap one group."""
     line = ""
     for word in group.split(" "):
         longer = f"{line} {word}" if line else word

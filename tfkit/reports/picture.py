@@ -12,7 +12,7 @@ from itertools import islice
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.output import printable
-from tfkit.core.slots import PositionFacts
+from tfkit.core.slots import HeadFacts, PositionFacts
 from tfkit.reports.counts import Cost, Counts
 from tfkit.reports.runs import Runs, joined, label, places
 from tfkit.reports.show import agreed, as_data, layer_configs, outer_configs, part_words, stack_figures
@@ -44,7 +44,7 @@ class Box:
 
     @property
     def text(self) -> tuple[str, ...]:
-        """Everything that it says."""
+        """All text of the box."""
         return (self.title, *self.words, *self.inner)
 
 
@@ -94,7 +94,7 @@ class Picture:
     marks: dict[str, frozenset[str] | None] = field(default_factory=dict, compare=False)
 
     def boxes(self) -> Iterator[Box]:
-        """All boxes, from the bottom to the top of each stack."""
+        """Yield all boxes, from the bottom to the top of each stack."""
         for column in self.columns:
             first = (column.start, column.memory, column.embedding, column.position)
             yield from (box for box in first if box is not None)
@@ -104,7 +104,7 @@ class Picture:
 
 
 def boxes_of(series: Series) -> Iterator[Box]:
-    """The boxes of a path, in its order."""
+    """Yield the boxes of a path in order."""
     for block in series:
         if isinstance(block, Box):
             yield block
@@ -117,12 +117,12 @@ def boxes_of(series: Series) -> Iterator[Box]:
 
 
 def picture(blueprint: Blueprint, counts: Counts | None = None, note: str | None = None) -> Picture:
-    """The picture of `blueprint`; with `counts` of it, shapes and costs are in the boxes."""
+    """Build the picture of `blueprint`; with `counts`, the boxes include shapes and costs."""
     return _Painter(blueprint if counts is None else counts.blueprint, counts).picture(note)
 
 
 def compared(before: Picture, after: Picture) -> tuple[Picture, Picture]:
-    """Two pictures with marks: None for a box that the other has too, else the words that only this one has."""
+    """Mark two pictures: None for a box that both have, else the words that only this one has."""
     for one, other in ((before, after), (after, before)):
         there = {box.key: box.text for box in other.boxes()}
         for box in one.boxes():
@@ -132,7 +132,7 @@ def compared(before: Picture, after: Picture) -> tuple[Picture, Picture]:
 
 
 class _Painter:
-    """Makes the boxes of one model."""
+    """Builder of the boxes of one model."""
 
     def __init__(self, blueprint: Blueprint, counts: Counts | None) -> None:
         self.blueprint, self.counts = blueprint, counts
@@ -190,13 +190,13 @@ class _Painter:
         memory = self._box(f"{role}/memory", "input", "memory", [f"d_model {alone:,}"]) if alone else None
         return Column(plan.side, start, embedding, position, layers, tuple(heads), tied, memory)
 
-    def _heads(self) -> Iterator[tuple[str, Config]]:
+    def _heads(self) -> Iterator[tuple[str, HeadFacts.Config]]:
         if self.blueprint.head is not None:
             yield "head", self.blueprint.head
         yield from ((f"heads.{name}", head) for name, head in self.blueprint.heads)
 
     def _layers(self, plan: StackPlan, role: str) -> Series:
-        """The frames of a stack: a run, a pattern around its runs, or a kind at a time where there are too many."""
+        """Group the layers of a stack by runs and repeated patterns, or by kind if there are too many groups."""
         frames: list[LayerGroup] = []
 
         def frame(kind: int, runs: Runs, times: int) -> LayerGroup:
@@ -268,7 +268,7 @@ class _Painter:
         )
 
     def _reads(self, plan: StackPlan, layer: LayerPlan, memory: bool, config: Config) -> list[str]:
-        """What enters a sublayer besides the stream."""
+        """List the inputs of a sublayer besides the stream."""
         if memory:
             return ["memory"]
         hooks = asked(plan.position) - {"embed"}
@@ -286,7 +286,7 @@ class _Painter:
         kind: int | None = None,
         path: str = "",
     ) -> Box:
-        """The box of a part, or of several in one place."""
+        """Build the box of one part, or of several in one place."""
         many = config if isinstance(config, tuple) else (config,)
         facts = {} if plan is None or kind is None else agreed(many[0], plan, plan.layers[kind])
         words = [word for each in many for word in part_words(each, facts)]
@@ -303,7 +303,7 @@ class _Painter:
 
 
 def asked(position: Sequence[PositionFacts.Config]) -> frozenset[str]:
-    """The hooks by which positions enter a stack: embed, rotation, bias, temperature."""
+    """Return the hooks by which positions enter a stack: embed, rotation, bias, temperature."""
     return frozenset[str]().union(*(config.part.asks(config) for config in position))
 
 
@@ -325,26 +325,26 @@ def _norm_names(layer: LayerPlan) -> dict[str, str | None]:
 
 
 def _norm_key(layer: LayerPlan, name: str) -> str:
-    """The recipe's key of a part of the layer, by its name there."""
+    """Return the recipe key of a part of the layer."""
     sublayer = _norm_names(layer).get(name, "")
     return name if sublayer == "" else "norm" if sublayer is None else f"{sublayer}_norm"
 
 
 def _figures(blueprint: Blueprint) -> dict[str, object]:
-    """What the headline says that needs no counting."""
+    """Collect the figures of the headline that need no counting."""
     stacks = {plan.side: stack_figures(plan) for plan in blueprint.stacks()}
     return {"name": blueprint.name, "type": blueprint.type.part.part_name, "stacks": stacks}
 
 
 def _cost_words(cost: Cost, weights: dict[str, tuple[int, ...]] | None = None) -> list[str]:
-    """The shapes of weights, then what a part costs; nothing for what is 0."""
+    """List the shapes of weights, then the costs that are not 0."""
     shapes = weight_groups({name: list(size) for name, size in (weights or {}).items()})
     values = {name: value for name, value in vars(cost).items() if value}
     return [*shapes, *(f"{FIGURES[name]} {figure(name, value)}" for name, value in values.items())]
 
 
 def _series(path: Path | None, box: Callable[[str], Box], key: str) -> Series | None:
-    """The boxes along a path of a layer."""
+    """Convert a path of a layer to boxes."""
     if path is None:
         return None
     blocks: list[Box | Fork | LayerGroup] = []
@@ -357,7 +357,7 @@ def _series(path: Path | None, box: Callable[[str], Box], key: str) -> Series | 
 
 
 def _folds(order: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """The order of kinds as repeated stretches: first layer, layers in the stretch, times; the longest first."""
+    """Fold the order of kinds greedily into repeated stretches: first layer, length, repetitions."""
     first = 0
     while first < len(order):
         best, times = 1, 1

@@ -12,7 +12,7 @@ ACTING = '"`#;{}[]<>()|*_&\\'
 
 
 def text(picture: Picture, width: int = 80) -> str:
-    """A picture in lines, from the input down to the heads; what differs from another picture begins with `!`."""
+    """Write a picture as lines, from the input down to the heads; differences begin with `!`."""
     found = textwrap.wrap(f"{picture.name}: {picture.headline}", width)
     for column in picture.columns:
         found.append("")
@@ -38,7 +38,7 @@ def _lines(picture: Picture, series: Series, before: str, width: int) -> Iterato
 
 
 def _fork(picture: Picture, fork: Fork, before: str, width: int) -> Iterator[str]:
-    """Paths one below the other; beside them a residual connection, which needs a line alone."""
+    """Write paths one below the other, with a residual connection as a line next to them."""
     straight = [path for path in fork.paths if not path]
     yield f"{before}  ├─╮" if straight else f"{before}  ┬"
     edge = f"{before}  │ " if straight else f"{before}  "
@@ -61,12 +61,12 @@ def _box(picture: Picture, box: Box, before: str, width: int) -> Iterator[str]:
 
 
 def mermaid(pictures: Sequence[Picture]) -> str:
-    """Pictures as one flowchart of Mermaid, from the bottom to the top."""
+    """Write pictures as one Mermaid flowchart, from the bottom to the top."""
     return "\n".join(["flowchart BT", *(f"  {line}" for line in _Chart().lines(pictures))]) + "\n"
 
 
 class _Chart:
-    """Numbers the nodes of a flowchart; edges are written after all nodes, which lie in subgraphs."""
+    """Builder of a flowchart: edges follow all nodes, which lie in subgraphs."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -91,7 +91,7 @@ class _Chart:
             yield f"class {','.join(self.marked)} changed"
 
     def _column(self, column: Column, out: str) -> Generator[str, None, str]:
-        """A stack after one whose last node is `out`; returns its own."""
+        """Write a stack that follows the node `out`; return its last node."""
         self.reads: list[tuple[str, str]] = []
         boxes = (column.start, *([column.embedding] if column.embedding else []), *column.layers)
         last = yield from self._series(boxes, "")
@@ -109,7 +109,7 @@ class _Chart:
         return last
 
     def _series(self, series: Series, last: str) -> Generator[str, None, str]:
-        """A path that follows the node `last`; returns its own last node."""
+        """Write a path that follows the node `last`; return its last node."""
         for block in series:
             if isinstance(block, LayerGroup):
                 yield f'subgraph {self._id(block.band)}["{_safe(block.band.text)}"]'
@@ -145,6 +145,6 @@ class _Chart:
 
 
 def _safe(words: Sequence[str]) -> str:
-    """A label of Mermaid: letters that act are spelled as numbers."""
+    """Escape a Mermaid label."""
     lines = ["".join(f"#{ord(letter)};" if letter in ACTING else letter for letter in word) for word in words]
     return "<br>".join(lines)

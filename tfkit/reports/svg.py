@@ -29,19 +29,19 @@ Hover = Callable[[Box], str]  # what a box says of itself when it is pointed at
 
 @cache
 def style() -> str:
-    """The style sheet of all pictures, for light and dark."""
+    """Return the style sheet of all pictures, for light and dark."""
     return Path(__file__).with_name("picture.css").read_text(encoding="utf-8")
 
 
 def svg_of(blueprint: Blueprint) -> str:
-    """The picture of one model."""
+    """Draw one model."""
     return svg([picture(blueprint)])
 
 
 def svg(
     pictures: Sequence[Picture], below: Sequence[str] = (), styled: bool = True, hovers: Sequence[Hover] = ()
 ) -> str:
-    """One picture, or several side by side with lines of text below; `hovers` are asked about the boxes of each."""
+    """Draw pictures side by side, with lines of text below; `hovers` return the tooltips of their boxes."""
     sheets = [Sheet(one, hover) for one, hover in zip_longest(pictures, hovers)]
     tall = max(sheet.tall for sheet in sheets)
     x = MARGIN
@@ -64,7 +64,7 @@ def svg(
 def written(
     text: str, x: float, y: float, size: float, kind: str = "", middle: bool = False, new: Collection[str] = ()
 ) -> str:
-    """A line of text, its words that are `new` marked; one with letters of unknown width is given its length."""
+    """Write a line of text with its `new` words marked; letters of unknown width are fitted to the line."""
     wide = width(text, size, size > WORDS)
     length = "" if is_measured(text) else f' textLength="{wide:.0f}" lengthAdjust="spacingAndGlyphs"'
     anchor = ' text-anchor="middle"' if middle else ""
@@ -87,7 +87,7 @@ class Extent:
 
 @dataclass
 class Sheet:
-    """One picture on its way to SVG."""
+    """Layout of one picture as SVG elements."""
 
     picture: Picture
     hover: Hover | None = None
@@ -98,6 +98,7 @@ class Sheet:
     _wires: list[str] = field(default_factory=list)
     _boxes: list[str] = field(default_factory=list)
     _at: dict[str, tuple[float, float]] = field(default_factory=dict)  # the middle of each box
+    _out: tuple[float, float] = (0.0, 0.0)  # where the last stack ends
     _readers: list[tuple[Box, float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -120,7 +121,7 @@ class Sheet:
         self._body = body
 
     def elements(self) -> Iterator[str]:
-        """The elements, those in front last."""
+        """Yield the elements, foreground last."""
         yield from (*self._groups, *self._wires, *self._boxes)
 
     def draw(self, x: float, bottom: float) -> None:
@@ -152,11 +153,11 @@ class Sheet:
     # stacks
 
     def _inner(self, column: Column) -> int:
-        """The side of a stack on which ties and the memory are: towards the other stack, else the left."""
+        """Return the side of ties and memory: towards the other stack, else the left."""
         return 1 if column is self.picture.columns[0] and len(self.picture.columns) > 1 else -1
 
     def _sides(self, column: Column) -> tuple[float, float]:
-        """How far a stack goes to the left and to the right of its line."""
+        """Measure a stack to the left and to the right of its line."""
         size = measure(_column(column))
         inner, outer = max(size.left, size.right), max(size.left, size.right)
         if column.position is not None:
@@ -168,7 +169,8 @@ class Sheet:
 
     def _stack(self, column: Column, x: float, y: float) -> None:
         inner = self._inner(column)
-        self._bypass = inner if len(self.picture.columns) == 1 else -inner
+        alone = len(self.picture.columns) == 1 and column.memory is None
+        self._bypass = inner if alone else -inner
         self._readers = []
         size = measure(_column(column))
         edge = max(size.left, size.right)
@@ -191,7 +193,7 @@ class Sheet:
         self._out = (x, out)
 
     def _position(self, column: Column, x: float, side: int, edge: float) -> None:
-        """The box of the position beside the embedding, and lines to the parts that it enters."""
+        """Draw the position next to the embedding, with lines to the parts that it enters."""
         if column.position is None:
             return
         _, y = self._at[(column.embedding or column.start).key]
@@ -210,7 +212,7 @@ class Sheet:
         self._enter(readers, lane, self._at[column.position.key][1] - size.up / 2, lane, side)
 
     def _enter(self, readers: Sequence[tuple[Box, float, float]], x: float, y: float, lane: float, side: int) -> None:
-        """Lines from (x, y) up to the lane, and from there into the side of each reader."""
+        """Draw lines from (x, y) up to the lane and into the side of each reader."""
         if not readers:
             return
         start = f"M{x:.1f} {y:.1f}" + (f"V{y - GAP / 2:.1f}H{lane:.1f}" if x != lane else "")
@@ -219,7 +221,7 @@ class Sheet:
             self._wire(f"{start}V{at:.1f}H{end:.1f}", "enters", (end, at, "left" if side > 0 else "right"))
 
     def _ties(self, column: Column, lane: float) -> None:
-        """Broken lines from the token table to the heads that use it, and to the other stack's."""
+        """Draw dashed lines from the token table to the heads that use it and to the other stack's embedding."""
         if column.embedding is None:
             return
         x, y = self._at[column.embedding.key]
@@ -265,7 +267,7 @@ class Sheet:
         return top
 
     def _fork(self, fork: Fork, x: float, y: float) -> float:
-        """Paths from one point to a circle, or to nothing where they do not meet."""
+        """Draw paths from one point that meet in a circle, if they meet."""
         size = measure((fork,))
         top = y - size.up
         circle = top + SUM if fork.joined else top
@@ -296,7 +298,7 @@ class Sheet:
         return top
 
     def _box(self, box: Box, x: float, y: float, around: Extent | None = None) -> float:
-        """A box with its bottom at y; the band of a group goes from edge to edge."""
+        """Draw a box with its bottom at y; the band of a group spans its width."""
         left, right = (_half(box), _half(box)) if around is None else (around.left, around.right)
         up = _height(box, left + right)
         mark = self.picture.marks.get(box.key, frozenset())
@@ -318,12 +320,12 @@ class Sheet:
         return y - up
 
     def _inside(self, box: Box, x: float, y: float, wide: float, new: frozenset[str]) -> Iterator[str]:
-        """The text of a box from its top `y`, then the boxes inside, the first at the bottom."""
+        """Yield the text of a box from its top `y`, then the inner boxes, the first at the bottom."""
         titles, words = _text(box, wide)
         size = WORDS if box.tone == "scale" else TITLE
         y += PAD / 2
         for line in titles:
-            fresh = (line,) if box.title in new else ()
+            fresh: tuple[str, ...] = (line,) if box.title in new else ()
             yield written(line, x, y + TITLE_LINE - 5, size, "t" if size > WORDS else "", True, fresh)
             y += TITLE_LINE
         for line in words:
@@ -350,13 +352,13 @@ class Sheet:
 
 
 def _column(column: Column) -> Series:
-    """A stack as one path; heads side by side at its end."""
+    """Return a stack as one path, with heads side by side at its end."""
     heads: Series = (Fork(tuple((head,) for head in column.heads), ""),) if len(column.heads) > 1 else column.heads
     return (column.start, *([column.embedding] if column.embedding else []), *column.layers, *heads)
 
 
 def _below(column: Column) -> float:
-    """How far the position's box goes below the stack."""
+    """Return how far the position's box extends below the stack."""
     if column.position is None:
         return 0.0
     start = (column.start, column.embedding) if column.embedding else (column.start,)
@@ -368,7 +370,7 @@ def _arrow(path: Series, x: float, y: float) -> tuple[float, float, str] | None:
 
 
 def _across(fork: Fork, x: float, bypass: int) -> Iterator[tuple[Series, float]]:
-    """The paths of a fork, each with its place: the ways around the parts at one side, the parts about the middle."""
+    """Yield the paths of a fork with their places: residual connections at one side, parts about the middle."""
     narrow = [path for path in fork.paths if not path or _is_scale(path)]
     broad = [path for path in fork.paths if path not in narrow]
     sizes = [measure(path) for path in broad]
@@ -382,7 +384,7 @@ def _across(fork: Fork, x: float, bypass: int) -> Iterator[tuple[Series, float]]
     edges.append(left - GAP if broad else left)
     at = edges[0] if bypass < 0 else edges[1]
     for path in narrow:
-        half = max(measure(path).right, PASS / 2)
+        half = max(measure(path).right + SIDE / 3, PASS / 2)
         at += bypass * half
         yield path, at
         at += bypass * half
@@ -397,7 +399,7 @@ def _spread(sizes: Sequence[Extent]) -> float:
 
 
 def measure(series: Series) -> Extent:
-    """The extent of a path; it is the same to both sides, so that a stack may be mirrored."""
+    """Measure a path; both sides are equal, so that a stack can be mirrored."""
     half, up = 0.0, GAP * max(len(series) - 1, 0)
     for block in series:
         size = _measured(block)
@@ -413,7 +415,9 @@ def _measured(block: Box | Fork | LayerGroup) -> Extent:
         half = max(body.left, _half(block.band)) + SIDE
         return Extent(half, half, SIDE + body.up + GAP + _height(block.band, 2 * half))
     broad = [measure(path) for path in block.paths if path and not _is_scale(path)]
-    narrow = sum(2 * max(measure(path).right, PASS / 2) for path in block.paths if not path or _is_scale(path))
+    narrow = sum(
+        2 * max(measure(path).right + SIDE / 3, PASS / 2) for path in block.paths if not path or _is_scale(path)
+    )
     up = LANE + max(measure(path).up for path in block.paths)
     half = _spread(broad) / 2 + narrow
     return Extent(half, half, up + GAP + 2 * SUM if block.joined else up)
@@ -430,7 +434,7 @@ def _height(box: Box, wide: float = WIDTH) -> float:
 
 
 def _text(box: Box, wide: float) -> tuple[list[str], list[str]]:
-    """The lines of the title and of the words."""
+    """Wrap the title and the words."""
     if box.tone == "scale":
         return [box.title], []
     return lines([box.title], wide - 2 * PAD, TITLE, bold=True), lines(box.words, wide - 2 * PAD, WORDS)

@@ -55,7 +55,7 @@ class Signal:
     def __torch_function__(
         cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Stand for what a function of torch makes of signals and weights."""
+        """Return a signal for the result of a torch function."""
         flat = [entry for arg in args for entry in (arg if isinstance(arg, list | tuple) else (arg,))]
         name = function.__name__.strip("_")
         if name in ("mul", "rmul", "add", "radd", "sub"):
@@ -84,7 +84,7 @@ Path = tuple["Step | Junction", ...]
 
 
 def wiring(plan: LayerPlan, shape: Shape, norms: dict[str, Config | None]) -> Path | None:
-    """The path of the stream through a layer; None where the layout cannot be drawn."""
+    """Return the path of the stream through a layer, or None if the layout cannot be drawn."""
     x = Signal("input", "x")
     with torch.device("meta"):
         layout = plan.residual.build(shape)
@@ -98,7 +98,7 @@ def wiring(plan: LayerPlan, shape: Shape, norms: dict[str, Config | None]) -> Pa
 
 
 def parts_of(path: Path) -> Iterator[str]:
-    """The names of the parts on a path."""
+    """Yield the names of the parts on a path."""
     for step in path:
         if isinstance(step, Junction):
             for one in step.paths:
@@ -108,7 +108,7 @@ def parts_of(path: Path) -> Iterator[str]:
 
 
 def _branch(name: str, norms: dict[str, Config | None], scale: float) -> Branch:
-    """A sublayer with its norms, as functions of signals."""
+    """Build a branch whose sublayer and norms are functions of signals."""
     functions: dict[str, Any] = {key: _same if norm is None else _part(key) for key, norm in norms.items()}
     sublayer = _part(name)
     return Branch(name, lambda x, context: sublayer(x), cast("Context", None), _same, functions, scale)
@@ -123,7 +123,7 @@ def _same(x: Any) -> Any:
 
 
 def _path(signal: Signal, source: Signal) -> Path:
-    """The steps from `source` to `signal`."""
+    """Return the steps from `source` to `signal`."""
     if signal is source:
         return ()
     if len(signal.inputs) == 1:
@@ -132,7 +132,7 @@ def _path(signal: Signal, source: Signal) -> Path:
 
 
 def _terms(signal: Signal, kind: str) -> Iterator[Signal]:
-    """The terms of a sum; a sum that has other uses is a term itself."""
+    """Yield the terms of a sum; a sum with other uses is itself a term."""
     for one in signal.inputs:
         if kind == SUM and one.kind == SUM and one.uses == 1:
             yield from _terms(one, kind)
@@ -141,7 +141,7 @@ def _terms(signal: Signal, kind: str) -> Iterator[Signal]:
 
 
 def _split(terms: list[Signal], joined: str, source: Signal) -> Path:
-    """The paths to `terms`: those that share a step fork after it."""
+    """Return the paths to `terms`: those that share a step fork after it."""
     last = max(frozenset.intersection(*(term.passed for term in terms)), key=lambda one: one.number)
     groups: list[list[Signal]] = []
     for term in terms:
