@@ -33,7 +33,9 @@ return {...found, left: cards.filter((card) => !card.hidden).length}; })()"""
 
 def looked_at(file: Path, width: int, script: str = "") -> dict[str, object]:
     """What a browser says of a page: its pictures, its width, the messages of its console, and what a script finds."""
-    look = LOOK.replace("resize(1000", f"resize({width}").replace("{text:", f"{{more: {script or 'null'}, text:")
+    look = LOOK.replace("resize(1000", f"resize({width}").replace(
+        "{text:", f"{{more: {json.dumps(script or 'null')[1:-1]}, text:"
+    )
     environment = os.environ | {
         "QT_QPA_PLATFORM": "offscreen",
         "QTWEBENGINE_CHROMIUM_FLAGS": "--no-sandbox --disable-gpu",
