@@ -18,7 +18,7 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.checksums import write_json
 from tfkit.core.component import Config
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
-from tfkit.core.files import read_json
+from tfkit.core.files import LARGEST_TEXT, read_bytes, read_json
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ from tfkit.training.curves import write_curves
 from tfkit.training.device import choose_device
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.fills import fillings
-from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.folder import CHECKPOINTS, CURVES, ENVIRONMENT, EVALUATION, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import read_labels
 from tfkit.training.lifecycle import is_finished, mark_finished, restore_history, train_in
 from tfkit.training.mend import mend
@@ -76,7 +76,8 @@ class Run:
         return block(f"Run {str(self.folder)!r} of recipe {self.recipe.name!r} on {self.device}", self.recipe.lines())
 
     def _repr_html_(self) -> str:
-        return block_as_html(repr(self))
+        file = self.folder / CURVES
+        return block_as_html(repr(self), read_bytes(file, LARGEST_TEXT) if file.is_file() else b"")
 
     def __reduce__(self) -> tuple[Callable[[Sequence[str]], Run], tuple[Sequence[str]], dict[str, Any]]:
         """Copy and pickle without decoders, which are derived; the code of imported parts is imported first."""

@@ -49,13 +49,13 @@ def command(
     if b is None and not (reading.sets or reading.variants):
         raise click.UsageError("give a second recipe, or --set or --variant, which are then laid over A")
     sources = (a, a if b is None else b)
-    recipes = _read(a, replace(reading, sets=(), variants=())), _read(sources[1], reading)
-    blueprints = _blueprint(*recipes), _blueprint(*recipes[::-1])
+    recipes = read(a, replace(reading, sets=(), variants=())), read(sources[1], reading)
+    blueprints = beside(*recipes), beside(*recipes[::-1])
     length = min(map(default_length, blueprints)) if length is None else length
     counts = [count(blueprint, length, batch, getattr(torch, dtype)) for blueprint in blueprints]
-    names = (a, _name(sources[1], reading))
+    names = (a, laid_name(sources[1], reading))
     before, after = (Side(*facts) for facts in zip(names, blueprints, counts, strict=True))
-    notes = [note for facts in zip(names, recipes, blueprints, strict=True) for note in _note(*facts)]
+    notes = [note for facts in zip(names, recipes, blueprints, strict=True) for note in laid_note(*facts)]
     changes, settings = diff_architectures(*blueprints), diff_settings(*recipes)
     diff = Diff(before, after, changes, settings, notes)
     if as_json:
@@ -66,7 +66,7 @@ def command(
     render(diff, Console())
 
 
-def _blueprint(recipe: Recipe, other: Recipe) -> Blueprint:
+def beside(recipe: Recipe, other: Recipe) -> Blueprint:
     """The architecture of `recipe`; a vocabulary that is not known yet is as large as the other's, where it may be."""
     from tfkit.core.errors import RecipeError
 
@@ -77,7 +77,7 @@ def _blueprint(recipe: Recipe, other: Recipe) -> Blueprint:
     return recipe.blueprint()
 
 
-def _note(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
+def laid_note(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
     """The message about a vocabulary whose size is not known yet."""
     note = vocabulary_note(recipe)
     if note is not None:
@@ -85,7 +85,7 @@ def _note(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
         yield f"{name}: {note if blueprint == recipe.blueprint() else taken}"
 
 
-def _read(text: str, reading: ReadOptions) -> Recipe:
+def read(text: str, reading: ReadOptions) -> Recipe:
     """The recipe that is called so; its own variants come before those of the command line."""
     source, variants = split(text)
     folder = Path(source)
@@ -105,7 +105,7 @@ def split(text: str) -> tuple[str, tuple[str, ...]]:
     return words[0], tuple(words[1:])
 
 
-def _name(source: str, reading: ReadOptions) -> str:
+def laid_name(source: str, reading: ReadOptions) -> str:
     """What a recipe is called once values are laid over it."""
     laid = [f"--variant {name}" for name in reading.variants] + [f"--set {text}" for text in reading.sets]
     return " ".join([source, *laid])

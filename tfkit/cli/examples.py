@@ -12,6 +12,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "show": ("show bert-base --length 128", "show mine.yaml --json"),
     "explain": ("explain bert-base model.layer.attention", "explain mine.yaml train.steps"),
     "diff": ("diff bert-base roberta-base", "diff gpt2 --set model.layer.norm=rms_norm"),
+    "draw": ("draw bert-base", "draw bert-base gpt2 --out difference.svg"),
     "train": ("train translate-numbers", "train mine.yaml --out runs/mine --set train.steps=500 --resume"),
     "evaluate": ("evaluate runs/mine", "evaluate runs/mine --split valid --limit 100"),
     "runs": ("runs --sort valid.loss", 'runs --where "norm=rms_norm" --csv'),

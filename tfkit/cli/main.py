@@ -40,6 +40,7 @@ GROUPS = {
         "show": "Show an architecture: parts, weights and costs.",
         "explain": "Show where a value comes from, and what it replaced.",
         "diff": "Compare two recipes or runs.",
+        "draw": "Draw an architecture, or two and what differs.",
     },
     "Training": {
         "train": "Train the model of a recipe into a run's folder.",

@@ -62,7 +62,7 @@ def _part(file: Path, slot: str, force: bool) -> None:
 
     skeleton = Skeleton.of(slot, file.stem)
     test = file.with_name(f"test_{file.name}")
-    _refuse(test, force)
+    refuse(test, force)
     for path, text in ((file, skeleton.part()), (test, skeleton.test())):
         write_text(path, text)
     echo(f"{file}: a part for the slot {slot}, and {test}, which tries it")
@@ -74,11 +74,12 @@ def _file(name: str, endings: tuple[str, ...], force: bool) -> Path:
     path = Path(name if name.endswith(endings) else name + endings[0])
     if not name.strip() or name.endswith(("/", "\\")) or path.stem in endings:
         raise click.UsageError(f"NAME is the name of a file or a path to one, got {name!r}")
-    _refuse(path, force)
+    refuse(path, force)
     return path
 
 
-def _refuse(path: Path, force: bool) -> None:
+def refuse(path: Path, force: bool) -> None:
+    """Raise UsageError for a folder, or of a file that is not to be replaced."""
     from tfkit.core.errors import UsageError
 
     if path.is_dir():

@@ -148,6 +148,8 @@ class Component:
     exceptions: ClassVar[Mapping[str, str]] = {}
     # parameters (by name within the part) that cannot change the output, such as a key bias under softmax
     inert: ClassVar[frozenset[str]] = frozenset()
+    # how it is drawn: its title, then the boxes inside, from the first to the last that the stream passes
+    picture: ClassVar[tuple[str, ...]] = ()
     # options of a small part of it, for the contract tests, where a name and a type do not say what they could be
     example: ClassVar[Mapping[str, Any]] = {}
 

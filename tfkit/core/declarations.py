@@ -33,7 +33,7 @@ def check_class(slot: str, part: Any) -> None:
 
 def check_declarations(part: type[Component]) -> None:
     """Raise UsageError for an unknown word among what the class declares, or a misspelt name for it."""
-    for problem in (*_unknown_words(part), *_misspelt_names(part)):
+    for problem in (*_unknown_words(part), *_misspelt_names(part), *_no_picture(part)):
         raise UsageError(f"{origin(part)}: {problem}")
 
 
@@ -50,6 +50,12 @@ def _unknown_words(part: type[Component]) -> Iterator[str]:
                 there = f"did you mean '{hint}'?" if hint else f"there are: {', '.join(known)}"
                 yield f"{name}: '{word}' is no {called}; {there}"
     yield from _without_reason(part.exceptions)
+
+
+def _no_picture(part: type[Component]) -> Iterator[str]:
+    texts = part.picture
+    if isinstance(texts, str) or not all(isinstance(text, str) and text.strip() for text in texts):
+        yield f"picture is a tuple of texts, a title and then the boxes inside it, got {texts!r}"
 
 
 def _without_reason(exceptions: Any) -> Iterator[str]:

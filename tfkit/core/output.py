@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import html
 import json
@@ -56,9 +57,11 @@ def block(title: str, lines: Iterable[str]) -> str:
     return f"<{cut[0]}{''.join(f'{chr(10)}  {line}' for line in cut[1:])}>"
 
 
-def block_as_html(text: str) -> str:
-    """A repr for a notebook, escaped."""
-    return f"<pre>{html.escape(printable(text))}</pre>"
+def block_as_html(text: str, svg: bytes = b"") -> str:
+    """A repr for a notebook, escaped, with a picture below that cannot act on the page."""
+    source = base64.b64encode(svg).decode("ascii")
+    image = f'<img alt="" src="data:image/svg+xml;base64,{source}">' if svg else ""
+    return f"<pre>{html.escape(printable(text))}</pre>{image}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,6 +85,9 @@ class Recipe:
         return block(f"Recipe {self.name!r}{f' with {chosen}' if (chosen := self._chosen()) else ''}", self.lines())
 
     def _repr_html_(self) -> str:
+        with contextlib.suppress(RecipeError):  # which the lines tell
+            drawing = importlib.import_module("tfkit.reports.svg")  # by name: it stands above this room
+            return block_as_html(repr(self), drawing.svg_of(self.blueprint()).encode("utf-8"))
         return block_as_html(repr(self))
 
     def _chosen(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tfkit.core.errors import Place
+from tfkit.core.errors import Place, UsageError
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.views.origin import Notes, Origin, Value, history, origin
@@ -66,6 +66,22 @@ def explain(recipe: Recipe, key: str, notes: Notes | None = None) -> Explanation
         if one.path.endswith(".mask") and any(view.causal for view in one.views):
             explanation.note = f"besides causal, which comes with type: {recipe.blueprint().type.part.part_name}"
     return explanation
+
+
+class KeyAnswers:
+    """Answers for many keys of one recipe."""
+
+    def __init__(self, recipe: Recipe, notes: Notes | None = None) -> None:
+        self._finder = KeyFinder(recipe)
+        self._notes = notes or {}
+
+    def of(self, key: str) -> list[Answer]:
+        """The plain values at and below `key`; nothing for a key that the recipe does not have."""
+        try:
+            found = self._finder.find(key)
+        except UsageError:
+            return []
+        return [answer for one in found for answer in _answers(one, self._notes)]
 
 
 def _whole(found: Found, notes: Notes) -> Iterator[Answer]:

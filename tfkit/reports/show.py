@@ -23,7 +23,7 @@ SHOWN_RUNS = 4
 
 def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> dict[str, Any]:
     """Everything that `table.render` shows; figures are exact. `note` is printed above the table."""
-    stacks = {plan.side: _stack_data(plan) for plan in blueprint.stacks()}
+    stacks = {plan.side: stack_figures(plan) for plan in blueprint.stacks()}
     return {
         "name": blueprint.name,
         "type": blueprint.type.part.part_name,
@@ -41,7 +41,7 @@ def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> di
     }
 
 
-def _stack_data(plan: StackPlan) -> dict[str, Any]:
+def stack_figures(plan: StackPlan) -> dict[str, Any]:
     """Every size and rate that `model:` declares for a stack, and the width of the memory that its layers read."""
     figures = [key for key in STACK.values() if isinstance(key.kind, SizeValue | RateValue)]
     return {key.name: held(plan, key) for key in figures} | {"memory_width": plan.memory_width}
@@ -65,11 +65,11 @@ def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:
 
 def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry) -> Iterator[dict[str, Any]]:
     layer = None if plan is None or row.kind is None else plan.layers[row.kind]
-    configs = _outer_configs(blueprint, plan) if plan is None or layer is None else _layer_configs(layer)
+    configs = outer_configs(blueprint, plan) if plan is None or layer is None else layer_configs(layer)
     for part in row.parts:
         config = configs.get(part.name)
         many = config if isinstance(config, tuple) else (config,)
-        facts = {} if plan is None or layer is None else _agreed(many[0], plan, layer)
+        facts = {} if plan is None or layer is None else agreed(many[0], plan, layer)
         yield {
             "name": part.name,
             "summary": ", ".join(_summary(each, facts) for each in many if each is not None),
@@ -79,7 +79,7 @@ def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry)
         }
 
 
-def _outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, Any]:
+def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, Any]:
     """The parts outside the layers, by name."""
     if plan is None:
         return {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
@@ -88,7 +88,7 @@ def _outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, An
     return {name: getattr(plan, name) for name in declared}
 
 
-def _layer_configs(layer: LayerPlan) -> dict[str, Any]:
+def layer_configs(layer: LayerPlan) -> dict[str, Any]:
     """The parts of a layer, by name."""
     own = {sublayer.name: sublayer.norm for sublayer in layer.sublayers}
     places = layer.residual.part.norm_names(list(own))
@@ -97,7 +97,7 @@ def _layer_configs(layer: LayerPlan) -> dict[str, Any]:
     return {"residual": layer.residual, **sublayers, **norms, "position": layer.position}
 
 
-def _agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, Any]:
+def agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, Any]:
     """Widths of an attention's heads that its own options leave to the model."""
     if not isinstance(config, MultiHead.Config):
         return {}
@@ -106,12 +106,18 @@ def _agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[st
 
 def _summary(config: Config, facts: dict[str, Any] | None = None) -> str:
     """A part in a few words: its name, and the options that are not as they come."""
-    words = []
+    name, *options = part_words(config, facts)
+    return name + (f" ({', '.join(options)})" if options else "")
+
+
+def part_words(config: Config, facts: dict[str, Any] | None = None) -> list[str]:
+    """The name of a part, then each option that is not as it comes, with its value."""
+    words = [config.part.part_name]
     for name, field in type(config).model_fields.items():
         value = (facts or {}).get(name, getattr(config, name))
         if field.is_required() or name in (facts or {}) or _word(value) != _word(field.get_default()):
             words.append(f"{name} {_word(value)}")
-    return config.part.part_name + (f" ({', '.join(words)})" if words else "")
+    return words
 
 
 def _changed(options: BaseModel) -> Iterator[tuple[str, Any]]:

@@ -55,11 +55,13 @@ def _print(console: Console, text: str, style: str = "", indent: int = 0) -> Non
 
 
 def headline(data: dict[str, Any]) -> str:
-    """The model in one line."""
+    """The model in one line; without its parameters where `data` has none."""
     words = [data["type"]]
     figures = list(data["stacks"].values())
     for name in [*LABELS, *(name for name in figures[0] if name not in LABELS and name not in ELSEWHERE)]:
         words += _figure_words(name, [stack[name] for stack in figures])
+    if "parameters" not in data:
+        return f"{data['name']}: {', '.join(words)}"
     words.append(f"{data['parameters']:,} parameters")
     if data["trainable_parameters"] != data["parameters"]:
         words.append(f"{data['trainable_parameters']:,} of them trained")
@@ -149,10 +151,11 @@ def weight_groups(weights: dict[str, list[int]]) -> list[str]:
 
 
 def _figures(costs: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(_figure(key, costs[key]) for key in FIGURES)
+    return tuple(figure(key, costs[key]) for key in FIGURES)
 
 
-def _figure(key: str, value: int) -> str:
+def figure(key: str, value: int) -> str:
+    """A cost as people read it."""
     if not value:
         return "-"
     return size(value) if key.endswith("_bytes") else f"{value:,}"

@@ -108,6 +108,7 @@ class Experts(FeedForward):
             return self.expert.model_copy(update=widened)
 
     config: Config
+    picture = ("mixture of experts", "router", "experts, weighted sum")
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)

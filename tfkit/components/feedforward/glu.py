@@ -48,6 +48,7 @@ class GatedLinearUnit(FeedForward):
     residual_outputs = ("down",)
     gain_scaled = PROJECTIONS
     fused = ("gate", "up")
+    picture = ("gated feed-forward", "gate, up", "activation(gate) × up", "down")
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:

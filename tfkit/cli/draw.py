@@ -1,0 +1,162 @@
+"""`tfkit draw`: a picture of an architecture, or of two and what differs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tfkit.cli.diff import beside, laid_name, laid_note, read
+from tfkit.cli.new import refuse
+from tfkit.cli.options import ReadOptions, reads_recipe
+from tfkit.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from tfkit.recipe.load import Recipe
+    from tfkit.recipe.views.origin import Notes
+    from tfkit.reports.picture import Picture
+
+FORMATS = (".svg", ".html", ".mmd", ".txt", ".png")
+
+
+@click.command("draw")
+@click.argument("recipe", metavar="[RECIPE_OR_RUN]", required=False)
+@click.argument("other", required=False)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help=f"Write it there: {', '.join(FORMATS)}.")
+@click.option("--sizes", is_flag=True, help="Show the shapes of weights, parameters, FLOPs, activations and cache.")
+@click.option(
+    "--gallery", type=click.Path(path_type=Path), metavar="FILE", help="Write a page of all shipped models instead."
+)
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@reads_recipe
+def command(
+    recipe: str | None,
+    other: str | None,
+    out: Path | None,
+    sizes: bool,
+    gallery: Path | None,
+    force: bool,
+    reading: ReadOptions,
+) -> None:
+    """Draw the architecture of a recipe (a shipped name or a path) or of a run's folder.
+
+    The end of FILE says the format: .svg, .html (where each value comes from, when it is pointed at), .mmd for Mermaid,
+    .txt or .png; without --out it is printed. With OTHER both are drawn, and what differs is marked; --set and
+    --variant are laid over OTHER, and a variant may follow a name: mine.yaml@wide.
+    """
+    if gallery is not None:
+        if recipe is not None or out is not None or sizes or reading != ReadOptions():
+            raise click.UsageError("--gallery draws the shipped models; it takes FILE and --force alone")
+        _write(gallery, (".html",), force, lambda ending: _gallery())
+        return
+    if recipe is None:
+        raise click.UsageError("give a recipe or a run to draw, or --gallery FILE")
+    if out is None:
+        from tfkit.reports.picture_text import text
+
+        width = shutil.get_terminal_size().columns
+        pictures, changes, _ = _pictures(recipe, other, sizes, reading)
+        echo("\n".join([*(text(picture, width) for picture in pictures), *changes]), end="" if not changes else "\n")
+        return
+    _write(out, FORMATS, force, lambda ending: _drawn(ending, *_pictures(recipe, other, sizes, reading)))
+
+
+def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
+    """Write a picture to `file`; raises UsageError where it cannot be or is there already, before it is drawn."""
+    from tfkit.core.errors import UsageError
+    from tfkit.core.files import whole
+
+    refuse(file, force)
+    if file.suffix not in endings:
+        got = f"'{file.suffix}'" if file.suffix else "none"
+        raise UsageError(f"{file}: the name of a picture ends in {', '.join(endings)}, got {got}")
+    drawn = draw(file.suffix)
+    with whole(file) as there:
+        there.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode("utf-8"))
+    echo(f"{file}: {len(drawn):,} characters" if isinstance(drawn, str) else f"{file}: {len(drawn):,} bytes")
+
+
+def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], recipes: Sequence[Recipe]) -> str | bytes:
+    """The pictures in the format of a file's ending."""
+    from tfkit.reports.explain import KeyAnswers
+    from tfkit.reports.gallery import page
+    from tfkit.reports.picture_text import mermaid, text
+    from tfkit.reports.svg import svg
+
+    if ending == ".html":
+        return page(pictures, changes, [KeyAnswers(one, _notes(one)) for one in recipes])
+    if ending == ".mmd":
+        return mermaid(pictures)
+    if ending == ".txt":
+        return "\n".join([*(text(one) for one in pictures), *(f"{line}\n" for line in changes)])
+    if ending == ".png":
+        return _png(svg(pictures, changes))
+    return svg(pictures, changes)
+
+
+def _notes(recipe: Recipe) -> Notes:
+    """Return the origins that a run's resolved.yaml notes."""
+    from tfkit.recipe.views.resolved import notes
+    from tfkit.training.folder import RESOLVED
+
+    file = recipe.file
+    return notes(str(file), recipe.text or "") if file is not None and file.name == RESOLVED else {}
+
+
+def _png(svg: str) -> bytes:
+    from tfkit.core.errors import UsageError
+    from tfkit.core.extras import optional
+
+    plain = re.sub("</?tspan[^>]*>", "", svg)  # which cairosvg does not centre
+    try:
+        drawn: bytes = optional("cairosvg", "png", "pictures as PNG need").svg2png(plain.encode("utf-8"), scale=2)
+    except OSError as error:
+        raise UsageError(f"pictures as PNG need the library cairo: {error}; install it, or write .svg") from None
+    return drawn
+
+
+def _pictures(
+    source: str, other: str | None, sizes: bool, reading: ReadOptions
+) -> tuple[list[Picture], list[str], list[Recipe]]:
+    """The pictures, the differences in words, and the recipes."""
+    from tfkit.cli.options import vocabulary_note
+    from tfkit.reports.counts import count
+    from tfkit.reports.diff import diff_architectures
+    from tfkit.reports.picture import compared, picture
+
+    if other is None:
+        recipe = read(source, reading)
+        recipe.tell_warnings()
+        names, recipes = [laid_name(source, reading)], [recipe]
+        blueprints, notes = [recipe.blueprint()], [vocabulary_note(recipe)]
+    else:
+        recipes = [read(source, replace(reading, sets=(), variants=())), read(other, reading)]
+        names = [source, laid_name(other, reading)]
+        blueprints = [beside(*recipes), beside(*recipes[::-1])]
+        notes = ["; ".join(laid_note(*facts)) or None for facts in zip(names, recipes, blueprints, strict=True)]
+    pictures = []
+    for name, blueprint, note in zip(names, blueprints, notes, strict=True):
+        blueprint = replace(blueprint, name=name)
+        pictures.append(picture(blueprint, count(blueprint) if sizes else None, note))
+    if other is None:
+        return pictures, [], recipes
+    changes = [
+        f"{change.what}{f' ({change.where})' * bool(change.where)}: {change.before} → {change.after}"
+        for change in diff_architectures(*blueprints)
+    ]
+    return list(compared(*pictures)), changes or ["the two architectures are equal"], recipes
+
+
+def _gallery() -> str:
+    from tfkit.recipe.load import load_recipe
+    from tfkit.recipe.shipped import shipped_recipes
+    from tfkit.reports.gallery import gallery
+    from tfkit.reports.recipes import listed
+
+    lines = [line for line in listed(shipped_recipes()) if line.folder == "models"]
+    return gallery((line.about, load_recipe(line.name).blueprint()) for line in lines)

@@ -1,0 +1,79 @@
+"""Pages of pictures: one or two, and a gallery that is searched, filtered by parts, and compared two at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Config
+from tfkit.core.output import printable
+from tfkit.recipe.text.node import inline
+from tfkit.reports.explain import KeyAnswers
+from tfkit.reports.picture import Box, Picture, picture
+from tfkit.reports.svg import style, svg
+
+# of the filters, each a choice of the parts that the models have
+FILTERS = ("norm", "position", "attention", "mixer", "feedforward", "residual")
+TITLE = "Architectures"
+PAGE = (
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
+    "<style>:root{{color-scheme:light dark}}body{{margin:0}}svg{{max-width:100%;height:auto}}{style}</style>\n</head>\n"
+    "<body>\n{body}</body>\n</html>\n"
+)
+
+
+def page(pictures: Sequence[Picture], below: Sequence[str], answers: Sequence[KeyAnswers]) -> str:
+    """Write a page with one picture, or two side by side; tooltips name the origins of values."""
+    title = escape(" and ".join(one.name for one in pictures))
+    hovers = [lambda box, one=one: origins(one, box) for one in answers]  # type: ignore[misc]
+    return PAGE.format(title=title, style=style(), body=svg(pictures, below, styled=False, hovers=hovers))
+
+
+def origins(answers: KeyAnswers, box: Box) -> str:
+    """List the values of a part with their origins."""
+    lines = []
+    for answer in [answer for key in box.path.split() for answer in answers.of(key)]:
+        for entry in answer.entries:
+            where = f" ({entry.where})" if entry.where else ""
+            lines.append(f"{answer.path}{where}: {inline(entry.value)} - {entry.origin.short()}")
+    return printable("\n".join(lines))
+
+
+def gallery(models: Iterable[tuple[str, Blueprint]]) -> str:
+    """Write the page of many models, each with a line about it."""
+    cards: list[str] = []
+    ideas: dict[str, set[str]] = {slot: set() for slot in FILTERS}
+    for about, blueprint in models:
+        own = _ideas(blueprint)
+        for part in own:
+            ideas[part.part.part_slot].add(part.part.part_name)
+        words = " ".join(sorted({f"{part.part.part_slot}:{part.part.part_name}" for part in own}))
+        cards.append(
+            f'<article data-ideas="{escape(words)}"><h2>{escape(printable(blueprint.name))}</h2>'
+            f"<p>{escape(printable(about))}</p>{svg([picture(blueprint)], styled=False).rstrip()}"
+            '<button type="button">large</button> <button type="button">compare</button></article>\n'
+        )
+    form = (
+        '<form><label>search <input id="word" type="search"></label>'
+        f"{''.join(_select(slot, sorted(names)) for slot, names in ideas.items() if names)}"
+        "<output></output><span>choose two to compare them</span></form>"
+    )
+    dialog = '<dialog><form method="dialog"><button>close</button></form><div></div></dialog>'
+    body = f"<h1>{TITLE}</h1>{form}<main>\n{''.join(cards)}</main>{dialog}"
+    text = Path(__file__).with_name("gallery.html").read_text(encoding="utf-8")
+    for name, value in (("title", TITLE), ("style", style()), ("body", body)):
+        text = text.replace(f"<!-- {name} -->", value, 1)
+    return text
+
+
+def _ideas(blueprint: Blueprint) -> list[Config]:
+    """List the parts of a model that the filters use."""
+    return [part for plan in blueprint.stacks() for part in plan.parts() if part.part.part_slot in FILTERS]
+
+
+def _select(slot: str, names: Sequence[str]) -> str:
+    options = "".join(f'<option value="{escape(f"{slot}:{name}")}">{escape(name)}</option>' for name in names)
+    return f'<label>{slot} <select><option value="">any</option>{options}</select></label>'

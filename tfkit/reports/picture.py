@@ -1,0 +1,372 @@
+"""The picture of an architecture as data: boxes by what they are, and the paths between them.
+
+It is made from the Blueprint. Equal layers are one frame, and a pattern of kinds is a frame around theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
+from tfkit.core.component import Config
+from tfkit.core.output import printable
+from tfkit.core.slots import HeadFacts, PositionFacts
+from tfkit.reports.counts import Cost, Counts
+from tfkit.reports.runs import Runs, joined, label, places
+from tfkit.reports.show import agreed, as_data, layer_configs, outer_configs, part_words, stack_figures
+from tfkit.reports.table import FIGURES, caption, figure, headline, weight_groups
+from tfkit.reports.wiring import PART, Junction, Path, wiring
+
+LONGEST_PATTERN = 64  # layers
+MOST_FRAMES = 12  # of a stack; what has more is shown a kind at a time
+MOST_KINDS = 40
+SIZES = ("d_model", "vocab_size", "max_length")  # keys of what the input's box says
+OF_LAYER = ("residual", "dropout", "mask", "position", "shared")  # and the band of a group of layers
+
+
+@dataclass(frozen=True)
+class Box:
+    """A part, a figure or a function: a title and words. `key` is its place, by which two pictures are compared.
+
+    `path` are its keys in the recipe, `inner` the boxes that the part declares inside, `reads` whether what the stack's
+    position or the memory provides enters it.
+    """
+
+    key: str
+    tone: str
+    title: str
+    words: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    path: str = ""
+    reads: frozenset[str] = frozenset()
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """All text of the box."""
+        return (self.title, *self.words, *self.inner)
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Paths side by side, which meet in `joined`; an empty path is a residual connection."""
+
+    paths: tuple[Series, ...]
+    joined: str
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers, or a pattern of them: the band above says how many, and what holds for all of one."""
+
+    band: Box
+    body: Series
+
+
+Series = tuple["Box | Fork | LayerGroup", ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One stack, from its input to the heads that read it; `tied` are the heads that use its token table."""
+
+    side: str
+    start: Box
+    embedding: Box | None
+    position: Box | None
+    layers: Series
+    heads: tuple[Box, ...] = ()
+    tied: tuple[str, ...] = ()
+    memory: Box | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A whole model. `shared`: one token table for both stacks; `marks`: state of each box beside another picture."""
+
+    name: str
+    headline: str
+    columns: tuple[Column, ...]
+    notes: tuple[Box, ...]
+    caption: str = ""
+    shared: bool = False
+    marks: dict[str, frozenset[str] | None] = field(default_factory=dict, compare=False)
+
+    def boxes(self) -> Iterator[Box]:
+        """Yield all boxes, from the bottom to the top of each stack."""
+        for column in self.columns:
+            first = (column.start, column.memory, column.embedding, column.position)
+            yield from (box for box in first if box is not None)
+            yield from boxes_of(column.layers)
+            yield from column.heads
+        yield from self.notes
+
+
+def boxes_of(series: Series) -> Iterator[Box]:
+    """Yield the boxes of a path in order."""
+    for block in series:
+        if isinstance(block, Box):
+            yield block
+        elif isinstance(block, LayerGroup):
+            yield block.band
+            yield from boxes_of(block.body)
+        else:
+            for path in block.paths:
+                yield from boxes_of(path)
+
+
+def picture(blueprint: Blueprint, counts: Counts | None = None, note: str | None = None) -> Picture:
+    """Build the picture of `blueprint`; with `counts`, the boxes include shapes and costs."""
+    return _Painter(blueprint if counts is None else counts.blueprint, counts).picture(note)
+
+
+def compared(before: Picture, after: Picture) -> tuple[Picture, Picture]:
+    """Mark two pictures: None for a box that both have, else the words that only this one has."""
+    for one, other in ((before, after), (after, before)):
+        there = {box.key: box.text for box in other.boxes()}
+        for box in one.boxes():
+            same = there.get(box.key) == box.text
+            one.marks[box.key] = None if same else frozenset(box.text) - frozenset(there.get(box.key, ()))
+    return before, after
+
+
+class _Painter:
+    """Builder of the boxes of one model."""
+
+    def __init__(self, blueprint: Blueprint, counts: Counts | None) -> None:
+        self.blueprint, self.counts = blueprint, counts
+        self.paired = len(list(blueprint.stacks())) > 1
+        rows = () if counts is None else counts.rows
+        self.parts = {(row.stack, row.name, row.kind, part.name): part for row in rows for part in row.parts}
+        self.rows = {(row.stack, row.name, row.kind): row for row in rows}
+
+    def picture(self, note: str | None) -> Picture:
+        notes = [self._box("init", "note", "init", part_words(self.blueprint.init), "model.init")]
+        if self.blueprint.parametrization is not None:
+            words = [f"{name} {value}" for name, value in self.blueprint.parametrization.as_data().items()]
+            notes.append(self._box("parametrization", "note", "parametrization", words, "model.parametrization"))
+        if self.blueprint.special_ids:
+            words = [f"{name} {value:,}" for name, value in self.blueprint.special_ids]
+            notes.append(self._box("special_ids", "note", "special_ids", words, "model.special_ids"))
+        notes += [self._box("note", "note", "note", [note])] if note else []
+        columns = tuple(self._column(plan) for plan in self.blueprint.stacks())
+        name, shared = printable(self.blueprint.name), self.blueprint.shared_embedding
+        if self.counts is None:
+            line = headline(_figures(self.blueprint)).removeprefix(f"{self.blueprint.name}: ")
+            return Picture(name, line, columns, tuple(notes), shared=shared)
+        data = as_data(self.blueprint, self.counts, note)
+        notes.append(self._box("total", "note", "total", _cost_words(self.counts.total)))
+        line = headline(data).removeprefix(f"{self.blueprint.name}: ")
+        return Picture(name, line, columns, tuple(notes), caption(data), shared)
+
+    # stacks
+
+    def _column(self, plan: StackPlan) -> Column:
+        role = plan.side if self.paired else "stack"
+        configs = outer_configs(self.blueprint, plan)
+        words = [f"{name} {value:,}" for name, value in stack_figures(plan).items() if value and name != "num_layers"]
+        if (once := self.rows.get((plan.side, "once", None))) is not None:
+            words += ["made once for all layers:", *_cost_words(once.cost)]
+        start = self._box(
+            f"{role}/input", "input", plan.side, words, " ".join(f"model.{plan.side}.{name}" for name in SIZES)
+        )
+
+        def outer(name: str, tone: str) -> Box | None:
+            config = configs.get(name)
+            key = f"{role}/{name}"
+            return self._part(key, tone, name, config, plan) if config else None
+
+        position = outer("position", "position")
+        embedding = outer("embedding", "embedding")
+        if position is not None and embedding is not None and "embed" in asked(plan.position):
+            embedding = _reading(embedding, "position")
+        final = outer("final_norm", "norm")
+        layers = self._layers(plan, role) + (() if final is None else (final,))
+        read = [(name, head) for name, head in self._heads() if self.blueprint.read_by(head) is plan]
+        heads = [self._part(printable(name), "head", name, head, None) for name, head in read]
+        tied = tuple(printable(name) for name, head in read if head.is_tied())
+        alone = plan.memory_width if not self.paired else None
+        memory = self._box(f"{role}/memory", "input", "memory", [f"d_model {alone:,}"]) if alone else None
+        return Column(plan.side, start, embedding, position, layers, tuple(heads), tied, memory)
+
+    def _heads(self) -> Iterator[tuple[str, HeadFacts.Config]]:
+        if self.blueprint.head is not None:
+            yield "head", self.blueprint.head
+        yield from ((f"heads.{name}", head) for name, head in self.blueprint.heads)
+
+    def _layers(self, plan: StackPlan, role: str) -> Series:
+        """Group the layers of a stack by runs and repeated patterns, or by kind if there are too many groups."""
+        frames: list[LayerGroup] = []
+
+        def frame(kind: int, runs: Runs, times: int) -> LayerGroup:
+            made = self._frame(plan, kind, runs, times, f"{role}/{len(frames)}")
+            frames.append(made)
+            return made
+
+        stretches = islice(_folds(plan.order), MOST_FRAMES + 1)
+        folds = [(*one, list(_folds(plan.order[one[0] : one[0] + one[1]]))) for one in stretches]
+        if sum(len(inner) for *_, inner in folds) > MOST_FRAMES:
+            kinds = list(places(plan.order).items())
+            shown = tuple(frame(kind, runs, plan.order.count(kind)) for kind, runs in kinds[:MOST_KINDS])
+            left = len(kinds) - len(shown)
+            more = self._box(f"{role}/more", "note", f"{left:,} more kinds of layers", [])
+            return (*shown, more) if left else shown
+        series: list[Box | Fork | LayerGroup] = []
+        for first, period, times, inner in folds:
+            if period == 1:
+                series.append(frame(plan.order[first], [(first, first + times - 1)], times))
+                continue
+            body = []
+            for start, _, count in inner:  # the runs of the pattern, and where they come again
+                at = [first + start + turn * period for turn in range(times)]
+                body.append(frame(plan.order[at[0]], joined((one, one + count - 1) for one in at), count))
+            band = self._box(
+                f"{role}/pattern {first}", "band", f"{times:,} ×", [label([(first, first + period * times - 1)])]
+            )
+            series.append(LayerGroup(band, tuple(body)))
+        return tuple(series)
+
+    # layers
+
+    def _frame(self, plan: StackPlan, kind: int, runs: Runs, times: int, key: str) -> LayerGroup:
+        layer = plan.layers[kind]
+        words = [label(runs), *part_words(layer.residual)]
+        words += [f"dropout {layer.dropout:g}"] * bool(layer.dropout)
+        words += [f"mask: {_listed(layer.mask)}"] * bool(layer.mask)
+        words += [] if layer.position is None else [f"position: {_listed(layer.position)}"]
+        words += ["shared: one set of weights"] * layer.shared
+        row = self.rows.get((plan.side, "layer", kind))
+        words += (
+            []
+            if row is None
+            else [f"together: {first}" if not n else first for n, first in enumerate(_cost_words(row.cost))]
+        )
+        configs = layer_configs(layer)
+        norms = {name: config for name, config in configs.items() if name in _norm_names(layer)}
+        reading = {one.name: self._reads(plan, layer, one.memory, one.config) for one in layer.sublayers}
+        path = f"model.{plan.side}.layers.{runs[0][0]}"
+
+        def box(name: str) -> Box:
+            slot = configs[name].part.part_slot
+            words = self._part(
+                f"{key}/{name}", slot, name, configs[name], plan, kind, f"{path}.{_norm_key(layer, name)}"
+            )
+            return _reading(words, *reading.get(name, ()))
+
+        body = _series(wiring(layer, plan.shape(runs[0][0], layer), norms), box, f"{key}/")
+        if body is None:
+            named = [*reading, *(name for name, norm in norms.items() if norm is not None)]
+            words.append("the layout's forward is not made of sums and functions alone: its parts are listed")
+            body = tuple(map(box, named))
+        extra = self.parts.get((plan.side, "layer", kind, "residual"))
+        words += [] if extra is None else [f"residual: {word}" for word in _cost_words(extra.cost, extra.weights)]
+        extra = self.parts.get((plan.side, "layer", kind, "position"))
+        words += [] if extra is None else [f"position: {word}" for word in _cost_words(extra.cost, extra.weights)]
+        return LayerGroup(
+            self._box(key, "band", f"{times:,} ×", words, " ".join(f"{path}.{name}" for name in OF_LAYER)), body
+        )
+
+    def _reads(self, plan: StackPlan, layer: LayerPlan, memory: bool, config: Config) -> list[str]:
+        """List the inputs of a sublayer besides the stream."""
+        if memory:
+            return ["memory"]
+        hooks = asked(plan.position) - {"embed"}
+        return ["position"] * (layer.position is None and bool(hooks & config.part.able(config)))
+
+    # boxes
+
+    def _part(
+        self,
+        key: str,
+        tone: str,
+        name: str,
+        config: Config | tuple[Config, ...],
+        plan: StackPlan | None,
+        kind: int | None = None,
+        path: str = "",
+    ) -> Box:
+        """Build the box of one part, or of several in one place."""
+        many = config if isinstance(config, tuple) else (config,)
+        facts = {} if plan is None or kind is None else agreed(many[0], plan, plan.layers[kind])
+        words = [word for each in many for word in part_words(each, facts)]
+        title, *inner = many[0].part.picture or (name,)
+        words[0] = words[0] if title == name else f"{name}: {words[0]}"
+        side = "" if plan is None else plan.side
+        counted = self.parts.get((side, name if kind is None else "layer", kind, name))
+        words += [] if counted is None else _cost_words(counted.cost, counted.weights)
+        where = path or (f"model.{side}.{name}" if side else f"model.{name}")
+        return Box(key, tone, printable(title), _shown(words), _shown(inner), where)
+
+    def _box(self, key: str, tone: str, title: str, words: Sequence[str], path: str = "") -> Box:
+        return Box(key, tone, printable(title), _shown(words), path=path)
+
+
+def asked(position: Sequence[PositionFacts.Config]) -> frozenset[str]:
+    """Return the hooks by which positions enter a stack: embed, rotation, bias, temperature."""
+    return frozenset[str]().union(*(config.part.asks(config) for config in position))
+
+
+def _reading(box: Box, *what: str) -> Box:
+    return Box(box.key, box.tone, box.title, box.words, box.inner, box.path, frozenset(what))
+
+
+def _shown(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(" ".join(printable(word).split()) for word in words)
+
+
+def _listed(parts: Sequence[Config]) -> str:
+    words = [part_words(part) for part in parts]
+    return ", ".join(one[0] + (f" ({', '.join(one[1:])})" if one[1:] else "") for one in words) or "none"
+
+
+def _norm_names(layer: LayerPlan) -> dict[str, str | None]:
+    return layer.residual.part.norm_names([one.name for one in layer.sublayers])
+
+
+def _norm_key(layer: LayerPlan, name: str) -> str:
+    """Return the recipe key of a part of the layer."""
+    sublayer = _norm_names(layer).get(name, "")
+    return name if sublayer == "" else "norm" if sublayer is None else f"{sublayer}_norm"
+
+
+def _figures(blueprint: Blueprint) -> dict[str, object]:
+    """Collect the figures of the headline that need no counting."""
+    stacks = {plan.side: stack_figures(plan) for plan in blueprint.stacks()}
+    return {"name": blueprint.name, "type": blueprint.type.part.part_name, "stacks": stacks}
+
+
+def _cost_words(cost: Cost, weights: dict[str, tuple[int, ...]] | None = None) -> list[str]:
+    """List the shapes of weights, then the costs that are not 0."""
+    shapes = weight_groups({name: list(size) for name, size in (weights or {}).items()})
+    values = {name: value for name, value in vars(cost).items() if value}
+    return [*shapes, *(f"{FIGURES[name]} {figure(name, value)}" for name, value in values.items())]
+
+
+def _series(path: Path | None, box: Callable[[str], Box], key: str) -> Series | None:
+    """Convert a path of a layer to boxes."""
+    if path is None:
+        return None
+    blocks: list[Box | Fork | LayerGroup] = []
+    for step in path:
+        if isinstance(step, Junction):
+            blocks.append(Fork(tuple(_series(one, box, key) or () for one in step.paths), step.joined))
+        else:
+            blocks.append(box(step.name) if step.kind == PART else Box(f"{key}{step.name}", "scale", step.name))
+    return tuple(blocks)
+
+
+def _folds(order: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Fold the order of kinds greedily into repeated stretches: first layer, length, repetitions."""
+    first = 0
+    while first < len(order):
+        best, times = 1, 1
+        for period in range(1, min(LONGEST_PATTERN, (len(order) - first) // 2) + 1):
+            count = 1
+            stretch = order[first : first + period]
+            while order[first + count * period : first + (count + 1) * period] == stretch:
+                count += 1
+            if count > 1 and count * period > best * times:
+                best, times = period, count
+        yield first, best, times
+        first += best * times

@@ -1,0 +1,150 @@
+"""Pictures as text for a terminal, and as Mermaid."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Generator, Iterator, Sequence
+
+from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series
+
+# letters that Mermaid or Markdown would act on, also as entities: # begins one
+ACTING = '"`#;{}[]<>()|*_&\\'
+
+
+def text(picture: Picture, width: int = 80) -> str:
+    """Write a picture as lines, from the input down to the heads; differences begin with `!`."""
+    found = textwrap.wrap(f"{picture.name}: {picture.headline}", width)
+    for column in picture.columns:
+        found.append("")
+        position = [] if column.position is None else [column.position]
+        found += _lines(picture, (column.start, *([column.memory] if column.memory else [])), "", width)
+        found += _lines(picture, (*position, *([column.embedding] if column.embedding else [])), "", width)
+        found += _lines(picture, (*column.layers, *column.heads), "", width)
+        found += [f"  {key} has the token table of {column.side} as its weights" for key in column.tied]
+    found += ["", *_lines(picture, picture.notes, "", width)]
+    found += ["  both stacks have one token table"] * picture.shared
+    return "\n".join([*found, *textwrap.wrap(picture.caption, width)]) + "\n"
+
+
+def _lines(picture: Picture, series: Series, before: str, width: int) -> Iterator[str]:
+    for block in series:
+        if isinstance(block, Box):
+            yield from _box(picture, block, before, width)
+        elif isinstance(block, LayerGroup):
+            yield from _box(picture, block.band, before, width)
+            yield from _lines(picture, block.body, f"{before}  │ ", width)
+        else:
+            yield from _fork(picture, block, before, width)
+
+
+def _fork(picture: Picture, fork: Fork, before: str, width: int) -> Iterator[str]:
+    """Write paths one below the other, with a residual connection as a line next to them."""
+    straight = [path for path in fork.paths if not path]
+    yield f"{before}  ├─╮" if straight else f"{before}  ┬"
+    edge = f"{before}  │ " if straight else f"{before}  "
+    for number, path in enumerate(path for path in fork.paths if path):
+        if number:
+            yield f"{edge}├┄"
+        yield from _lines(picture, path, edge, width)
+    if fork.joined:
+        yield f"{before}  ╰─({fork.joined})" if straight else f"{before}  ({fork.joined})"
+
+
+def _box(picture: Picture, box: Box, before: str, width: int) -> Iterator[str]:
+    mark = picture.marks.get(box.key, frozenset())
+    sign = "! " if picture.marks and mark is not None else "  "
+    inner = [f"[{' → '.join(box.inner)}]"] if box.inner else []
+    words = f"{box.title}{': ' * bool(box.words)}{', '.join((*box.words, *inner))}"
+    room = max(width - len(before) - 2, 24)
+    for number, line in enumerate(textwrap.wrap(words, room, subsequent_indent="    ") or [""]):
+        yield before + ("  " if number else sign) + line
+
+
+def mermaid(pictures: Sequence[Picture]) -> str:
+    """Write pictures as one Mermaid flowchart, from the bottom to the top."""
+    return "\n".join(["flowchart BT", *(f"  {line}" for line in _Chart().lines(pictures))]) + "\n"
+
+
+class _Chart:
+    """Builder of a flowchart: edges follow all nodes, which lie in subgraphs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.marked: list[str] = []
+
+    def lines(self, pictures: Sequence[Picture]) -> Iterator[str]:
+        for picture in pictures:
+            self.picture, self.edges = picture, list[str]()
+            self.ids: dict[str, str] = {}
+            yield f'subgraph {self._id()}["{_safe((picture.name, picture.headline))}"]'
+            out = ""
+            for column in picture.columns:
+                out = yield from self._column(column, out)
+            for note in picture.notes:
+                yield self._node(note)
+            first, last = picture.columns[0].embedding, picture.columns[-1].embedding
+            if picture.shared and first and last:
+                self.edges.append(f"{self.ids[first.key]} -.-|one table| {self.ids[last.key]}")
+            yield from (*self.edges, "end")
+        if self.marked:
+            yield "classDef changed stroke:#c2410c,stroke-width:3px"
+            yield f"class {','.join(self.marked)} changed"
+
+    def _column(self, column: Column, out: str) -> Generator[str, None, str]:
+        """Write a stack that follows the node `out`; return its last node."""
+        self.reads: list[tuple[str, str]] = []
+        boxes = (column.start, *([column.embedding] if column.embedding else []), *column.layers)
+        last = yield from self._series(boxes, "")
+        for head in column.heads:
+            yield self._node(head)
+            self.edges.append(f"{last} --> {self.ids[head.key]}")
+        if column.embedding is not None:
+            self.edges += [f"{self.ids[column.embedding.key]} -.-|tied| {self.ids[key]}" for key in column.tied]
+        sources = {"memory": out}
+        for name, box in (("position", column.position), ("memory", column.memory)):
+            if box is not None:
+                yield self._node(box)
+                sources[name] = self.ids[box.key]
+        self.edges += [f"{sources[name]} -.-> {node}" for node, name in self.reads if sources.get(name)]
+        return last
+
+    def _series(self, series: Series, last: str) -> Generator[str, None, str]:
+        """Write a path that follows the node `last`; return its last node."""
+        for block in series:
+            if isinstance(block, LayerGroup):
+                yield f'subgraph {self._id(block.band)}["{_safe(block.band.text)}"]'
+                last = yield from self._series(block.body, last)
+                yield "end"
+                continue
+            if isinstance(block, Box):
+                yield self._node(block)
+                ends = [last] if last else []
+                last = f"n{self.count}"
+            else:
+                ends = []
+                for path in block.paths:
+                    ends.append((yield from self._series(path, last)))
+                last = self._id()
+                yield f'{last}(("{_safe((block.joined,))}"))'
+            self.edges += [f"{end} --> {last}" for end in ends]
+        return last
+
+    def _node(self, box: Box) -> str:
+        node = self._id(box)
+        self.reads += [(node, name) for name in sorted(box.reads)]
+        return f'{node}["{_safe(box.text)}"]'
+
+    def _id(self, box: Box | None = None) -> str:
+        self.count += 1
+        node = f"n{self.count}"
+        if box is not None:
+            self.ids[box.key] = node
+            if self.picture.marks and self.picture.marks.get(box.key) is not None:
+                self.marked.append(node)
+        return node
+
+
+def _safe(words: Sequence[str]) -> str:
+    """Escape a Mermaid label."""
+    lines = ["".join(f"#{ord(letter)};" if letter in ACTING else letter for letter in word) for word in words]
+    return "<br>".join(lines)
