@@ -26,10 +26,10 @@ from tfkit.recipe.changes.migrate import LANGUAGE, newer_faults
 from tfkit.recipe.compose import Composed, compose, laid_over
 from tfkit.recipe.imports import Importer
 from tfkit.recipe.overlays.overlay import Variant, read_variants
-from tfkit.recipe.settings.agreement import Agreement, section_parts, spot
+from tfkit.recipe.settings.agreement import Agreement, Standing, section_parts, spot
 from tfkit.recipe.settings.contradictions import Contradictions, at, data_parts
 from tfkit.recipe.settings.files import missing_files
-from tfkit.recipe.settings.section_rules import facts_of, section_problems
+from tfkit.recipe.settings.section_rules import facts_of, section_problems, step_problems
 from tfkit.recipe.settings.sections import Data, Generate, Section, Train
 from tfkit.recipe.settings.study import Study, measures_of, study_problems
 from tfkit.recipe.text.faults import Faults, shown
@@ -101,7 +101,8 @@ class Recipe:
             lines.append(f"data: {', '.join(named)}")
         if self.objective is not None:
             optimizer = self.train.optimizer.part.part_name
-            words = f"{self.objective.part.part_name}, {self.train.steps:,} steps, {optimizer}, seed {self.train.seed}"
+            length = f"{self.train.epochs:,} epochs" if self.train.steps is None else f"{self.train.steps:,} steps"
+            words = f"{self.objective.part.part_name}, {length}, {optimizer}, seed {self.train.seed}"
             lines.append(f"training: {words}")
         return lines
 
@@ -175,6 +176,18 @@ class Recipe:
         """What is wrong with the value at `path`, at its place or that of the nearest above it."""
         node, full = spot(self.root, path)
         return Fault(node.place, full, message)
+
+    def check_steps(self, steps: int) -> None:
+        """Check what depends on the steps that `train.epochs` are, once these are counted; raises RecipeError."""
+        faults, train = Faults(), self.train.model_copy(update={"steps": steps})
+        facts = facts_of(None, None, self.data, self.objective, train, self.generate)
+        agreement = Agreement(self.root, [Standing(train.schedule, "train.schedule")], facts, faults)
+        agreement.check()
+        agreement.tell("", step_problems(train, self.data))
+        if faults.found:
+            raise RecipeError(faults.found)
+        for doubt in by_place(faults.warnings):
+            warnings.warn(RecipeWarning(doubt), stacklevel=2)
 
     def missing_files(self) -> list[Fault]:
         """A fault for each file, or folder of a run, that the recipe reads and that is not there."""
@@ -318,6 +331,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     objective = None if node is None else of_kind(Preparer(faults).config(node, "objective"), ObjectiveFacts.Config)
     nothing = replace(composed.root, value={}, path="")
     train = _section(given(root, "train") or nothing, Train, faults) or Train()
+    _check_length(given(root, "train"), faults)
     generate = _section(given(root, "generate") or nothing, Generate, faults) or Generate()
     if "model" not in root:
         faults.add(composed.root, "needs a `model:` section", path="model")
@@ -334,6 +348,14 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
         recipe = _evaluations(recipe, faults)
         _check_study(recipe, faults)
     return recipe
+
+
+def _check_length(train: Node | None, faults: Faults) -> None:
+    """A training is as long as its steps or its epochs say."""
+    steps, epochs = (given(mapping(train), name) for name in ("steps", "epochs"))
+    if steps is not None and epochs is not None:
+        text = f"steps: {shown(steps.plain())} and epochs: {shown(epochs.plain())} are both set, see {steps.place}"
+        faults.add(epochs, f"{text}; write `none` for one of them")
 
 
 def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:

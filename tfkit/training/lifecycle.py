@@ -54,7 +54,7 @@ def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure 
     progress = trainer.progress
     imports = "".join(f" --import {name}" for name in recipe.imports)
     again = f"tfkit train {_source(recipe, folder)} --out {folder} --resume{imports}"
-    message = f"stopped at step {progress.step:,} of {recipe.train.steps:,}; to go on: {again}"
+    message = f"stopped at step {progress.step:,} of {trainer.task.steps:,}; to go on: {again}"
     reporter.log(message)
     raise Interrupted(message)
 
@@ -100,7 +100,8 @@ def mark_finished(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
-    settings = recipe.train.model_dump(mode="json", include={"steps", "patience", "keep"})
+    length = "steps" if recipe.train.epochs is None else "epochs"
+    settings = recipe.train.model_dump(mode="json", include={length, "patience", "keep"})
     return {"step": step, **settings}
 
 

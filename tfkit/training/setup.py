@@ -41,6 +41,7 @@ class Task:
     tokenizer: Tokenizer
     objective: Objective
     settings: Train
+    steps: int
     train: Feed
     valid: Feed | None
     hashes: Hashes
@@ -84,12 +85,13 @@ def prepare(
     rehearse(recipe, blueprint, tokenizer, splits, longest)
     train = Feed(objective, items["train"], data.batch, settings.seed, device)
     valid = Feed(objective, items["valid"], data.batch, settings.seed, device, VALID) if "valid" in items else None
+    steps = _counted(recipe, train, reporter)
     model = _model(blueprint, settings, device, tokenizer, reporter, initial)
     objective.attach(model)
     _announce(model, train, valid, len(examples), reporter)
     _tell_unused(blueprint, tokenizer, reporter)
     hashes = example_hashes(data, {name: splits[name].examples for name in items})
-    return Task(recipe, model, tokenizer, objective, settings, train, valid, hashes)
+    return Task(recipe, model, tokenizer, objective, settings, steps, train, valid, hashes)
 
 
 def learned_sizes(recipe: Recipe) -> tuple[int, int]:
@@ -100,6 +102,32 @@ def learned_sizes(recipe: Recipe) -> tuple[int, int]:
     tokenizer = _fitted(recipe, data, objective, split)
     _labelled(recipe, objective, split, ())
     return tokenizer.vocab_size, len(objective.rows.labels)
+
+
+def steps_of(recipe: Recipe) -> int:
+    """Optimizer steps of a training; the training data is read if the recipe says epochs."""
+    if recipe.train.steps is not None:
+        return recipe.train.steps
+    data, objective = _needed(recipe)
+    _check_files(recipe, False, None)
+    split = Split(data.train, objective)
+    tokenizer = _fitted(recipe, data, objective, split)
+    recipe = _labelled(recipe, objective, split, ())
+    blueprint = _blueprint(recipe, tokenizer, learned_from(data.tokenizer, split))
+    items = split.items(tokenizer, longest_example(blueprint, data), data.batch)
+    return _counted(recipe, Feed(objective, items, data.batch, recipe.train.seed, torch.device("cpu")))
+
+
+def _counted(recipe: Recipe, train: Feed, reporter: Reporter | None = None) -> int:
+    """Return the optimizer steps, counting epochs; raises RecipeError for what does not fit into these."""
+    steps, epochs = recipe.train.steps, recipe.train.epochs
+    if steps is not None or epochs is None:
+        return steps or 0
+    steps = train.steps(epochs, recipe.train.accumulate)
+    recipe.check_steps(steps)
+    if reporter is not None:
+        reporter.say(f"{counted(epochs, 'epoch')}: {counted(steps, 'step')}")
+    return steps
 
 
 def _needed(recipe: Recipe) -> tuple[Data, Objective]:

@@ -10,6 +10,9 @@ from tfkit.recipe.text.node import Node, kind, under
 # besides the keys that are declared so: mappings that are no parts, and merge whatever their `type` says
 _SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "train.validate", "generate", "study", "study.match"}
 
+# keys of a section that say the same in two ways: the later one takes the place of the other
+_ALTERNATIVES = {"train": {"steps": "epochs", "epochs": "steps"}}
+
 
 def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
     """`over` laid over `base`; what cannot be laid is a fault, and then `base` stays.
@@ -75,6 +78,9 @@ def _changes_type(base: Node, over: Node) -> bool:
 
 def _merged(base: Node, over: Node, faults: list[Fault]) -> Node:
     value = dict(base.entries)
+    for key, other in _ALTERNATIVES.get(over.path, {}).items():
+        if (said := over.get(key)) is not None and said.value is not None and over.get(other) is None:
+            value.pop(other, None)
     for key, child in over.entries.items():
         value[key] = merge(value[key], child, faults) if key in value else child
     # A mapping that only leads to an option (`--set a.b=..`, a variant's dotted key) has no place of its own: its key

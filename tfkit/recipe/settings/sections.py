@@ -189,7 +189,8 @@ class Train(Validated):
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the computation; weights and their averages stay float32"
     )
-    steps: PositiveInt = Field(10_000, description="optimizer steps in all")
+    steps: PositiveInt | None = Field(None, description="optimizer steps in all; 10,000 if epochs is not set either")
+    epochs: PositiveInt | None = Field(None, description="passes over the training data, instead of steps")
     optimizer: Optimizer = Field("adam", description="how gradients change the weights")  # type: ignore[assignment]
     schedule: Schedule = Field(  # type: ignore[assignment]
         "inverse_square_root", description="the learning rate of each step"
@@ -224,6 +225,13 @@ class Train(Validated):
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="factor on the rate of each layer below the last; embeddings are one layer more"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_steps(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("steps") is None and data.get("epochs") is None:
+            return {**data, "steps": 10_000}
+        return data
 
     @property
     def initial(self) -> InitFrom | None:

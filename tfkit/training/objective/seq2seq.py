@@ -28,15 +28,14 @@ class Seq2SeqRows(Rows):
     config: Seq2Seq.Config
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `source` (with its end token) and `target` (start, tokens, end: one longer than the decoder's row)."""
+        """Items `source`, framed as the options say, and `target` (start, tokens, end: one longer than its row)."""
         self.bind(tokenizer)
-        end = self.tokens.special["end"] if self.config.source_end else None
         sources = self._encoded(examples, "source", tokenizer)
         targets = self._encoded(examples, "target", tokenizer)
         items, empty, long = [], 0, 0
         for source, target in zip(sources, targets, strict=True):
             item = {
-                "source": wrapped(source, end=end),
+                "source": np.asarray(self.prompt(source), np.int32),
                 "target": wrapped(target, self.tokens.special["start"], self.tokens.special["end"]),
             }
             if not len(source) or not len(target):
@@ -59,7 +58,8 @@ class Seq2SeqRows(Rows):
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
         """A source for the encoder."""
-        return [*ids, self.tokens.special["end"]] if self.config.source_end else list(ids)
+        special, config = self.tokens.special, self.config
+        return [*[special["start"]] * config.source_start, *ids, *[special["end"]] * config.source_end]
 
 
 class Translations(Answers):
@@ -86,6 +86,7 @@ class Seq2Seq(Objective):
         label_smoothing: Share = Field(
             0.0, description="share of the target spread over the vocabulary, in training only"
         )
+        source_start: bool = Field(False, description="begin the source with the start token, as the target is")
         source_end: bool = Field(True, description="end the source with the end token, as the target is")
 
         def shortest(self, facts: RecipeFacts) -> int:
