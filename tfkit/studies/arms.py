@@ -12,6 +12,7 @@ import yaml
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault, RecipeError, UsageError, by_place
+from tfkit.recipe.architecture.sizes import VocabSize
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.study import Study, arms_in
 from tfkit.recipe.text.node import inline
@@ -30,7 +31,7 @@ class StudySource:
     sets: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     trust: bool = False
-    _sizes: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+    _sizes: dict[str, tuple[VocabSize, int]] = field(default_factory=dict, compare=False, repr=False)
     _steps: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
     _recipes: dict[str, Recipe] | None = field(default=None, compare=False, repr=False)
 

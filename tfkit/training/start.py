@@ -21,7 +21,7 @@ from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED
 GROUPED = ("train.groups", "train.layer_decay")  # which parameters make a group of the optimizer
 FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", "train.freeze", *GROUPED)
 ABSENT = object()
-OFF = (False, "none", [])
+OFF: tuple[object, ...] = (False, "none", [])
 
 
 def check_ours(folder: RunFolder) -> None:

@@ -13,6 +13,8 @@ _SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "train.valida
 # keys of a section that say the same in two ways: the later one takes the place of the other
 _ALTERNATIVES = {"train": {"steps": "epochs", "epochs": "steps"}}
 
+_PART_OR_SIDES = {"data.tokenizer"}  # one replaces the other whole
+
 
 def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
     """`over` laid over `base`; what cannot be laid is a fault, and then `base` stays.
@@ -31,6 +33,8 @@ def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
     if is_section(over.path):
         both = isinstance(base.value, dict) and isinstance(over.value, dict)
         return _merged(base, over, faults) if both else over.over(base)
+    if over.path in _PART_OR_SIDES and _names_sides(base) != _names_sides(over):
+        return over.over(base)
     if isinstance(over.value, dict):
         return _lay_mapping(base, over, faults)
     if isinstance(over.value, str) and isinstance(base.value, dict):
@@ -54,6 +58,11 @@ def as_part(node: Node) -> Node:
         return node
     named = replace(node, path=under(node.path, "type"), dropped=())
     return replace(node, value={"type": named})
+
+
+def _names_sides(node: Node) -> bool:
+    """True for a mapping with a part for each side, which has no type of its own."""
+    return node.get("type") is None and (node.get("source") is not None or node.get("target") is not None)
 
 
 def _lay_mapping(base: Node, over: Node, faults: list[Fault]) -> Node:

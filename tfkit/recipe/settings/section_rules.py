@@ -39,11 +39,12 @@ def facts_of(
     generate: Generate,
 ) -> RecipeFacts:
     """What the parts need to know of each other's sections; `vocab_size` is the model's, where it is known."""
-    tokenizer = None if data is None else data.tokenizer
+    tokenizer = None if data is None else data.target_tokenizer
     return RecipeFacts(
         blueprint=blueprint,
         objective=objective,
         tokenizer=tokenizer,
+        tokenizers={} if data is None else data.tokenizers(),
         reads_data=data is not None,
         longest=None if blueprint is None else longest_example(blueprint, data),
         packed=data is not None and data.batch.pack,

@@ -17,7 +17,7 @@ from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids, ngram_baseline
 from tfkit.training.objective.answers import Answers
 from tfkit.training.objective.base import Loss, Objective, finished, token_loss
-from tfkit.training.objective.rows import Batch, Example, Item, Rows, next_tokens, padded, wrapped
+from tfkit.training.objective.rows import Batch, Example, Item, Rows, TokenFacts, next_tokens, padded, wrapped
 
 
 class Seq2SeqRows(Rows):
@@ -27,15 +27,21 @@ class Seq2SeqRows(Rows):
     required = ("start", "end")
     config: Seq2Seq.Config
 
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """Take the facts of the tokenizer, and of that of the sources; raises DataError for a missing special token."""
+        super().bind(tokenizer)
+        self._check_roles(tokenizer.source, self.config.source_roles())
+        self.source = TokenFacts.of(tokenizer.source)
+
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
         """Items `source`, framed as the options say, and `target` (start, tokens, end: one longer than its row)."""
         self.bind(tokenizer)
-        sources = self._encoded(examples, "source", tokenizer)
+        sources = self._encoded(examples, "source", tokenizer.source)
         targets = self._encoded(examples, "target", tokenizer)
         items, empty, long = [], 0, 0
         for source, target in zip(sources, targets, strict=True):
             item = {
-                "source": np.asarray(self.prompt(source), np.int32),
+                "source": np.asarray(self.prompt(source.tolist()), np.int32),
                 "target": wrapped(target, self.tokens.special["start"], self.tokens.special["end"]),
             }
             if not len(source) or not len(target):
@@ -54,12 +60,14 @@ class Seq2SeqRows(Rows):
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
-        return pair_batch([item["source"] for item in items], [item["target"] for item in items], self.tokens.pad)
+        sources, targets = ([item[side] for item in items] for side in ("source", "target"))
+        return pair_batch(sources, targets, self.tokens.pad, self.source.pad)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
         """A source for the encoder."""
-        special, config = self.tokens.special, self.config
-        return [*[special["start"]] * config.source_start, *ids, *[special["end"]] * config.source_end]
+        special, config = self.source.special, self.config
+        before = [special["start"]] if config.source_start else []
+        return [*before, *ids, *([special["end"]] if config.source_end else [])]
 
 
 class Translations(Answers):
@@ -78,7 +86,7 @@ class Seq2Seq(Objective):
     answers_type = Translations
     reads = "encoder_decoder"
     gives = frozenset({"attention_mask"})
-    capabilities = frozenset({"likelihood", "characters", "words", "continuations"})
+    capabilities = frozenset({"likelihood", "characters", "words", "continuations", "two_vocabularies"})
 
     class Config(Objective.Config):
         """Options of seq2seq."""
@@ -88,6 +96,9 @@ class Seq2Seq(Objective):
         )
         source_start: bool = Field(False, description="begin the source with the start token, as the target is")
         source_end: bool = Field(True, description="end the source with the end token, as the target is")
+
+        def source_roles(self) -> tuple[str, ...]:
+            return ("start",) * self.source_start + ("end",) * self.source_end
 
         def shortest(self, facts: RecipeFacts) -> int:
             return 2  # the start and a token: the end is predicted, and not read
@@ -113,9 +124,9 @@ class Seq2Seq(Objective):
         return ngram_baseline(train, valid, self.rows.tokens.size, of="of the targets alone")
 
 
-def pair_batch(sources: Sequence[Ids], targets: Sequence[Ids], pad: int) -> Batch:
+def pair_batch(sources: Sequence[Ids], targets: Sequence[Ids], pad: int, source_pad: int | None = None) -> Batch:
     """A batch of an encoder-decoder, which learns each target token from those before it and the source."""
-    ids, real = padded(sources, pad)
+    ids, real = padded(sources, pad if source_pad is None else source_pad)
     batch = next_tokens(targets, pad)
     batch["decoder_input_ids"] = batch.pop("input_ids")
     batch["input_ids"] = torch.from_numpy(ids)
