@@ -53,6 +53,6 @@ CONTRACTS = (
     "refusals", "compile", "export", "ids", "round_trip", "batch", "special_tokens", "refit", "no_text",
     "saved_tokenizer", "fields", "repeatable", "limit", "missing_file", "says_what_it_reads", "items", "batches",
     "loss", "loss_gradients", "loss_rows", "packed_loss", "vocabularies", "unusable", "step", "learning_rate",
-    "frozen", "decay", "optimizer_state", "rates", "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits", "in_place",
-    "rows", "done", "cut", "candidates", "ruled", "seeded", "beside", "stateless", "untouched", "told",
+    "frozen", "decay", "optimizer_state", "rates", "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits",
+    "in_place", "rows", "done", "cut", "candidates", "ruled", "seeded", "beside", "stateless", "untouched", "told",
 )  # fmt: skip

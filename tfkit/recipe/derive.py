@@ -123,9 +123,9 @@ class Paths:
         return node.value
 
     def _moved(self, value: str, node: Node) -> str:
-        """A path that was relative to where it was written; what a shipped recipe names is to be put beside the new."""
+        """A path that was relative to where it was written; a file that no shipped recipe has is to be put beside the new."""
         here = node.folder or Path()
-        if os.path.isabs(value) or os.path.realpath(here) in self._shipped:
+        if os.path.isabs(value) or (os.path.realpath(here) in self._shipped and not os.path.isfile(here / value)):
             return value
         return Path(os.path.relpath(here / value, self.folder)).as_posix()
 
