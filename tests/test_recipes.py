@@ -92,6 +92,8 @@ def overrides(name: str, folder: Path) -> dict[str, object]:
         rows = [f"{n}\t{word}\t_\t{tag}" + "\t_" * 6 for n, word, tag in ((1, "dogs", "NOUN"), (2, "bark", "VERB"))]
         (folder / "treebank").write_text("\n".join([*rows, "", ""]) * 9, encoding="utf-8")
         return {**SHORT, **{f"data.{split}.file": str(folder / "treebank") for split in ("train", "valid")}}
+    if name == "translate-characters":
+        return {**SHORT, "generate.max_new_tokens": 5}
     if name == "probe":
         return SHORT | {f"data.{split}.count": 40 for split in ("train", "valid", "test", "longer")}
     if name.endswith("docstrings"):
@@ -110,3 +112,11 @@ def test_a_task_trains_evaluates_and_generates(path, tmp_path):
         assert len(run.generate(["two dogs", "a"], max_new_tokens=3)) == 2
     moved = shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     assert tfkit.load_run(moved).evaluate(limit=4) == scores
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", [None, "reversed"])
+def test_five_sentences_are_learned_by_heart(variant, tmp_path):
+    recipe = tfkit.load_recipe("translate-characters", variant=variant, overrides={"train.device": "cpu"})
+    run = tfkit.train(recipe, out=tmp_path / "run", progress=False)
+    assert run.evaluate()["exact_match"] == 100

@@ -123,7 +123,7 @@ class Paths:
         return node.value
 
     def _moved(self, value: str, node: Node) -> str:
-        """A path that was relative to where it was written; a file that no shipped recipe has is to be put beside the new."""
+        """Rewrite a path relative to the new recipe; a file that a shipped recipe lacks belongs beside the new one."""
         here = node.folder or Path()
         if os.path.isabs(value) or (os.path.realpath(here) in self._shipped and not os.path.isfile(here / value)):
             return value

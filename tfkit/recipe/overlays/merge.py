@@ -88,7 +88,7 @@ def _changes_type(base: Node, over: Node) -> bool:
 def _merged(base: Node, over: Node, faults: list[Fault]) -> Node:
     value = dict(base.entries)
     for key, other in _ALTERNATIVES.get(over.path, {}).items():
-        if (said := over.get(key)) is not None and said.value is not None and over.get(other) is None:
+        if (node := over.get(key)) is not None and node.value is not None and over.get(other) is None:
             value.pop(other, None)
     for key, child in over.entries.items():
         value[key] = merge(value[key], child, faults) if key in value else child
