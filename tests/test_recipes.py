@@ -95,6 +95,8 @@ def overrides(name: str, folder: Path) -> dict[str, object]:
         rows = [f"{n}\t{word}\t_\t{tag}" + "\t_" * 6 for n, word, tag in ((1, "dogs", "NOUN"), (2, "bark", "VERB"))]
         (folder / "treebank").write_text("\n".join([*rows, "", ""]) * 9, encoding="utf-8")
         return {**SHORT, **{f"data.{split}.file": str(folder / "treebank") for split in ("train", "valid")}}
+    if name == "translate-characters":
+        return {**SHORT, "generate.max_new_tokens": 5}
     if name == "probe":
         return SHORT | {f"data.{split}.count": 40 for split in ("train", "valid", "test", "longer")}
     if name.endswith("docstrings"):
@@ -123,3 +125,11 @@ def test_paths_of_shipped_recipes_are_relative_to_the_working_folder(
     assert f"there is no file {tmp_path / 'train.txt'}" in fault.message
     teacher = load_recipe("distillation", variant="soft").train.teacher
     assert teacher is not None and teacher.run == str(tmp_path / "runs" / "teacher")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", [None, "reversed"])
+def test_five_sentences_are_learned_by_heart(variant, tmp_path):
+    recipe = tfkit.load_recipe("translate-characters", variant=variant, overrides={"train.device": "cpu"})
+    run = tfkit.train(recipe, out=tmp_path / "run", progress=False)
+    assert run.evaluate()["exact_match"] == 100

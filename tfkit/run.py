@@ -56,6 +56,7 @@ from tfkit.training.scoring import chosen_metrics
 from tfkit.training.setup import Task, longest_example
 from tfkit.training.supply import saved_recipe
 from tfkit.training.validation import ValidationScores, total_loss
+from tfkit.training.vocabularies import check_tokenizer, load_tokenizer, tokenizer_files
 from tfkit.training.weights import load_weights, saved_dtype
 
 # what a model without an objective, which is imported, is taken to say of a text, by its head
@@ -85,16 +86,25 @@ class Run:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the model was trained with; raises RunError for an imported model that came with none."""
-        if self.recipe.data is None and not (self.folder / TOKENIZER).is_file():
+        """The tokenizer that the model was trained with; of two, that of what it writes.
+
+        Raises RunError for an imported model that came with none.
+        """
+        folder = RunFolder(self.folder)
+        if self.recipe.data is None and not tokenizer_files(folder):
             raise RunError(f"{self.folder / TOKENIZER}: is missing: this run works on ids (run.model), not on texts")
-        return Tokenizer.load(self.folder / TOKENIZER)
+        return load_tokenizer(folder)
+
+    @property
+    def source_tokenizer(self) -> Tokenizer:
+        """The tokenizer of what an encoder reads; `tokenizer`, unless source and target have one each."""
+        return self.tokenizer.source
 
     @property
     def blueprint(self) -> Blueprint:
         """The architecture; a vocabulary of the tokenizer's size has its number."""
         recipe = self.recipe.labelled(len(self.labels))
-        return recipe.blueprint(self.tokenizer.vocab_size if recipe.unknown_vocab else None)
+        return recipe.blueprint(self.tokenizer.sizes if recipe.unknown_vocab else None)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -277,25 +287,25 @@ class Run:
     def _read_plainly(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts between the special tokens of the objective, or of an imported tokenizer's own template."""
         if self.recipe.objective is not None:
-            return [self.objective.rows.prompt(ids) for ids in self.tokenizer.encode_batch(texts)]
-        return self.tokenizer.encode_batch(texts, template=True)
+            return [self.objective.rows.prompt(ids) for ids in self.source_tokenizer.encode_batch(texts)]
+        return self.source_tokenizer.encode_batch(texts, template=True)
 
     def _cut(self, ids: list[int], longest: int | None) -> list[int]:
         """The first tokens that the model can read; a special token that ends the text stays its end."""
         if not ids:
-            return [self.tokenizer.special_ids.get("pad", 0)]
+            return [self.source_tokenizer.special_ids.get("pad", 0)]
         if longest is None or len(ids) <= longest:
             return ids
-        ends = ids[-1] in self.tokenizer.special_ids.values()
+        ends = ids[-1] in self.source_tokenizer.special_ids.values()
         return [*ids[: longest - 1], ids[-1]] if ends else ids[:longest]
 
     def read(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts as the model expects them, as its objective or an imported model's own tokenizer says."""
         if self.recipe.objective is not None:
-            return [self.objective.rows.prompt(ids) for ids in self.tokenizer.encode_batch(texts)]
+            return [self.objective.rows.prompt(ids) for ids in self.source_tokenizer.encode_batch(texts)]
         first = dict(self.blueprint.special_ids).get("start")
         nothing = [] if first is None else [first]  # where a text begins
-        return [ids or nothing for ids in self.tokenizer.encode_batch(texts, special=True, template=True)]
+        return [ids or nothing for ids in self.source_tokenizer.encode_batch(texts, special=True, template=True)]
 
     @property
     def _start(self) -> int:
@@ -459,7 +469,7 @@ class Run:
             return outputs, [answers.wanted(example) for example in examples]
         sources = [example["source"] for example in examples]
         bound = most_positions(self.model, next(self.blueprint.stacks()).side) or 2**62
-        read = self.tokenizer.encode_batch(sources)
+        read = self.source_tokenizer.encode_batch(sources)
         fits = [len(self.objective.rows.prompt(ids)) <= bound for ids in read]
         written = iter(self.generate([text for text, fit in zip(sources, fits, strict=True) if fit]))
         return [next(written) if fit else "" for fit in fits], [example["target"] for example in examples]
@@ -514,8 +524,8 @@ def load_run(
             raise UsageError(f"--set {text}: this run is made already: {problem}")
     record.check(folder, record.SMALL)
     recipe = saved_recipe(folder, trust, imports, sets)
-    if recipe.data is not None and not (folder / TOKENIZER).is_file():
-        raise RunError(f"{folder / TOKENIZER}: is missing")
+    if recipe.data is not None:
+        check_tokenizer(folder)
     known = folder.known if (folder / ENVIRONMENT).is_file() else {}
     return Run(folder.path, replace(recipe, name=str(known.get("recipe", folder.path.name))), device, as_saved=not sets)
 

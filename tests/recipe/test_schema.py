@@ -329,7 +329,8 @@ WRONG = {
     "an unknown model": ["model: {type: encodr}"],
     "variants": ["variants: {a: {model.d_modl: 8}}", "variants: {a: {model.d_model: x}}", "variants: {a: [1]}",
                  "variants: {a: {model.layer.attention.num_heds: [1, 2]}}", "variants: {a: {modl: 1}}"],
-    "sections": ["train: {steps: none}", "train: {optimizer: {lr: 1}}", "data: {train: txt}", "train: 3", "imports: 3",
+    "sections": ["train: {accumulate: none}",
+                 "train: {optimizer: {lr: 1}}", "data: {train: txt}", "train: 3", "imports: 3",
                  "generate: {stop: end_tokn}", "objective: seq2sek", "train: {keep: {men: 3}}",
                  "train: {metrics: bleu}"],
 }  # fmt: skip

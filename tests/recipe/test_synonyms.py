@@ -125,7 +125,7 @@ LINES = {
     # data and training
     "data.batch_size=8": "data.batch.size",
     "data.batch.batch_size=8": "size",
-    "train.epochs=8": "steps",
+    "train.num_epochs=8": "epochs",
     "train.max_iters=8": "steps",
     "train.lr=0.1": "train.schedule.lr",
     "lr=0.1": "train.schedule.lr",

@@ -115,6 +115,12 @@ class TestSeq2Seq:
         items = objective.rows.prepare(PAIRS, words, None)
         assert items[1]["source"].tolist() == words.encode("a") == objective.rows.prompt(words.encode("a"))
 
+    def test_source_with_start(self):
+        words, objective = tokenizer(), part(Seq2Seq, source_start=True)
+        items = objective.rows.prepare(PAIRS, words, None)
+        framed = [words.special_ids["start"], *words.encode("a"), words.special_ids["end"]]
+        assert items[1]["source"].tolist() == framed == objective.rows.prompt(words.encode("a"))
+
     def test_loss_and_gradients_are_those_of_single_tokens(self):
         net, objective = model("encoder_decoder"), part(Seq2Seq, label_smoothing=0.3)
         items = objective.rows.prepare(PAIRS, tokenizer(), None)

@@ -125,7 +125,7 @@ class AnswerPrinter:
 
     def _note_unknown(self, prompts: Sequence[Text]) -> None:
         """Say on standard error what a model that writes cannot read of prompts, each piece once."""
-        role = self.run.tokenizer.special_ids.get("unknown")
+        role = self.run.source_tokenizer.special_ids.get("unknown")
         if role is None or not self.run.writes:
             return
         found: dict[str, None] = {}
@@ -136,7 +136,7 @@ class AnswerPrinter:
         self.noted.update(new)
         if new:
             more = f" and {len(new) - NAMED} more" * (len(new) > NAMED)
-            token = self.run.tokenizer.token(role)
+            token = self.run.source_tokenizer.token(role)
             warn(f"tfkit: not in the vocabulary, and read as {token}: {', '.join(new[:NAMED])}{more}")
 
     def _unknown(self, prompt: str) -> list[str]:
@@ -144,7 +144,7 @@ class AnswerPrinter:
         from tfkit.generation.prompts import PromptError
 
         try:
-            pieces = self.run.tokenizer.unknown(prompt)
+            pieces = self.run.source_tokenizer.unknown(prompt)
         except DataError as error:
             raise PromptError("prompt", 1, f"cannot be read: {error}") from None
         return ["an empty text"] if pieces and not prompt.strip() else [_quoted(piece) for piece in pieces if piece]

@@ -31,7 +31,9 @@ def command(source: str, out: str | None, dtype: str, force: bool, imports: tupl
     echo(f"{made.run}: {made.family} ({made.head_class}), {made.parameters:,} parameters in {made.dtype}")
     if made.tokenizer is not None:
         roles = ", ".join(f"{role} {id_}" for role, id_ in made.tokenizer.special_ids.items())
-        echo(f"tokenizer: {made.tokenizer.vocab_size:,} tokens; {roles}")
+        sources = made.tokenizer.source.vocab_size
+        beside = "" if made.tokenizer.source is made.tokenizer else f" of targets, {sources:,} of sources"
+        echo(f"tokenizer: {made.tokenizer.vocab_size:,} tokens{beside}; {roles}")
     for note in made.notes:
         echo(note)
     echo(f"Type: tfkit show {made.run}\n      tfkit verify {made.run} --against {source}")

@@ -166,8 +166,14 @@ def vocabulary_note(recipe: Recipe) -> str | None:
     notes = []
     bound = recipe.vocabulary_bound
     if recipe.unknown_vocab:
-        counted = "1" if bound is None else f"{bound:,}, the most it can have"
-        notes.append(f"vocabulary known after the tokenizer is trained: counted with {counted}")
+        found = [] if recipe.data is None else [one.vocabulary_bound for one in recipe.data.tokenizers().values()]
+        counted = " and ".join("1" if most is None else f"{most:,}, the most it can have" for most in found)
+        what = (
+            "vocabularies known after the tokenizers are"
+            if len(found) > 1
+            else "vocabulary known after the tokenizer is"
+        )
+        notes.append(f"{what} trained: counted with {counted}")
     elif bound is not None and (size := recipe.blueprint().last.vocab_size or 0) > bound:
         notes.append(f"the tokenizer has at most {bound:,} tokens: {size - bound:,} of {size:,} ids are never written")
     if recipe.unknown_labels:

@@ -207,6 +207,22 @@ def check_packed_loss(case: Case) -> None:
         evaluated(trial, trial.model(), batch)
 
 
+@contract("sources and targets have a vocabulary each", "items", slots=OBJECTIVE)
+def check_vocabularies(case: Case) -> None:
+    """The source is encoded by its own tokenizer, the target as with one tokenizer."""
+    if "two_vocabularies" not in case.part.able(case.config):
+        return
+    trial = ObjectiveTrial(case)
+    alone = trial.batch(trial.items())
+    source = letters(sentinels=3)  # the ids of its letters are others
+    trial.tokenizer = trial.tokenizer.beside(source)
+    batch = trial.batch(trial.items())
+    for example, ids in zip(trial.examples, batch["input_ids"].tolist(), strict=True):
+        text = source.decode(ids)
+        expect(text == example["source"], f"the source {example['source']!r} is read as {text!r} by its own tokenizer")
+    expect(torch.equal(batch["labels"], alone["labels"]), "the targets have other ids beside a source tokenizer")
+
+
 @contract("examples that cannot be used are refused", "items", slots=OBJECTIVE)
 def check_unusable(case: Case) -> None:
     """A field that is missing, texts that are all empty, and a vocabulary without a token that it needs."""

@@ -29,6 +29,7 @@ OF_SECTIONS: dict[str, str] = {
     "characters": "has a loss that is -log p of every character of a text",
     "words": "answers in words, to be compared with a reference",
     "continuations": "writes a text after its source",
+    "two_vocabularies": "reads sources and writes targets, by a tokenizer each",
     "tags": "answers with a tag for each word",
     "numbers": "answers with numbers, or with labels that may be numbers",
     "soft_targets": "predicts tokens or classes by probabilities, which a teacher can give",
@@ -52,7 +53,7 @@ CONTRACTS = (
     "bias", "temperature", "cross_attention", "weights", "seed", "initial", "copies", "saving", "meta", "dropout",
     "refusals", "compile", "export", "ids", "round_trip", "batch", "special_tokens", "refit", "no_text",
     "saved_tokenizer", "fields", "repeatable", "limit", "missing_file", "says_what_it_reads", "items", "batches",
-    "loss", "loss_gradients", "loss_rows", "packed_loss", "unusable", "step", "learning_rate", "frozen", "decay",
-    "optimizer_state", "rates", "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits", "in_place",
-    "rows", "done", "cut", "candidates", "ruled", "seeded", "beside", "stateless", "untouched", "told",
+    "loss", "loss_gradients", "loss_rows", "packed_loss", "vocabularies", "unusable", "step", "learning_rate",
+    "frozen", "decay", "optimizer_state", "rates", "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits",
+    "in_place", "rows", "done", "cut", "candidates", "ruled", "seeded", "beside", "stateless", "untouched", "told",
 )  # fmt: skip

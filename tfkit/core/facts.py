@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfkit.core.blueprint import Blueprint
@@ -23,12 +23,14 @@ class RecipeFacts:
     """What is known of a recipe before any data is read; None: not set, or wrong by itself.
 
     `longest` is what the model and `data.batch.length` allow, and `batch_tokens` the most tokens of a batch.
+    `tokenizer` is the target's where source and target have one each; `tokenizers` are all, by their paths.
     `vocab_size` and `most_tokens` are the largest that the vocabularies of the model and of the tokenizer can be.
     """
 
     blueprint: Blueprint | None = None
     objective: ObjectiveFacts.Config | None = None
     tokenizer: TokenizerFacts.Config | None = None
+    tokenizers: Mapping[str, TokenizerFacts.Config] = field(default_factory=dict)
     reads_data: bool = False
     longest: Longest | None = None
     packed: bool = False

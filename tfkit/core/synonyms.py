@@ -143,7 +143,8 @@ TARGETS: Mapping[str, str] = {
     "objective.label_smoothing": "label_smoothing_factor label_smoothing",
     "objective.probability": "mlm_probability mask_probability mask_prob",
     # training
-    "train.steps": "epochs num_epochs num_train_epochs max_epochs n_epochs max_steps max_iters num_steps train_steps "
+    "train.epochs": "num_epochs num_train_epochs max_epochs n_epochs epochs",
+    "train.steps": "max_steps max_iters num_steps train_steps "
     "total_steps iterations num_iterations max_updates max_update steps",
     "train.schedule.lr": "learning_rate max_lr base_lr peak_lr init_lr lr",
     "train.schedule.peak": "learning_rate max_lr base_lr peak_lr init_lr lr",

@@ -128,12 +128,12 @@ class Paths:
         return node.value
 
     def _moved(self, value: str, node: Node, path: str) -> str:
-        """A path that was relative to where it was written; what a shipped recipe names is to be put beside the new.
+        """Rewrite a path relative to the new recipe; a file that a shipped recipe lacks belongs beside the new one.
 
         A path of a corpus that is relative to `data.folder` stays, and may be nothing else.
         """
         here = node.folder or Path()
-        if os.path.isabs(value) or os.path.realpath(here) in self._shipped:
+        if os.path.isabs(value) or (os.path.realpath(here) in self._shipped and not os.path.isfile(here / value)):
             return value
         if self._has_folder and path.startswith(CORPORA):
             return os.path.abspath(value) if node.is_change else value

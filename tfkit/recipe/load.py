@@ -20,18 +20,18 @@ from tfkit.core.errors import Fault, RecipeError, RecipeWarning, UsageError, by_
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.output import block, block_as_html, some
 from tfkit.core.registry import nearest
-from tfkit.core.slots import ObjectiveFacts, of_kind
+from tfkit.core.slots import ObjectiveFacts, TokenizerFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
-from tfkit.recipe.architecture.sizes import Vocabulary
+from tfkit.recipe.architecture.sizes import VocabSize, Vocabulary
 from tfkit.recipe.changes.migrate import LANGUAGE, newer_faults
 from tfkit.recipe.compose import Composed, compose, laid_over
 from tfkit.recipe.imports import Importer
 from tfkit.recipe.overlays.overlay import Variant, read_variants
-from tfkit.recipe.settings.agreement import Agreement, section_parts, spot
+from tfkit.recipe.settings.agreement import Agreement, Standing, section_parts, spot
 from tfkit.recipe.settings.contradictions import Contradictions, at, data_parts
 from tfkit.recipe.settings.files import missing_files, unused_folder
-from tfkit.recipe.settings.section_rules import facts_of, section_problems
+from tfkit.recipe.settings.section_rules import facts_of, section_problems, step_problems
 from tfkit.recipe.settings.sections import Data, Generate, Section, Train
 from tfkit.recipe.settings.study import Study, measures_of, study_problems
 from tfkit.recipe.text.faults import Faults, shown
@@ -77,7 +77,7 @@ class Recipe:
     variants: tuple[str, ...] = field(default=(), compare=False)
     changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
     warnings: tuple[Fault, ...] = field(default=(), compare=False)
-    _resolved: dict[int | None, tuple[Blueprint, ModelResolver]] = field(
+    _resolved: dict[VocabSize | None, tuple[Blueprint, ModelResolver]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -101,12 +101,14 @@ class Recipe:
         except RecipeError as error:
             lines = [f"model: {error}"]
         if self.data is not None:
-            splits = {"tokenizer": self.data.tokenizer, "train": self.data.train, "valid": self.data.valid}
+            tokenizers = {path.removeprefix("data."): config for path, config in self.data.tokenizers().items()}
+            splits = {**tokenizers, "train": self.data.train, "valid": self.data.valid}
             named = [f"{name}: {part.part.part_name}" for name, part in splits.items() if isinstance(part, Config)]
             lines.append(f"data: {', '.join(named)}")
         if self.objective is not None:
             optimizer = self.train.optimizer.part.part_name
-            words = f"{self.objective.part.part_name}, {self.train.steps:,} steps, {optimizer}, seed {self.train.seed}"
+            length = f"{self.train.epochs:,} epochs" if self.train.steps is None else f"{self.train.steps:,} steps"
+            words = f"{self.objective.part.part_name}, {length}, {optimizer}, seed {self.train.seed}"
             lines.append(f"training: {words}")
         return lines
 
@@ -115,21 +117,21 @@ class Recipe:
         for fault in self.warnings:
             warnings.warn(RecipeWarning(fault), stacklevel=4)  # beside this and `train`, there is its decorator
 
-    def blueprint(self, vocab_size: int | None = None) -> Blueprint:
+    def blueprint(self, vocab_size: VocabSize | None = None) -> Blueprint:
         """The architecture, fully spelled out. `vocab_size` is what `vocab_size: tokenizer` stands for.
 
         Raises RecipeError when the tokenizer's size contradicts what the recipe says.
         """
         return self._resolve(vocab_size)[0]
 
-    def trace(self, vocab_size: int | None = None) -> Trace:
+    def trace(self, vocab_size: VocabSize | None = None) -> Trace:
         """The text that each value of the Blueprint comes from."""
         blueprint, resolver = self._resolve(vocab_size)
         return trace(resolver, blueprint)
 
-    def _resolve(self, vocab_size: int | None) -> tuple[Blueprint, ModelResolver]:
+    def _resolve(self, vocab_size: VocabSize | None) -> tuple[Blueprint, ModelResolver]:
         """The Blueprint, and what made it."""
-        size = vocab_size if vocab_size is not None else self.vocabulary_bound
+        size = vocab_size if vocab_size is not None else _bounds(None if self.data is None else self.data.tokenizers())
         if size not in self._resolved:
             faults = Faults(has_weights=True)  # what was accepted once stays so
             resolver = ModelResolver(mapping(self.root)["model"], faults, Vocabulary(size))
@@ -159,8 +161,8 @@ class Recipe:
 
     @property
     def vocabulary_bound(self) -> int | None:
-        """The largest vocabulary that the tokenizer's settings allow, None where they do not say."""
-        return None if self.data is None else self.data.tokenizer.vocabulary_bound
+        """The largest vocabulary that the (target's) tokenizer allows by its settings, None if they do not say."""
+        return None if self.data is None else self.data.target_tokenizer.vocabulary_bound
 
     def evaluated(self, name: str) -> Recipe:
         """The recipe of a trained model with the values of an evaluation laid over it; raises RecipeError."""
@@ -181,11 +183,23 @@ class Recipe:
         node, full = spot(self.root, path)
         return Fault(node.place, full, message)
 
+    def check_steps(self, steps: int) -> None:
+        """Check what depends on the steps that `train.epochs` are, once these are counted; raises RecipeError."""
+        faults, train = Faults(), self.train.model_copy(update={"steps": steps})
+        facts = facts_of(None, None, self.data, self.objective, train, self.generate)
+        agreement = Agreement(self.root, [Standing(train.schedule, "train.schedule")], facts, faults)
+        agreement.check()
+        agreement.tell("", step_problems(train, self.data))
+        if faults.found:
+            raise RecipeError(faults.found)
+        for doubt in by_place(faults.warnings):
+            warnings.warn(RecipeWarning(doubt), stacklevel=2)
+
     def missing_files(self) -> list[Fault]:
         """A fault for each file, or folder of a run, that the recipe reads and that is not there."""
         return missing_files(self.root, self.sections(), self.blueprint())
 
-    def resolved(self, vocab_size: int | None = None) -> str:
+    def resolved(self, vocab_size: VocabSize | None = None) -> str:
         """The recipe with every value spelled out and its origin as a comment; loads to an equal Blueprint."""
         written = replace(self.root, value={**mapping(self.root), "model": self.trace(vocab_size).model})
         values = {"tfkit": LANGUAGE, "model": model_values(self.blueprint(vocab_size)), **self.sections()}
@@ -196,6 +210,12 @@ class Recipe:
         sections = {"data": self.data, "objective": self.objective, "train": self.train, "generate": self.generate}
         given_sections = {key: value for key, value in sections.items() if value is not None}
         return given_sections | ({"imports": list(self.imports)} if self.imports else {})
+
+
+def _bounds(tokenizers: Mapping[str, TokenizerFacts.Config] | None) -> VocabSize | None:
+    """The largest vocabularies that the settings of tokenizers allow, by what `vocab_size: tokenizer` takes."""
+    found = [config.vocabulary_bound for config in (tokenizers or {}).values()]
+    return (found[0], found[1]) if len(found) == 2 else found[0] if found else None
 
 
 def _asked(model: Node) -> list[Node]:
@@ -323,6 +343,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     objective = None if node is None else of_kind(Preparer(faults).config(node, "objective"), ObjectiveFacts.Config)
     nothing = replace(composed.root, value={}, path="")
     train = _section(given(root, "train") or nothing, Train, faults) or Train()
+    _check_length(given(root, "train"), faults)
     generate = _section(given(root, "generate") or nothing, Generate, faults) or Generate()
     if "model" not in root:
         faults.add(composed.root, "needs a `model:` section", path="model")
@@ -341,6 +362,14 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
         recipe = _evaluations(recipe, faults)
         _check_study(recipe, faults)
     return recipe
+
+
+def _check_length(train: Node | None, faults: Faults) -> None:
+    """A training is as long as its steps or its epochs say."""
+    steps, epochs = (given(mapping(train), name) for name in ("steps", "epochs"))
+    if steps is not None and epochs is not None:
+        text = f"steps: {shown(steps.plain())} and epochs: {shown(epochs.plain())} are both set, see {steps.place}"
+        faults.add(epochs, f"{text}; write `none` for one of them")
 
 
 def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
@@ -381,7 +410,7 @@ def _check_agreement(recipe: Recipe, faults: Faults) -> None:
     blueprint, resolver = next(iter(recipe._resolved.values()), (None, None)) if right else (None, None)
     size = None
     if blueprint is not None and resolver is not None:
-        size = recipe.vocabulary_bound if resolver.vocabulary.asked else blueprint.last.vocab_size
+        size = None if blueprint.last.side in resolver.vocabulary.unknown else blueprint.last.vocab_size
     sections = (recipe.data, recipe.objective, recipe.train, recipe.generate)
     agreement = Agreement(recipe.root, section_parts(*sections), facts_of(blueprint, size, *sections), faults)
     agreement.check()
@@ -394,8 +423,8 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
     The tokenizer of a saved run is trained: it may have fewer tokens than its settings allow.
     """
     root = mapping(recipe.root)
-    tokenizer, corpora = data_parts(given(root, "data"))
-    vocabulary = Vocabulary(None if tokenizer is None else tokenizer.vocabulary_bound)
+    tokenizers, corpora = data_parts(given(root, "data"))
+    vocabulary = Vocabulary(_bounds(tokenizers))
     resolver = ModelResolver(root["model"], faults, vocabulary)
     blueprint = resolver.resolve()
     for node in vocabulary.asked if given(root, "data") is None else ():
@@ -407,8 +436,9 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
             sections.check_corpora(corpora, recipe.objective)
             sections.check_calls(recipe.objective)
         sections.check_labels(labels_asked(root["model"]), recipe.objective)
-        if tokenizer is not None and not vocabulary.asked and not saved:
-            sections.check_tokenizer(tokenizer)
+        sections.check_sides(tokenizers, recipe.objective)
+        if not vocabulary.asked and not saved:
+            sections.check_tokenizers(tokenizers)
     if blueprint is not None:
         recipe._resolved[vocabulary.size] = replace(blueprint, name=recipe.name), resolver
 

@@ -12,12 +12,13 @@ import yaml
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault, RecipeError, UsageError, by_place
+from tfkit.recipe.architecture.sizes import VocabSize
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.study import Study, arms_in
 from tfkit.recipe.text.node import inline
 from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.diff import diff_architectures, diff_settings
-from tfkit.training.setup import learned_sizes
+from tfkit.training.setup import learned_sizes, steps_of
 
 LONGEST = 60  # letters of an arm in the name of a folder
 
@@ -30,7 +31,8 @@ class StudySource:
     sets: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     trust: bool = False
-    _sizes: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+    _sizes: dict[str, tuple[VocabSize, int]] = field(default_factory=dict, compare=False, repr=False)
+    _steps: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
     _recipes: dict[str, Recipe] | None = field(default=None, compare=False, repr=False)
 
     def remembering(self) -> StudySource:
@@ -46,6 +48,15 @@ class StudySource:
             self._sizes[read] = learned_sizes(recipe)
         vocab_size, labels = self._sizes[read]
         return recipe.labelled(labels).blueprint(vocab_size if recipe.unknown_vocab else None)
+
+    def steps(self, recipe: Recipe) -> int:
+        """The optimizer steps of a training; epochs are counted once for the same data."""
+        if recipe.train.steps is not None:
+            return recipe.train.steps
+        read = repr((recipe.data, recipe.objective, recipe.train.epochs, recipe.train.accumulate, recipe.train.seed))
+        if read not in self._steps:
+            self._steps[read] = steps_of(recipe)
+        return self._steps[read]
 
     def count(self, recipe: Recipe) -> Cost:
         """What a model of the recipe costs, at the length of its longest example, as far as that is known."""
@@ -91,7 +102,7 @@ class Arm:
         recipe = source.recipe(self.variants, self.all_values())
         cost = source.count(recipe)
         counted = replace(self, parameters=cost.parameters, flops=cost.flops_per_token, cache_bytes=cost.cache_bytes)
-        return replace(counted, steps=recipe.train.steps)
+        return replace(counted, steps=source.steps(recipe))
 
 
 def study_of(recipe: Recipe) -> Study:

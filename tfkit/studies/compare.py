@@ -19,7 +19,7 @@ from tfkit.studies.plan import Plan
 from tfkit.studies.plan_file import PLAN
 from tfkit.studies.report import StudyReport, environment_of
 from tfkit.studies.results import EXACT, ArmResult, Cell, curve_of, results_of, study_results
-from tfkit.training.folder import TOKENIZER, RunFolder
+from tfkit.training.folder import RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.labels import read_labels
 from tfkit.training.supply import saved_recipe
@@ -109,11 +109,11 @@ def _word(value: object) -> str:
 
 def _cost(folder: RunFolder, recipe: Recipe) -> Cost:
     """What the model costs; zeros where the parts of a run cannot be counted."""
-    from tfkit.data.tokenizer import Tokenizer
+    from tfkit.training.vocabularies import load_tokenizer
 
     try:
         labelled = recipe.labelled(len(read_labels(folder)))
-        size = Tokenizer.load(folder / TOKENIZER).vocab_size if labelled.unknown_vocab else None
+        size = load_tokenizer(folder).sizes if labelled.unknown_vocab else None
         blueprint = labelled.blueprint(size)
         return count(blueprint, min(512, default_length(blueprint))).total
     except (RunError, UsageError):

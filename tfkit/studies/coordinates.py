@@ -20,6 +20,7 @@ from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import Train
 from tfkit.training.groups import regroup, set_rate
+from tfkit.training.setup import steps_of
 
 PARAMETRIZATIONS = ("mup", "standard")
 DEPTHS = ("num_layers", "encoder.num_layers", "decoder.num_layers")
@@ -62,7 +63,7 @@ def _changes(recipe: Recipe, steps: int) -> dict[str, tuple[float, ...]]:
     blueprint = recipe.labelled(2).blueprint(UNKNOWN if recipe.unknown_vocab else None)
     model = build_model(blueprint, seed=0).eval()  # without dropout, whose noise would hide the changes
     inputs = _inputs(model)
-    rate = _highest_rate(recipe.train, blueprint.last.d_model)
+    rate = _highest_rate(recipe.train, steps_of(recipe), blueprint.last.d_model)
     optimizer = recipe.train.optimizer.build().make(model, rate)
     regroup(optimizer, model, recipe.train)
     set_rate(optimizer, rate)
@@ -77,10 +78,10 @@ def _changes(recipe: Recipe, steps: int) -> dict[str, tuple[float, ...]]:
     return {part: tuple(after) for part, after in found.items()}
 
 
-def _highest_rate(settings: Train, d_model: int) -> float:
+def _highest_rate(settings: Train, steps: int, d_model: int) -> float:
     """The learning rate at the end of the warmup."""
     schedule = settings.schedule.build()
-    return max(float(schedule.lr(step, settings.steps, d_model)) for step in range(1, settings.steps + 1))
+    return max(float(schedule.lr(step, steps, d_model)) for step in range(1, steps + 1))
 
 
 def _inputs(model: Model) -> dict[str, Tensor]:

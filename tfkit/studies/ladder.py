@@ -90,15 +90,16 @@ def make_ladder(source: StudySource, wanted: Wanted, out: Path) -> LadderPlan:
     """
     recipe = source.recipe(wanted.variants)
     _check(source, recipe, wanted)
+    whole = source.steps(recipe)
     sizes = sizes_of(source, wanted.variants, wanted.sizes, wanted.span)
     arms, size_of = [], {}
     for size in sizes:
         for budget in range(wanted.budgets) if size is not sizes[-1] else (0,):
-            arm = _arm(recipe, wanted.variants, size, 2**budget)
+            arm = _arm(recipe, whole, wanted.variants, size, 2**budget)
             arms.append(arm)
             size_of[arm.name] = size.name
     if len({arm.steps for arm in arms}) < wanted.budgets:
-        raise UsageError(f"--budgets {wanted.budgets}: train.steps: {recipe.train.steps} cannot be halved so often")
+        raise UsageError(f"--budgets {wanted.budgets}: train.steps: {whole} cannot be halved so often")
     digests = {arm.name: digest_of(source, arm) for arm in arms}
     seeds = tuple(range(wanted.seeds))
     identity = hashlib.sha256(json.dumps([digests, seeds], sort_keys=True).encode()).hexdigest()
@@ -109,7 +110,7 @@ def make_ladder(source: StudySource, wanted: Wanted, out: Path) -> LadderPlan:
         seeds=seeds,
         grid=({},),
         measure=(LOSS,),
-        steps=recipe.train.steps,
+        steps=whole,
         digests=digests,
         text=recipe.text or "",
         sizes=sizes,
@@ -136,7 +137,7 @@ def _check(source: StudySource, recipe: Recipe, wanted: Wanted) -> None:
             raise UsageError(f"--set {text}: the ladder gives each run its seed; give --seeds")
 
 
-def _arm(recipe: Recipe, variants: tuple[str, ...], size: LadderSize, divisor: int) -> Arm:
+def _arm(recipe: Recipe, whole: int, variants: tuple[str, ...], size: LadderSize, divisor: int) -> Arm:
     """A size on a part of the recipe's tokens: everything that is counted in steps is in proportion.
 
     So each run ends its own schedule; the loss on the way to more tokens, at a higher learning rate, is another one.
@@ -146,14 +147,14 @@ def _arm(recipe: Recipe, variants: tuple[str, ...], size: LadderSize, divisor: i
     def part(steps: int) -> int:
         return max(1, round(steps / divisor))
 
-    values: dict[str, Any] = {**size.values, STEPS: part(train.steps)}
+    values: dict[str, Any] = {**size.values, STEPS: part(whole)}
     values |= {f"train.{key}": part(getattr(train, key)) for key in ("evaluate_every", "checkpoint_every")}
     schedule = of_kind(train.schedule, ScheduleFacts.Config)
     if schedule is not None and (warmup := schedule.warmup_steps()):
         values["train.schedule.warmup"] = part(warmup)
     values |= {"train.metrics": [], "train.samples": 0, "train.validate.metrics": [], "train.validate.samples": 0}
     values |= {"train.validate.best": "loss", "study": None}
-    steps = part(train.steps)
+    steps = part(whole)
     name = f"{size.name}-{steps}"
     return Arm(name, variants, values, parameters=size.parameters, flops=size.flops, steps=steps)
 

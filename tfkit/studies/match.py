@@ -13,6 +13,7 @@ from tfkit.recipe.settings.study import STEPS, Match
 from tfkit.recipe.text.values import is_whole
 from tfkit.reports.counts import count_parameters
 from tfkit.studies.arms import Arm, StudySource
+from tfkit.training.setup import steps_of
 
 LARGEST = 2**22  # of a width that is tried
 NEIGHBOURS = 64  # values that are tried after one that is refused: widths divide by heads
@@ -55,7 +56,7 @@ def start_value(recipe: Recipe, match: Match) -> int:
     node = at(recipe.root, *match.key.split("."))
     value: Any = None if node is None else node.plain()
     if match.key == STEPS and value is None:
-        return recipe.train.steps
+        return steps_of(recipe)
     if not is_whole(value) or value < 1:
         shown = "nothing" if node is None else repr(value)
         where = f"study.match.{match.what}: {match.key}"

@@ -42,7 +42,7 @@ def make_plan(
         measure=study.names,
         probes=probes,
         rising=tuple(name for name in study.names if rises(name, baseline.train)),
-        steps=baseline.train.steps,
+        steps=planner.source.steps(baseline),
         about=study.about,
         claims=study.claims,
         text=planner.recipe.text or "",

@@ -45,6 +45,11 @@ class Feed:
         """The batches of all epochs, from that place on."""
         return BatchOrder(self.plan, epoch, batch)
 
+    def steps(self, epochs: int, accumulate: int) -> int:
+        """Optimizer steps of so many epochs, whose numbers of batches may differ."""
+        batches = sum(len(self.plan(epoch)) for epoch in range(epochs))
+        return -(-batches // accumulate)
+
     def make(self, epoch: int, batch: int, indices: Any) -> Batch:
         """One batch; all that is random in it follows from its place."""
         rng = np.random.default_rng([self.seed, self.purpose, epoch, batch])

@@ -15,6 +15,8 @@ from tfkit.core.locks import NAME as LOCK
 RECIPE = "recipe.yaml"
 RESOLVED = "resolved.yaml"
 TOKENIZER = "tokenizer.json"
+SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"  # in its place, of two
+TOKENIZERS = (TOKENIZER, SOURCE_TOKENIZER, TARGET_TOKENIZER)
 LABELS = "labels.json"
 WEIGHTS = "model.safetensors"
 CHECKPOINTS = "checkpoints"
@@ -25,7 +27,7 @@ RUN = "run.json"
 EVALUATION = "evaluation.json"
 CURVES = "curves.svg"
 # what --force may remove; whatever else stands in the folder belongs to somebody else
-OURS = (RECIPE, RESOLVED, TOKENIZER, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS)
+OURS = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -24,8 +25,9 @@ from tfkit.recipe.settings.sections import InitFrom
 from tfkit.recipe.text.node import inline
 from tfkit.training import record
 from tfkit.training.fit import Fit, patterns_for
-from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.folder import RESOLVED, TOKENIZERS, WEIGHTS, RunFolder
 from tfkit.training.progress import Reporter
+from tfkit.training.vocabularies import load_tokenizer, tokenizer_files
 from tfkit.training.weights import Weights, tensor_names, warn_not_finite
 
 LAYER = re.compile(r"(?P<side>encoder|decoder)\.layers\.(?P<layer>\d+)\.")
@@ -40,7 +42,7 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
     run = RunFolder(Path(source.run))
     if not run.path.is_dir():
         raise RunError(f"train.init_from: {run} is no run's folder")
-    record.check(run, (RESOLVED, TOKENIZER))
+    record.check(run, (RESOLVED, *TOKENIZERS))
     with record.checking(run, WEIGHTS):
         own, there = Weights.of(model), Weights.read(run / WEIGHTS)
         there = _relayered(there, model, source) if source.layers else there
@@ -49,7 +51,7 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
             raise RunError(f"train.init_from: no tensor of {run / WEIGHTS} fits this model by name and shape")
         _check_named(source, fit, [*own.by_name()], [*there.by_name()])
         if tokenizer is not None and any(name.endswith("embedding.tokens.weight") for name in fit.kept):
-            _check_tokens(run.path, tokenizer)
+            _check_tokens(run, tokenizer)
         warn_not_finite(run / WEIGHTS, fit.kept)
         with torch.no_grad():
             for name, tensor in fit.kept.items():
@@ -150,13 +152,17 @@ def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:
     return tuple(f"{name}." for name, type_ in types.items() if own.get(name) != type_)
 
 
-def _check_tokens(run: Path, tokenizer: Tokenizer) -> None:
+def _check_tokens(run: RunFolder, tokenizer: Tokenizer) -> None:
     """Refuse a token table whose rows stand for other tokens than here."""
-    file = run / TOKENIZER
-    if file.is_file() and Tokenizer.load(file).backend.get_vocab() != tokenizer.backend.get_vocab():
+    names = tokenizer_files(run)
+    there = load_tokenizer(run) if names else None
+    pairs = () if there is None else ((there, tokenizer), (there.source, tokenizer.source))
+    if any(one.backend.get_vocab() != other.backend.get_vocab() for one, other in pairs):
+        own = [f"{{type: file, path: {run / name}}}" for name in names]
+        take = own[0] if len(own) == 1 else f"{{source: {own[0]}, target: {own[1]}}}"
         raise RunError(
             f"train.init_from: {run} has another tokenizer, so that its vectors belong to other tokens; take its own: "
-            f"data.tokenizer: {{type: file, path: {file}}}"
+            f"data.tokenizer: {take}"
         )
 
 
@@ -193,5 +199,6 @@ def fill_vectors(model: Model, tokenizer: Tokenizer, reporter: Reporter) -> None
             continue
         done.add(path)
         table: torch.Tensor = model.stack(plan.side).embedding.tokens.weight  # type: ignore[union-attr]
-        filled = load_vectors(path, lambda word: _one_token(tokenizer, word), table)
+        own = tokenizer.source if plan.side == "encoder" else tokenizer
+        filled = load_vectors(path, partial(_one_token, own), table)
         reporter.say(f"{plan.side}: {filled:,} of {len(table):,} tokens have a vector in {path}")

@@ -12,7 +12,8 @@ from tfkit.core.files import LARGEST_TEXT, read_bytes, whole
 from tfkit.core.folders import named
 from tfkit.recipe.settings.sections import InitFrom
 from tfkit.training import record
-from tfkit.training.folder import TOKENIZER, RunFolder
+from tfkit.training.folder import RunFolder
+from tfkit.training.vocabularies import tokenizer_files
 
 KEPT = "huggingface"  # the folder of a run that they lie in
 TEMPLATES = "additional_chat_templates"  # a folder in it
@@ -73,7 +74,7 @@ def keep_from(initial: InitFrom | None, new: RunFolder) -> dict[str, Any]:
     if source is None or not source.holds_run:
         return {}
     origin = origin_of(source.known)
-    if not origin or not _same(source / TOKENIZER, new / TOKENIZER):
+    if not origin or not _same_tokenizer(source, new):
         return {}
     if (source / KEPT).is_symlink():
         raise RunError(f"{source / KEPT}: is a link; it was a folder when the run was imported")
@@ -85,6 +86,9 @@ def keep_from(initial: InitFrom | None, new: RunFolder) -> dict[str, Any]:
     return {ORIGIN: {key: value for key, value in origin.items() if key in ("family", "class", "tokenizer")}}
 
 
-def _same(one: Path, other: Path) -> bool:
-    """True if both files exist and are equal."""
-    return one.is_file() and other.is_file() and read_bytes(one) == read_bytes(other)
+def _same_tokenizer(one: RunFolder, other: RunFolder) -> bool:
+    """True if both have a tokenizer, in equal files."""
+    names = tokenizer_files(one)
+    if not names or names != tokenizer_files(other):
+        return False
+    return all(read_bytes(one / name) == read_bytes(other / name) for name in names)

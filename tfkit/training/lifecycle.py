@@ -12,14 +12,13 @@ import yaml
 
 from tfkit.core.checksums import write_json, write_text
 from tfkit.core.errors import RunError, TfkitError
-from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training import record
 from tfkit.training.changed import DATA, TEACHER, Hashes, differences, file_hashes, teacher_hashes
 from tfkit.training.checkpoint import Checkpoints, read_progress, step_of
 from tfkit.training.claim import Claim
 from tfkit.training.environment import environment, resumption
-from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVED, WEIGHTS, RunFolder
 from tfkit.training.history import HistoryFile, read_history
 from tfkit.training.interrupt import Interrupted
 from tfkit.training.kept import keep_from, kept_files
@@ -31,6 +30,7 @@ from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task, prepare
 from tfkit.training.start import check_nothing_is_lost, check_same
 from tfkit.training.supply import changes, needs_of
+from tfkit.training.vocabularies import load_tokenizer, save_tokenizer
 
 
 def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure | None = None) -> None:
@@ -54,7 +54,7 @@ def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure 
     progress = trainer.progress
     imports = "".join(f" --import {name}" for name in recipe.imports)
     again = f"tfkit train {_source(recipe, folder)} --out {folder} --resume{imports}"
-    message = f"stopped at step {progress.step:,} of {recipe.train.steps:,}; to go on: {again}"
+    message = f"stopped at step {progress.step:,} of {trainer.task.steps:,}; to go on: {again}"
     reporter.log(message)
     raise Interrupted(message)
 
@@ -86,7 +86,7 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
     if checkpoint is None or not (folder / ENVIRONMENT).is_file():
         return False
     recipe = recipe.labelled(len(read_labels(folder)))
-    check_same(folder, recipe.resolved(Tokenizer.load(folder / TOKENIZER).vocab_size), recipe.data)
+    check_same(folder, recipe.resolved(load_tokenizer(folder).sizes), recipe.data)
     finished = folder.known.get("finished")
     whole = all((folder / name).is_file() for name in (WEIGHTS, RESOLVED, RECIPE))
     return bool(finished == _ending(recipe, step_of(checkpoint)) and whole)
@@ -100,7 +100,8 @@ def mark_finished(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
-    settings = recipe.train.model_dump(mode="json", include={"steps", "patience", "keep"})
+    length = "steps" if recipe.train.epochs is None else "epochs"
+    settings = recipe.train.model_dump(mode="json", include={length, "patience", "keep"})
     return {"step": step, **settings}
 
 
@@ -117,7 +118,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     trainer = Trainer(task, claim.folder, reporter, beside)
     trainer.history.start(0)
     with claim.beginning() as new:
-        task.tokenizer.save(new / TOKENIZER)
+        save_tokenizer(task.tokenizer, new)
         write_json(new / ENVIRONMENT, known | keep_from(task.settings.initial, new))
         _describe(new, task)
         save_labels(new, task.objective.rows.labels)
@@ -136,7 +137,7 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     before = folder.known
     hashes = _hashes(recipe)
     changed = _accepted(folder, recipe, differences(before.get(DATA), hashes))
-    task = prepare(recipe, reporter, Tokenizer.load(folder / TOKENIZER), initial=False, labels=read_labels(folder))
+    task = prepare(recipe, reporter, load_tokenizer(folder), initial=False, labels=read_labels(folder))
     changed |= _accepted(folder, recipe, differences(before.get(DATA), task.hashes))
     trainer = Trainer(task, folder, reporter, _beside(before, reporter))
     for message in (*(_told(*one) for one in changed.items()), *changes(needs_of(folder))):
@@ -177,13 +178,13 @@ def _told(what: str, splits: Sequence[str]) -> str:
 
 
 def _needs(folder: RunFolder, task: Task) -> dict[str, Any]:
-    needs = recorded(task.recipe, folder.path, task.tokenizer.vocab_size)
+    needs = recorded(task.recipe, folder.path, task.tokenizer.sizes)
     return {NEEDS: needs} if needs else {}
 
 
 def _describe(folder: RunFolder, task: Task) -> None:
     recipe = task.recipe
-    resolved = recipe.resolved(task.tokenizer.vocab_size)
+    resolved = recipe.resolved(task.tokenizer.sizes)
     write_text(folder / RESOLVED, resolved)
     write_text(folder / RECIPE, resolved if recipe.text is None else recipe.text)
 

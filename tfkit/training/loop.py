@@ -74,7 +74,7 @@ class Trainer:
         order = self.task.train.order(progress.epoch, progress.batch)
         places = iter(order)
         metrics = MetricsLog(self.folder / METRICS, progress.step)
-        meter = ProgressMeter(self.reporter, progress.step, self.settings.steps)
+        meter = ProgressMeter(self.reporter, progress.step, self.task.steps)
         self.model.train()
         try:
             with Interrupts() as interrupts:
@@ -182,17 +182,17 @@ class Trainer:
             raise self._not_finite(self.progress.step, f"then the loss is {nats}")
 
     def _due(self, every: int) -> bool:
-        return self.progress.step % every == 0 or self.progress.step >= self.settings.steps
+        return self.progress.step % every == 0 or self.progress.step >= self.task.steps
 
     def _finished(self) -> Literal["", "steps", "patience"]:
         """Why nothing is left to do, empty while something is."""
-        if self.progress.step >= self.settings.steps:
+        if self.progress.step >= self.task.steps:
             return "steps"
         patience = self.settings.patience
         return "patience" if patience is not None and self.progress.stale >= patience else ""
 
     def _lr(self, step: int) -> float:
-        rate: float = self.schedule.lr(step, self.settings.steps, self.model.blueprint.last.d_model)
+        rate: float = self.schedule.lr(step, self.task.steps, self.model.blueprint.last.d_model)
         return rate
 
     def _not_finite(self, step: int, what: str) -> NotFinite:

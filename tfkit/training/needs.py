@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from tfkit.core.component import Component, Config
 from tfkit.core.plugins import installed
 from tfkit.core.registry import REGISTRY, is_shipped, source_file
+from tfkit.recipe.architecture.sizes import VocabSize
 from tfkit.recipe.imports import find_imported, hash_of, is_file
 from tfkit.recipe.load import Recipe
 
@@ -60,7 +61,7 @@ class Need(BaseModel):
         return next((os.path.normpath(place) for place in same + there), None)
 
 
-def recorded(recipe: Recipe, folder: Path, vocab_size: int | None) -> list[dict[str, Any]]:
+def recorded(recipe: Recipe, folder: Path, vocab_size: VocabSize | None) -> list[dict[str, Any]]:
     """What environment.json says of the code that the recipe's parts are in; empty where all are tfkit's own."""
     used = [part for part in parts_in(recipe, vocab_size) if not is_shipped(part)]
     needs = [_import(name, used, folder) for name in recipe.imports]
@@ -71,7 +72,7 @@ def recorded(recipe: Recipe, folder: Path, vocab_size: int | None) -> list[dict[
     return [need.model_dump(exclude_none=True) for need in needs]
 
 
-def parts_in(recipe: Recipe, vocab_size: int | None = None) -> list[type[Component]]:
+def parts_in(recipe: Recipe, vocab_size: VocabSize | None = None) -> list[type[Component]]:
     """The class of every part in a recipe, once each."""
     found = dict.fromkeys(_parts([recipe.blueprint(vocab_size), *recipe.sections().values()]))
     return list(found)

@@ -19,13 +19,13 @@ from tfkit.training.folder import (
     METRICS,
     OURS,
     RESOLVED,
-    TOKENIZER,
+    TOKENIZERS,
     WEIGHTS,
     RunFolder,
 )
 
 APPENDED = (METRICS, LOG)  # these grow while a run is trained: they are on record when it has ended or stopped
-SMALL = (RESOLVED, TOKENIZER, LABELS, ENVIRONMENT)  # what describes a run
+SMALL = (RESOLVED, *TOKENIZERS, LABELS, ENVIRONMENT)  # what describes a run
 OWN = tuple(name for name in OURS if name not in (*APPENDED, checksums.SUMS))
 REMEDY = "; --accept-changes records what is there"
 
@@ -59,7 +59,7 @@ def check_resumed(folder: RunFolder) -> None:
 
     Weights that are gone are written again.
     """
-    check(folder, (TOKENIZER, LABELS, ENVIRONMENT))
+    check(folder, (*TOKENIZERS, LABELS, ENVIRONMENT))
     check_there(folder, WEIGHTS)
 
 

@@ -18,11 +18,12 @@ from tfkit.generation.search import Search
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.section_rules import writes
-from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.folder import RESOLVED, WEIGHTS, RunFolder
 from tfkit.training.metric import Metric
 from tfkit.training.scoring import chosen_metrics
 from tfkit.training.splits import Split, learned_from
 from tfkit.training.supply import saved_recipe
+from tfkit.training.vocabularies import load_tokenizer
 
 
 def rehearse(
@@ -44,7 +45,7 @@ def rehearse(
         for metric in chosen_metrics(recipe.train.validate.metrics, splits["valid"].objective):
             _check_metric(metric, splits["valid"], splits["train"])
     if writes(blueprint):
-        _check_writing(recipe, blueprint, tokenizer, learned_from(data.tokenizer, splits["train"]))
+        _check_writing(recipe, blueprint, tokenizer, learned_from(data, splits["train"]))
 
 
 def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
@@ -86,10 +87,10 @@ def _at(recipe: Recipe, path: str, learned: str) -> Iterator[None]:
 def _unread(path: str) -> tuple[StepDecoder, Tokenizer]:
     """The model of a run without its weights, and its tokenizer."""
     folder = RunFolder(Path(path))
-    for name in (RESOLVED, WEIGHTS, TOKENIZER):
+    for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():
             raise RunError(f"{folder / name}: is missing")
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    tokenizer = load_tokenizer(folder)
     recipe = saved_recipe(folder)
-    blueprint = recipe.blueprint(tokenizer.vocab_size if recipe.unknown_vocab else None)
+    blueprint = recipe.blueprint(tokenizer.sizes if recipe.unknown_vocab else None)
     return StepDecoder(build_model(blueprint, "meta")), tokenizer

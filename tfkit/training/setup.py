@@ -13,9 +13,10 @@ from tfkit.core.errors import DataError, RecipeError, UsageError
 from tfkit.core.output import counted
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model, build_model
+from tfkit.recipe.architecture.sizes import VocabSize
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings import section_rules
-from tfkit.recipe.settings.sections import Data, Train
+from tfkit.recipe.settings.sections import TOKENIZER, Data, Train
 from tfkit.recipe.shipped import named_like, shipped_tasks
 from tfkit.training.changed import Hashes, example_hashes
 from tfkit.training.device import check_memory, choose_device, describe
@@ -44,6 +45,7 @@ class Task:
     tokenizer: Tokenizer
     objective: Objective
     settings: Train
+    steps: int
     train: Feed
     valid: Feed | None
     hashes: Hashes
@@ -78,8 +80,8 @@ def prepare(
     examples = splits["train"].examples
     tokenizer = tokenizer or _fitted(recipe, data, objective, splits["train"])
     recipe = _labelled(recipe, objective, splits["train"], labels)
-    blueprint = _blueprint(recipe, tokenizer, learned_from(data.tokenizer, splits["train"]))
-    _check_vocabulary(recipe, blueprint, tokenizer, learned_from(data.tokenizer, splits["train"]))
+    blueprint = _blueprint(recipe, tokenizer, learned_from(data, splits["train"]))
+    _check_vocabulary(recipe, blueprint, tokenizer, learned_from(data, splits["train"]))
     _check_classes(blueprint, objective, splits["train"])
     if initial and (faults := layer_faults(recipe, blueprint)):
         raise RecipeError(faults)
@@ -98,6 +100,7 @@ def prepare(
         items["train"] = split.items(tokenizer, longest, data.batch)
     train = Feed(objective, items["train"], data.batch, settings.seed, device)
     valid = Feed(objective, items["valid"], data.batch, settings.seed, device, VALID) if "valid" in items else None
+    steps = _counted(recipe, train, reporter)
     if teacher is not None:
         check_lengths(recipe, teacher, train)
     model = _model(blueprint, settings, device, tokenizer, reporter, initial)
@@ -105,17 +108,43 @@ def prepare(
     _announce(model, train, valid, len(examples), reporter)
     _tell_unused(blueprint, tokenizer, reporter)
     distillation = None if teacher is None else _taught(teacher, objective, model, device, reporter)
-    return Task(recipe, model, tokenizer, objective, settings, train, valid, hashes, distillation)
+    return Task(recipe, model, tokenizer, objective, settings, steps, train, valid, hashes, distillation)
 
 
-def learned_sizes(recipe: Recipe) -> tuple[int, int]:
+def learned_sizes(recipe: Recipe) -> tuple[VocabSize, int]:
     """What only the training corpus tells: the size of the tokenizer's vocabulary, and the number of labels."""
     data, objective = _needed(recipe)
     _check_files(recipe, False, None)
     split = Split(data.train, objective)
     tokenizer = _fitted(recipe, data, objective, split)
     _labelled(recipe, objective, split, ())
-    return tokenizer.vocab_size, len(objective.rows.labels)
+    return tokenizer.sizes, len(objective.rows.labels)
+
+
+def steps_of(recipe: Recipe) -> int:
+    """Optimizer steps of a training; the training data is read if the recipe says epochs."""
+    if recipe.train.steps is not None:
+        return recipe.train.steps
+    data, objective = _needed(recipe)
+    _check_files(recipe, False, None)
+    split = Split(data.train, objective)
+    tokenizer = _fitted(recipe, data, objective, split)
+    recipe = _labelled(recipe, objective, split, ())
+    blueprint = _blueprint(recipe, tokenizer, learned_from(data, split))
+    items = split.items(tokenizer, longest_example(blueprint, data), data.batch)
+    return _counted(recipe, Feed(objective, items, data.batch, recipe.train.seed, torch.device("cpu")))
+
+
+def _counted(recipe: Recipe, train: Feed, reporter: Reporter | None = None) -> int:
+    """Return the optimizer steps, counting epochs; raises RecipeError for what does not fit into these."""
+    steps, epochs = recipe.train.steps, recipe.train.epochs
+    if steps is not None or epochs is None:
+        return steps or 0
+    steps = train.steps(epochs, recipe.train.accumulate)
+    recipe.check_steps(steps)
+    if reporter is not None:
+        reporter.say(f"{counted(epochs, 'epoch')}: {counted(steps, 'step')}")
+    return steps
 
 
 def _needed(recipe: Recipe) -> tuple[Data, Objective]:
@@ -139,7 +168,7 @@ def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> 
 
 
 def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> Tokenizer:
-    """The tokenizer, learned from every field that the objective reads."""
+    """The tokenizer, learned from every field that the objective reads; of two each from its own field."""
     examples, rows = split.examples, objective.rows
     there = examples[0].keys() if examples else ()
     missing = [field for field in rows.fields if field not in there]
@@ -149,12 +178,14 @@ def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> T
             f"have {' and '.join(there) or 'nothing'}"
         )
     fields = rows.fields if rows.tokenized is None else rows.tokenized
-    try:
-        tokenizer: Tokenizer = data.tokenizer.build().fit(_texts(examples, fields))
-    except DataError as error:
-        text = f"{error} ({learned_from(data.tokenizer, split)})"
-        raise RecipeError([recipe.fault("data.tokenizer", text)]) from None
-    return tokenizer
+    found: list[Tokenizer] = []
+    for path, config in data.tokenizers().items():
+        side = path.removeprefix(f"{TOKENIZER}.")
+        try:
+            found.append(config.build().fit(_texts(examples, fields if path == TOKENIZER else [side])))
+        except DataError as error:
+            raise RecipeError([recipe.fault(path, f"{error} ({learned_from(data, split)})")]) from None
+    return found[0] if len(found) == 1 else found[1].beside(found[0])
 
 
 def _texts(examples: Sequence[Mapping[str, str]], fields: Sequence[str]) -> Iterator[str]:
@@ -180,7 +211,7 @@ def _check_classes(blueprint: Blueprint, objective: Objective, split: Split) -> 
 def _blueprint(recipe: Recipe, tokenizer: Tokenizer, learned: str) -> Blueprint:
     """The architecture with the tokenizer's vocabulary; raises RecipeError for what does not fit that."""
     try:
-        return recipe.blueprint(tokenizer.vocab_size)
+        return recipe.blueprint(tokenizer.sizes)
     except RecipeError as error:
         raise RecipeError(replace(fault, message=f"{fault.message} ({learned})") for fault in error.faults) from None
 
@@ -189,8 +220,9 @@ def _check_vocabulary(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer
     """Raise RecipeError where the tokenizer has more tokens than a stack."""
     faults = []
     for plan in blueprint.stacks():
-        if plan.vocab_size is not None and plan.vocab_size < tokenizer.vocab_size:
-            text = f"{plan.vocab_size} is less than the {tokenizer.vocab_size} tokens of the tokenizer"
+        size = (tokenizer.source if plan.side == "encoder" else tokenizer).vocab_size
+        if plan.vocab_size is not None and plan.vocab_size < size:
+            text = f"{plan.vocab_size} is less than the {size} tokens of the tokenizer"
             path = f"model.{plan.side}.vocab_size"
             faults.append(recipe.fault(path, f"{text}; write vocab_size: tokenizer ({learned})"))
     if faults:

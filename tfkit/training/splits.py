@@ -11,11 +11,11 @@ import numpy as np
 
 from tfkit.core.component import Config
 from tfkit.core.errors import DataError, ExampleError, Fault, UsageError
-from tfkit.core.slots import HeadFacts, TokenizerFacts
+from tfkit.core.slots import HeadFacts
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.sections import Batch
+from tfkit.recipe.settings.sections import Batch, Data
 from tfkit.training.metric import Metric, as_compared
 from tfkit.training.objective import Item, Objective
 
@@ -122,11 +122,12 @@ class Split:
                     raise ExampleError(number, str(error)) from None
 
 
-def learned_from(tokenizer: TokenizerFacts.Config, train: Split) -> str:
+def learned_from(data: Data, train: Split) -> str:
     """Where the tokens come from, for a message."""
-    if tokenizer.part.learns:
+    configs = data.tokenizers().values()
+    if any(config.part.learns for config in configs):
         return f"the tokenizer learned from {train.corpus.name()}"
-    return f"the tokenizer is {tokenizer.told()}"
+    return f"the tokenizer is {' and '.join(config.told() for config in configs)}"
 
 
 def _too_large(size: int, most: int) -> str:

@@ -22,6 +22,7 @@ GROUPED = ("train.groups", "train.layer_decay")  # which parameters make a group
 TEACHER = "train.teacher"
 FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", "train.freeze", TEACHER, *GROUPED)
 ABSENT = object()
+OFF: tuple[object, ...] = (False, "none", [])
 
 
 def check_ours(folder: RunFolder) -> None:
@@ -68,10 +69,7 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
     here = yaml.safe_load(resolved)
     if data is not None and _at(there, "data") != _at(here, "data"):
         there, here = _at_one_place(folder, there, data), _test_by_name(here)
-    # a run of an older version says nothing of groups and teachers, and has none
-    older = [key for key in (*GROUPED, TEACHER) if _at(there, key) is ABSENT and _at(here, key) in ([], "none")]
-    fixed = [key for key in FIXED if key not in older]
-    found = [line for key in fixed for line in _differences(_fixed(there, key), _fixed(here, key), key)]
+    found = [line for key in FIXED for line in _differences(_fixed(there, key), _fixed(here, key), key)]
     if found:
         more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
         raise RunError(
@@ -158,6 +156,8 @@ def _differences(there: Any, here: Any, path: str) -> Iterator[str]:
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for key in dict.fromkeys([*there, *here]):
             yield from _differences(there.get(key, ABSENT), here.get(key, ABSENT), f"{path}.{key}")
+    elif there is ABSENT and here in OFF:
+        return  # an option that an older version did not have
     elif there != here:
         yield f"{path}: {_shown(there)} in the run, {_shown(here)} in the recipe"
 

@@ -248,7 +248,7 @@ OPTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
         *(("generator", {**GENERATOR, "max_length": 4}), ("generator", {**GENERATOR, "embedding": "none"})),
         *(("generator", {**GENERATOR, "position": "learned"}), ("generator", {**GENERATOR, "mask": "global_tokens"})),
     ),
-    "seq2seq": (("label_smoothing", 0.1), ("source_end", False)),
+    "seq2seq": (("label_smoothing", 0.1), ("source_end", False), ("source_start", True)),
     "completion": (("type", "completion"),),  # it has no options
     "denoising": (("shuffle", False), ("probability", 0.9)),
     "span_corruption": (("probability", 0.9), ("mean_span", 1.0)),

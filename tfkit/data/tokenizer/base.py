@@ -25,8 +25,13 @@ class Tokenizer:
     Special tokens are never read from a text: "</s>" in a text is four characters, unless `special=True` is given.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> None:
-        """Take a `tokenizers` object and the text of each special token by role; raises DataError for no token."""
+    def __init__(
+        self, backend: tokenizers.Tokenizer, special: Mapping[str, str], source: Tokenizer | None = None
+    ) -> None:
+        """Take a `tokenizers` object and the text of each special token by role; raises DataError for no token.
+
+        `source` reads what this one writes the translation of, where the two differ.
+        """
         vocabulary = backend.get_vocab(with_added_tokens=True)
         missing = [f"{role} {text!r}" for role, text in special.items() if text not in vocabulary]
         if missing:
@@ -36,6 +41,21 @@ class Tokenizer:
         self.gaps = frozenset(range(self.vocab_size)).difference(vocabulary.values())  # ids that no token has
         self.backend = with_roles(backend, special)
         self.backend.encode_special_tokens = True
+        self._source = source
+
+    @property
+    def source(self) -> Tokenizer:
+        """The tokenizer of what an encoder reads; itself, where there is one vocabulary."""
+        return self if self._source is None else self._source
+
+    def beside(self, source: Tokenizer) -> Tokenizer:
+        """The tokenizer of targets whose sources another one reads."""
+        return Tokenizer(self.backend, {role: self.token(id_) for role, id_ in self.special_ids.items()}, source)
+
+    @property
+    def sizes(self) -> int | tuple[int, int]:
+        """The size of the vocabulary; of two, those of source and target."""
+        return self.vocab_size if self._source is None else (self._source.vocab_size, self.vocab_size)
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """The ids of `text`, no special token added; with `special` those written in the text are read as such."""
@@ -168,8 +188,10 @@ class Tokenizer:
             special = infer_roles(backend) if written is None else written
         return cls(backend, special)
 
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """Pickle as the text of the file, for the workers that load data."""
+        if self._source is not None:
+            return Tokenizer.beside, (Tokenizer.from_json(self.to_json()), self._source)
         return Tokenizer.from_json, (self.to_json(),)
 
     def __repr__(self) -> str:

@@ -56,7 +56,7 @@ class Speculative(Strategy):
     def bind(self, tokenizer: Tokenizer, load: Load) -> None:
         if self.config.draft is not None:
             draft, other = load(self.config.draft)
-            difference = unlike(tokenizer, other)
+            difference = unlike(tokenizer, other) or unlike(tokenizer.source, other.source)
             if difference:
                 raise UsageError(f"generate.strategy.draft: {self.config.draft} has another vocabulary: {difference}")
             self.draft = draft

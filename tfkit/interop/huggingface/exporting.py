@@ -25,12 +25,13 @@ from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.run import Run
-from tfkit.training.folder import RESOLVED, TOKENIZER, RunFolder
+from tfkit.training.folder import RESOLVED, TARGET_TOKENIZER, TOKENIZER, RunFolder
 from tfkit.training.kept import FILES, GENERATION, KEPT, template_files
 from tfkit.training.record import check_listed
+from tfkit.training.vocabularies import tokenizer_files
 from tfkit.training.weights import save_tensors
 
-WRITTEN = (SINGLE, TOKENIZER, *FILES, MODELING, SOURCES, RESOLVED)
+WRITTEN = (SINGLE, TOKENIZER, TARGET_TOKENIZER, *FILES, MODELING, SOURCES, RESOLVED)
 LABELS = ("id2label", "label2id", "problem_type")  # of a config.json that was imported: what its outputs are called
 
 
@@ -89,7 +90,7 @@ def _their_tensors(blueprint: Blueprint, family: type[Family], ours: Mapping[str
 
 def has_tokenizer(run: Run) -> bool:
     """Whether the run reads texts."""
-    return (run.folder / TOKENIZER).is_file()
+    return bool(tokenizer_files(RunFolder(run.folder)))
 
 
 def auto_class(blueprint: Blueprint) -> str:

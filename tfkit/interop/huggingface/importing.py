@@ -36,6 +36,7 @@ from tfkit.training.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIG
 from tfkit.training.labels import save_labels
 from tfkit.training.needs import NEEDS, parts_in, recorded
 from tfkit.training.record import record_all
+from tfkit.training.vocabularies import save_tokenizer
 
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -80,7 +81,7 @@ def import_model(
         save_labels(RunFolder(folder), class_names(read.config, recipe.blueprint()))
         named = keep(read.folder, folder)
         if tokenizer is not None:
-            tokenizer.save(folder / TOKENIZER)
+            save_tokenizer(tokenizer, RunFolder(folder))
         write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype, fingerprint(folder)))
         record_all(folder)
     made = ImportedModel(

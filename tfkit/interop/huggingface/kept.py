@@ -11,8 +11,9 @@ from tfkit.core.errors import DataError, RunError
 from tfkit.core.files import write_json
 from tfkit.interop.huggingface.strangers import file_in, mapping_in, text_in, without_code
 from tfkit.run import Run
-from tfkit.training.folder import ENVIRONMENT, TOKENIZER, RunFolder
+from tfkit.training.folder import ENVIRONMENT, RunFolder
 from tfkit.training.kept import CONFIG, GENERATION, KEPT, TOKENIZER_CONFIG, TOKENS_MAP, copy_file, names_in, origin_of
+from tfkit.training.vocabularies import tokenizer_files
 
 SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP)  # mappings, which may name code
 
@@ -52,9 +53,8 @@ def origin(run: Run) -> Mapping[str, Any]:
 
 
 def fingerprint(folder: Path) -> str:
-    """SHA-256 of a run's tokenizer, empty if it has none."""
-    file = folder / TOKENIZER
-    return sha256_of(file) if file.is_file() else ""
+    """SHA-256 of a run's tokenizer, of two one after the other; empty if it has none."""
+    return "+".join(sha256_of(folder / name) for name in tokenizer_files(RunFolder(folder)))
 
 
 def restore(kept: Path, folder: Path) -> None:

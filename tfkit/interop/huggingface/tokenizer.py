@@ -16,6 +16,7 @@ from tfkit.data.tokenizer.backend import check_ids, panics_told, read_backend
 from tfkit.data.tokenizer.special import infer_roles
 from tfkit.interop.huggingface.special import read_optional, role_texts
 from tfkit.interop.huggingface.strangers import file_in, text_in
+from tfkit.training.folder import TARGET_TOKENIZER
 from tfkit.training.kept import TOKENIZER_CONFIG
 
 FILE = "tokenizer.json"
@@ -33,11 +34,26 @@ def tokenizer_of(folder: Path, ids: Mapping[str, list[int]]) -> Tokenizer | None
         return None
     vocabulary = backend.get_vocab(with_added_tokens=True)
     roles = {role: text for role, text in role_texts(folder).items() if text in vocabulary} or infer_roles(backend)
+    target = file_in(folder, TARGET_TOKENIZER)
+    if target is not None:
+        return _target(target, ids).beside(Tokenizer(backend, roles))
+    return Tokenizer(backend, _with_ids(roles, backend, ids))
+
+
+def _target(file: Path, ids: Mapping[str, list[int]]) -> Tokenizer:
+    """The tokenizer of what a model with two vocabularies writes, whose ids the config names."""
+    found = Tokenizer.from_json(text_in(file))
+    roles = {role: found.token(id_) for role, id_ in found.special_ids.items()}
+    return Tokenizer(found.backend, _with_ids(roles, found.backend, ids))
+
+
+def _with_ids(roles: dict[str, str], backend: tokenizers.Tokenizer, ids: Mapping[str, list[int]]) -> dict[str, str]:
+    """The special tokens by role, those with `ids` of the config in the place of others."""
     for role, each in ids.items():
         text = backend.id_to_token(each[0])
         if text is not None:
             roles[role] = text
-    return Tokenizer(backend, roles)
+    return roles
 
 
 def unreadable(folder: Path) -> list[str]:

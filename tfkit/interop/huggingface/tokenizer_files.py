@@ -11,6 +11,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.special import THEIR_TOKENS, read_optional
 from tfkit.interop.huggingface.tokenizer import FILE, without_roles
 from tfkit.run import Run
+from tfkit.training.folder import TARGET_TOKENIZER
 from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
 TEXT = -1  # stands for a text where it is asked what an objective puts around one
@@ -18,8 +19,13 @@ CLASS = "PreTrainedTokenizerFast"  # their class of a tokenizer.json that is no 
 
 
 def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
-    """Write the tokenizer's files to `folder`; `kept` holds those that an import found, which stay as they were."""
-    tokenizer = run.tokenizer
+    """Write the tokenizer's files to `folder`; `kept` holds those that an import found, which stay as they were.
+
+    Of two tokenizers tokenizer.json is that of the sources, which their pipelines encode; the targets' lies beside it.
+    """
+    tokenizer = run.source_tokenizer
+    if tokenizer is not run.tokenizer:
+        run.tokenizer.save(folder / TARGET_TOKENIZER)
     data = without_roles(tokenizer.to_json())
     if data["post_processor"] is None and run.recipe.objective is not None:
         data["post_processor"] = _template(run.objective.rows.prompt([TEXT]), tokenizer)

@@ -60,7 +60,7 @@ def _read(keys: Mapping[str, Node], faults: Faults) -> None:
         if declared.is_plain and name in keys:
             sizes.plain(declared)
         _parts(keys.get(name), declared.kind, preparer)
-    sizes.vocabulary(Vocabulary())
+    sizes.vocabulary(Vocabulary(), "decoder")
     layer, kinds = keys.get("layer"), mapping(keys.get("layers"))
     expand(keys.get("pattern"), MAX_LAYERS, list(kinds), faults)
     whole = [kind if layer is None else merge(layer, kind, []) for kind in kinds.values()]

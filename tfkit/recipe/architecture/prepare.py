@@ -16,7 +16,7 @@ from tfkit.recipe.architecture.per_layer import is_per_layer
 from tfkit.recipe.overlays.merge import as_part, merge
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node, under
-from tfkit.recipe.text.options import config_class, marks, types_in
+from tfkit.recipe.text.options import config_class, marks, section_beside, types_in
 from tfkit.recipe.text.values import given, mapping
 
 
@@ -87,7 +87,8 @@ class Preparer:
         if isinstance(child.value, list):
             return replace(child, value=[self._option(item, field, slots) for item in child.value])
         if slots:
-            return self.part(child, slots[0])
+            sides = section_beside(child, field)
+            return self.part(child, slots[0]) if sides is None else self.fields(child, sides)
         if isinstance(child.value, str) and any(isinstance(mark, PathMark) for mark in marks(field)):
             return replace(child, value=str(_path(child, self.base)))
         section = next((part for part in types_in(field.annotation) if issubclass(part, BaseModel)), None)

@@ -138,7 +138,7 @@ class ModelResolver:
         values: dict[str, Any] = {key.field: sizes.plain(key) for key in PLAIN}
         plan = StackPlan(
             side=side,
-            vocab_size=sizes.vocabulary(self.vocabulary),
+            vocab_size=sizes.vocabulary(self.vocabulary, side),
             embedding=None,
             position=(),
             layers=(),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tfkit.core.blueprint import StackPlan
 from tfkit.core.bounds import WIDTH
 from tfkit.core.keys import Key, SizeValue
+from tfkit.core.shape import Side
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given, mapping, plain, whole
@@ -15,17 +16,23 @@ from tfkit.recipe.text.values import given, mapping, plain, whole
 WIDTH_LIMIT = WIDTH.most
 
 
+VocabSize = int | tuple[int | None, int | None]  # of one tokenizer, or of those of source and target
+
+
 @dataclass
 class Vocabulary:
     """What `vocab_size: tokenizer` stands for: `size`, None where that is known only after training a tokenizer."""
 
-    size: int | None = None
+    size: VocabSize | None = None
     asked: list[Node] = field(default_factory=list)  # where a recipe says `tokenizer`
+    unknown: set[Side] = field(default_factory=set)  # stacks whose size is asked for and not known yet
 
-    @property
-    def unknown(self) -> bool:
-        """Whether the recipe asks for a size that is not known yet."""
-        return bool(self.asked) and self.size is None
+    def ask(self, node: Node, side: Side) -> int | None:
+        """Return the size for a stack that asks for it: an encoder reads sources, a decoder writes targets."""
+        self.asked.append(node)
+        size = self.size[side == "decoder"] if isinstance(self.size, tuple) else self.size
+        self.unknown |= {side} if size is None else set()
+        return size
 
 
 class Sizes:
@@ -50,14 +57,13 @@ class Sizes:
             return self.read(key.name, key.kind.limit, key.kind.needed) or (0 if key.kind.needed else None)
         return plain(key.kind, self.keys.get(key.name), self.faults)
 
-    def vocabulary(self, vocabulary: Vocabulary) -> int | None:
+    def vocabulary(self, vocabulary: Vocabulary, side: Side) -> int | None:
         """The number of tokens; where it has a fault, one that fits everything, so that it causes no second fault."""
         node = given(self.keys, "vocab_size")
         if node is None:
             return None
         if node.value == "tokenizer":
-            vocabulary.asked.append(node)
-            return vocabulary.size or 1
+            return vocabulary.ask(node, side) or 1
         return self.read("vocab_size") or WIDTH_LIMIT
 
     def memory(self, encoder: StackPlan | None) -> int | None:

@@ -10,6 +10,11 @@ from tfkit.recipe.text.node import Node, kind, under
 # besides the keys that are declared so: mappings that are no parts, and merge whatever their `type` says
 _SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "train.validate", "generate", "study", "study.match"}
 
+# keys of a section that say the same in two ways: the later one takes the place of the other
+_ALTERNATIVES = {"train": {"steps": "epochs", "epochs": "steps"}}
+
+_PART_OR_SIDES = {"data.tokenizer"}  # one replaces the other whole
+
 
 def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
     """`over` laid over `base`; what cannot be laid is a fault, and then `base` stays.
@@ -28,6 +33,8 @@ def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
     if is_section(over.path):
         both = isinstance(base.value, dict) and isinstance(over.value, dict)
         return _merged(base, over, faults) if both else over.over(base)
+    if over.path in _PART_OR_SIDES and _names_sides(base) != _names_sides(over):
+        return over.over(base)
     if isinstance(over.value, dict):
         return _lay_mapping(base, over, faults)
     if isinstance(over.value, str) and isinstance(base.value, dict):
@@ -53,6 +60,11 @@ def as_part(node: Node) -> Node:
     return replace(node, value={"type": named})
 
 
+def _names_sides(node: Node) -> bool:
+    """True for a mapping with a part for each side, which has no type of its own."""
+    return node.get("type") is None and (node.get("source") is not None or node.get("target") is not None)
+
+
 def _lay_mapping(base: Node, over: Node, faults: list[Fault]) -> Node:
     base = as_part(base)
     if not isinstance(base.value, dict):
@@ -75,6 +87,9 @@ def _changes_type(base: Node, over: Node) -> bool:
 
 def _merged(base: Node, over: Node, faults: list[Fault]) -> Node:
     value = dict(base.entries)
+    for key, other in _ALTERNATIVES.get(over.path, {}).items():
+        if (node := over.get(key)) is not None and node.value is not None and over.get(other) is None:
+            value.pop(other, None)
     for key, child in over.entries.items():
         value[key] = merge(value[key], child, faults) if key in value else child
     # A mapping that only leads to an option (`--set a.b=..`, a variant's dotted key) has no place of its own: its key

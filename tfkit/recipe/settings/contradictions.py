@@ -21,18 +21,29 @@ WANTED = {
     "bidirectional": "a stack that sees both ways (model.type: encoder)",
 }
 
+SIDES = {"encoder": "source", "decoder": "target"}  # the text of a pair that each stack is for
 
-def data_parts(data: Node | None) -> tuple[TokenizerFacts.Config | None, dict[str, Config]]:
-    """The tokenizer, and the corpora by split, that are right by themselves, whatever is wrong beside them."""
+
+def data_parts(data: Node | None) -> tuple[dict[str, TokenizerFacts.Config], dict[str, Config]]:
+    """The tokenizers by path and the corpora by split that are right by themselves, whatever is wrong beside them."""
     preparer = Preparer(Faults())  # what is wrong with them is reported when the whole section is validated
-    slots = {"tokenizer": "tokenizer", **dict.fromkeys(("train", "valid", "test", "longer"), "corpus")}
-    nodes = {name: given(mapping(data), name) for name in slots}
-    preparers = {"tokenizer": preparer, "corpus": preparer.of_corpora(data)}
-    configs = {
-        name: preparers[slots[name]].config(node, slots[name]) for name, node in nodes.items() if node is not None
+    nodes = {name: given(mapping(data), name) for name in ("train", "valid", "test", "longer")}
+    corpora = preparer.of_corpora(data)
+    configs = {name: corpora.config(node, "corpus") for name, node in nodes.items() if node is not None}
+    tokenizers = {
+        node.path: config
+        for node in _tokenizer_nodes(given(mapping(data), "tokenizer"))
+        if (config := of_kind(preparer.config(node, "tokenizer"), TokenizerFacts.Config)) is not None
     }
-    tokenizer = of_kind(configs.pop("tokenizer", None), TokenizerFacts.Config)
-    return tokenizer, {split: config for split, config in configs.items() if config is not None}
+    return tokenizers, {split: config for split, config in configs.items() if config is not None}
+
+
+def _tokenizer_nodes(node: Node | None) -> list[Node]:
+    """The text of the tokenizer, or of those of source and target."""
+    if node is None or (isinstance(node.value, dict) and "type" in node.value):
+        return [] if node is None else [node]
+    sides = [side for name in ("source", "target") if (side := node.get(name)) is not None]
+    return sides or [node]
 
 
 class Contradictions:
@@ -123,13 +134,35 @@ class Contradictions:
             text = f"'{objective.part.part_name}' hands over no {name}, which {who} needs with every call"
             self.faults.add(node, text)
 
-    def check_tokenizer(self, tokenizer: TokenizerFacts.Config) -> None:
+    def check_sides(
+        self, tokenizers: Mapping[str, TokenizerFacts.Config], objective: ObjectiveFacts.Config | None
+    ) -> None:
+        """Two tokenizers serve an objective that reads pairs, and tables that are apart."""
+        node = at(self.root, "data", "tokenizer")
+        if len(tokenizers) < 2 or node is None:
+            return
+        if objective is not None and "two_vocabularies" not in objective.part.capabilities:
+            place = (at(self.root, "objective", "type") or at(self.root, "objective") or self.root).place
+            text = f"'{objective.part.part_name}' writes what it reads (see {place}) with one tokenizer; name one"
+            self.faults.add(node, text, at_key=True)
+        if self.blueprint.shared_embedding:
+            shared = at(self.root, "model", "embedding", "shared") or at(self.root, "model") or self.root
+            text = f"one token table cannot serve the two vocabularies of data.tokenizer, see {node.place}"
+            self.faults.add(shared, f"{text}; leave shared out, or name one tokenizer")
+
+    def check_tokenizers(self, tokenizers: Mapping[str, TokenizerFacts.Config]) -> None:
         """A tokenizer gives no ids that the model has no room for."""
-        size = tokenizer.vocabulary_bound
         for plan in self.blueprint.stacks():
+            ends = f".{SIDES[plan.side]}"
+            path, tokenizer = next(
+                ((path, one) for path, one in tokenizers.items() if len(tokenizers) == 1 or path.endswith(ends)),
+                ("", None),
+            )
+            size = None if tokenizer is None else tokenizer.vocabulary_bound
             if size is None or plan.vocab_size is None or plan.vocab_size >= size:
                 continue
-            node = at(self.root, "data", "tokenizer", "vocab_size") or at(self.root, "data") or self.root
+            keys = path.split(".")
+            node = at(self.root, *keys, "vocab_size") or at(self.root, "data") or self.root
             sized = at(self.root, "model", plan.side, "vocab_size") or at(self.root, "model", "vocab_size") or self.root
             text = (
                 f"the tokenizer may have {size} tokens, the model's vocab_size is {plan.vocab_size}, see {sized.place}"

@@ -40,11 +40,12 @@ def facts_of(
     generate: Generate,
 ) -> RecipeFacts:
     """What the parts need to know of each other's sections; `vocab_size` is the model's, where it is known."""
-    tokenizer = None if data is None else data.tokenizer
+    tokenizer = None if data is None else data.target_tokenizer
     return RecipeFacts(
         blueprint=blueprint,
         objective=objective,
         tokenizer=tokenizer,
+        tokenizers={} if data is None else data.tokenizers(),
         reads_data=data is not None,
         longest=None if blueprint is None else longest_example(blueprint, data),
         packed=data is not None and data.batch.pack,
@@ -66,8 +67,8 @@ def section_problems(
     """What cannot be combined, whatever parts there are; `blueprint` is None where the model is wrong."""
     if data is not None:
         yield from _data_problems(data)
-        yield from _train_problems(train, data)
-    yield from _keep_problems(train)
+        yield from _without_valid(train, data) if data.valid is None else ()
+    yield from step_problems(train, data)
     if blueprint is not None:
         yield from _generate_problems(generate, blueprint)
         yield from freeze_problems(train.freeze, blueprint, objective)
@@ -82,17 +83,15 @@ def _data_problems(data: Data) -> Iterator[Problem]:
         yield Problem("length", "packed rows have a length; say here how many tokens", at="data.batch")
 
 
-def _keep_problems(train: Train) -> Iterator[Problem]:
+def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:
+    """What cannot happen in these steps; nothing while `train.epochs` are not counted."""
+    if train.steps is None:
+        return
     checkpoints = _times(train.steps, train.checkpoint_every)
     if isinstance(train.keep, Mean) and train.keep.mean > checkpoints:
         text = f"the mean is over {train.keep.mean} checkpoints, and {train.steps} steps make {checkpoints}"
         yield Doubt("keep.mean", f"{text}; say fewer, or a smaller checkpoint_every", at="train")
-
-
-def _train_problems(train: Train, data: Data) -> Iterator[Problem]:
-    """What can never come with these numbers of steps, or without a validation set."""
-    if data.valid is None:
-        yield from _without_valid(train, data)
+    if data is None or data.valid is None:
         return
     validations = _times(train.steps, train.evaluate_every)
     if _is_given(train, "evaluate_every") and train.evaluate_every > train.steps:

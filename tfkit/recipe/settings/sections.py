@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from tfkit.core.component import Config, Slot
 from tfkit.core.devices import DeviceName
@@ -35,6 +35,8 @@ Metric = Annotated[MetricFacts.Config, Slot("metric")]
 LogitsRule = Annotated[Config, Slot("logits")]
 StopRule = Annotated[Config, Slot("stop")]
 Strategy = Annotated[Config, Slot("strategy")]
+
+TOKENIZER = "data.tokenizer"
 
 
 class Section(BaseModel):
@@ -70,13 +72,28 @@ class Batch(Section):
         return self
 
 
+class SideTokenizers(Section):
+    """A tokenizer for each side of a pair, with a vocabulary of its own."""
+
+    source: Tokenizer = Field(description="splits what the encoder reads")
+    target: Tokenizer = Field(description="splits what the decoder writes")
+
+
+def _tokenizer_form(value: Any) -> str:
+    """One tokenizer, or one for each side: a mapping without a type that names a side."""
+    named = isinstance(value, Mapping) and "type" not in value and bool(SideTokenizers.model_fields.keys() & value)
+    return "sides" if named or isinstance(value, SideTokenizers) else "one"
+
+
 class Data(Section):
     """What is read, and how it becomes tokens and batches."""
 
     folder: FolderPath | None = Field(
         None, description="where the files of the corpora are, but for paths that --set says; none: beside the recipe"
     )
-    tokenizer: Tokenizer = Field(description="how text is split into tokens")
+    tokenizer: Annotated[
+        Annotated[Tokenizer, Tag("one")] | Annotated[SideTokenizers, Tag("sides")], Discriminator(_tokenizer_form)
+    ] = Field(description="how text is split into tokens; {source: ..., target: ...}: each side in its own way")
     train: Corpus = Field(description="the examples that the model learns from")
     valid: Corpus | None = Field(None, description="the examples that choose the best weights while training")
     test: Corpus | None = Field(None, description="the examples that evaluate measures on")
@@ -84,6 +101,22 @@ class Data(Section):
         None, description="examples beyond those of training, such as longer ones, measured beside test"
     )
     batch: Batch = Field(Batch(tokens=4096), description="how examples become batches")
+
+    @property
+    def source_tokenizer(self) -> TokenizerFacts.Config:
+        """The tokenizer of what an encoder reads."""
+        return self.tokenizer.source if isinstance(self.tokenizer, SideTokenizers) else self.tokenizer
+
+    @property
+    def target_tokenizer(self) -> TokenizerFacts.Config:
+        """The tokenizer of what a decoder writes; where there is one tokenizer, that."""
+        return self.tokenizer.target if isinstance(self.tokenizer, SideTokenizers) else self.tokenizer
+
+    def tokenizers(self) -> dict[str, TokenizerFacts.Config]:
+        """The tokenizers by the path at which each stands."""
+        if isinstance(self.tokenizer, SideTokenizers):
+            return {f"{TOKENIZER}.source": self.tokenizer.source, f"{TOKENIZER}.target": self.tokenizer.target}
+        return {TOKENIZER: self.tokenizer}
 
     def measured(self) -> list[str]:
         """The splits that are measured when training ends: test, or valid where there is none; and longer."""
@@ -227,7 +260,8 @@ class Train(Validated):
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the computation; weights and their averages stay float32"
     )
-    steps: PositiveInt = Field(10_000, description="optimizer steps in all")
+    steps: PositiveInt | None = Field(None, description="optimizer steps in all; 10,000 if epochs is not set either")
+    epochs: PositiveInt | None = Field(None, description="passes over the training data, instead of steps")
     optimizer: Optimizer = Field("adam", description="how gradients change the weights")  # type: ignore[assignment]
     schedule: Schedule = Field(  # type: ignore[assignment]
         "inverse_square_root", description="the learning rate of each step"
@@ -265,6 +299,13 @@ class Train(Validated):
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="factor on the rate of each layer below the last; embeddings are one layer more"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_steps(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("steps") is None and data.get("epochs") is None:
+            return {**data, "steps": 10_000}
+        return data
 
     @property
     def initial(self) -> InitFrom | None:

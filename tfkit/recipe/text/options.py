@@ -74,6 +74,14 @@ def types_in(annotation: Any) -> Iterator[type]:
         yield from types_in(argument)
 
 
+def section_beside(node: Node, field: FieldInfo) -> type[BaseModel] | None:
+    """The section that a mapping without a type is, of an option that is a part or a section."""
+    if not isinstance(node.value, dict) or "type" in node.value:
+        return None
+    sections = (one for one in types_in(field.annotation) if issubclass(one, BaseModel) and not issubclass(one, Config))
+    return next((one for one in sections if one.model_fields.keys() & node.value), None)
+
+
 def model_at(node: Node, model: type[BaseModel] | None, loc: Sequence[int | str]) -> type[BaseModel] | None:
     """The schema that the mapping at `loc` below `node` answers to, where `node` answers to `model`."""
     for step in loc:
@@ -94,6 +102,8 @@ def model_at(node: Node, model: type[BaseModel] | None, loc: Sequence[int | str]
 
 def _model_of(node: Node, field: FieldInfo) -> type[BaseModel] | None:
     slots = [mark.slot for mark in marks(field) if isinstance(mark, Slot)]
+    if slots and (section := section_beside(node, field)) is not None:
+        return section
     if slots:
         inner = node.value[0] if isinstance(node.value, list) and node.value else node
         return config_class(inner, slots[0])

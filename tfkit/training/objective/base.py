@@ -37,15 +37,22 @@ class Objective(ObjectiveFacts):
             """The fewest tokens that a row can have."""
             return 1
 
+        def source_roles(self) -> tuple[str, ...]:
+            """The special tokens around a source, which a tokenizer of its own needs."""
+            return ()
+
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from self._missing_tokens(facts)
             yield from self._no_room(facts)
             yield from self._vectors(facts)
 
         def _missing_tokens(self, facts: RecipeFacts) -> Iterator[Problem]:
-            for role in facts.lacks(*self.part.rows_type.required):
-                text = f"'{self.part.part_name}' needs a special token for {role}; name one, such as <{role}>"
-                yield Problem(role, text, at="data.tokenizer.special_tokens")
+            for path, tokenizer in facts.tokenizers.items():
+                roles = self.part.rows_type.required
+                for role in self.source_roles() if path.endswith(".source") else roles:
+                    if tokenizer.has(role) is False:
+                        text = f"'{self.part.part_name}' needs a special token for {role}; name one, such as <{role}>"
+                        yield Problem(role, text, at=f"{path}.special_tokens")
 
         def _no_room(self, facts: RecipeFacts) -> Iterator[Problem]:
             least, name = self.shortest(facts), self.part.part_name

@@ -34,6 +34,11 @@ class TokenFacts:
     special: Mapping[str, int] = field(default_factory=dict)
     size: int = 0
 
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> TokenFacts:
+        """The facts of a tokenizer."""
+        return cls(dict(tokenizer.special_ids), tokenizer.vocab_size)
+
     @property
     def pad(self) -> int:
         """What fills rows up. Any id would do, since no loss is taken on it and no real token sees it."""
@@ -55,14 +60,17 @@ class Rows(RowsFacts):
 
     def bind(self, tokenizer: Tokenizer) -> None:
         """Take the facts of the tokenizer; raises DataError when a special token that is needed is missing."""
-        missing = [role for role in self.required if role not in tokenizer.special_ids]
+        self._check_roles(tokenizer, self.required)
+        self.tokens = TokenFacts.of(tokenizer)
+
+    def _check_roles(self, tokenizer: Tokenizer, required: Sequence[str]) -> None:
+        missing = [role for role in required if role not in tokenizer.special_ids]
         if missing:
             there = ", ".join(tokenizer.special_ids) or "none"
             raise DataError(
                 f"{self._name} needs a special token for {' and '.join(missing)}; the tokenizer has {there}. "
                 f"Name one in the tokenizer's special_tokens, such as {{{missing[0]}: <{missing[0]}>}}"
             )
-        self.tokens = TokenFacts(dict(tokenizer.special_ids), tokenizer.vocab_size)
 
     @property
     def _name(self) -> str:

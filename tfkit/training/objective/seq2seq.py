@@ -17,7 +17,7 @@ from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids, ngram_baseline
 from tfkit.training.objective.answers import Answers
 from tfkit.training.objective.base import Loss, Objective, finished, token_loss
-from tfkit.training.objective.rows import Batch, Example, Item, Rows, next_tokens, padded, wrapped
+from tfkit.training.objective.rows import Batch, Example, Item, Rows, TokenFacts, next_tokens, padded, wrapped
 
 
 class Seq2SeqRows(Rows):
@@ -27,16 +27,21 @@ class Seq2SeqRows(Rows):
     required = ("start", "end")
     config: Seq2Seq.Config
 
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """Take the facts of the tokenizer, and of that of the sources; raises DataError for a missing special token."""
+        super().bind(tokenizer)
+        self._check_roles(tokenizer.source, self.config.source_roles())
+        self.source = TokenFacts.of(tokenizer.source)
+
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `source` (with its end token) and `target` (start, tokens, end: one longer than the decoder's row)."""
+        """Items `source`, framed as the options say, and `target` (start, tokens, end: one longer than its row)."""
         self.bind(tokenizer)
-        end = self.tokens.special["end"] if self.config.source_end else None
-        sources = self._encoded(examples, "source", tokenizer)
+        sources = self._encoded(examples, "source", tokenizer.source)
         targets = self._encoded(examples, "target", tokenizer)
         items, empty, long = [], 0, 0
         for source, target in zip(sources, targets, strict=True):
             item = {
-                "source": wrapped(source, end=end),
+                "source": np.asarray(self.prompt(source.tolist()), np.int32),
                 "target": wrapped(target, self.tokens.special["start"], self.tokens.special["end"]),
             }
             if not len(source) or not len(target):
@@ -55,11 +60,14 @@ class Seq2SeqRows(Rows):
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
-        return pair_batch([item["source"] for item in items], [item["target"] for item in items], self.tokens.pad)
+        sources, targets = ([item[side] for item in items] for side in ("source", "target"))
+        return pair_batch(sources, targets, self.tokens.pad, self.source.pad)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
         """A source for the encoder."""
-        return [*ids, self.tokens.special["end"]] if self.config.source_end else list(ids)
+        special, config = self.source.special, self.config
+        before = [special["start"]] if config.source_start else []
+        return [*before, *ids, *([special["end"]] if config.source_end else [])]
 
 
 class Translations(Answers):
@@ -78,7 +86,7 @@ class Seq2Seq(Objective):
     answers_type = Translations
     reads = "encoder_decoder"
     gives = frozenset({"attention_mask"})
-    capabilities = frozenset({"likelihood", "characters", "words", "continuations", "soft_targets"})
+    capabilities = frozenset({"likelihood", "characters", "words", "continuations", "two_vocabularies", "soft_targets"})
 
     class Config(Objective.Config):
         """Options of seq2seq."""
@@ -86,7 +94,11 @@ class Seq2Seq(Objective):
         label_smoothing: Share = Field(
             0.0, description="share of the target spread over the vocabulary, in training only"
         )
+        source_start: bool = Field(False, description="begin the source with the start token, as the target is")
         source_end: bool = Field(True, description="end the source with the end token, as the target is")
+
+        def source_roles(self) -> tuple[str, ...]:
+            return ("start",) * self.source_start + ("end",) * self.source_end
 
         def shortest(self, facts: RecipeFacts) -> int:
             return 2  # the start and a token: the end is predicted, and not read
@@ -112,9 +124,9 @@ class Seq2Seq(Objective):
         return ngram_baseline(train, valid, self.rows.tokens.size, of="of the targets alone")
 
 
-def pair_batch(sources: Sequence[Ids], targets: Sequence[Ids], pad: int) -> Batch:
+def pair_batch(sources: Sequence[Ids], targets: Sequence[Ids], pad: int, source_pad: int | None = None) -> Batch:
     """A batch of an encoder-decoder, which learns each target token from those before it and the source."""
-    ids, real = padded(sources, pad)
+    ids, real = padded(sources, pad if source_pad is None else source_pad)
     batch = next_tokens(targets, pad)
     batch["decoder_input_ids"] = batch.pop("input_ids")
     batch["input_ids"] = torch.from_numpy(ids)

@@ -21,7 +21,7 @@ class Schedule(ScheduleFacts):
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             warmup = self.warmup_steps()
             if facts.steps is not None and warmup >= facts.steps:
-                text = f"the learning rate rises for {warmup:,} steps, and train.steps is {facts.steps:,}"
+                text = f"the learning rate rises for {warmup:,} steps, and there are {facts.steps:,}"
                 yield Doubt("warmup", f"{text}: it never reaches what it rises to, or only at the end")
 
     def __init__(self, config: Config) -> None:
