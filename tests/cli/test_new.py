@@ -82,7 +82,8 @@ def test_without_more_it_is_a_recipe_that_trains(here: Path) -> None:
 @pytest.mark.parametrize("name", some(shipped_recipes()))
 def test_from_every_shipped_recipe(here: Path, name: str) -> None:
     text = made("mine", "--from", name)
-    assert tfkit.load_recipe("mine.yaml").root.plain() == tfkit.load_recipe(name).root.plain()
+    mine, theirs = tfkit.load_recipe("mine.yaml"), tfkit.load_recipe(name)
+    assert mine.root.plain() | {"data": mine.data} == theirs.root.plain() | {"data": theirs.data}
     assert f"# Made from {name}.\n" in text
     assert f" {name} " not in text.partition("# Type:")[2].partition("\n")[0] + " "
 

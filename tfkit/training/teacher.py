@@ -28,6 +28,7 @@ from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import read_labels
 from tfkit.training.objective import Objective
 from tfkit.training.supply import saved_recipe
+from tfkit.training.vocabularies import load_tokenizer
 from tfkit.training.weights import load_weights, saved_dtype
 
 HERE = "train.teacher"
@@ -60,16 +61,16 @@ def load_teacher(recipe: Recipe) -> TeacherRun | None:
         return None
     folder = RunFolder(Path(settings.run))
     try:
-        for name in (RESOLVED, WEIGHTS, TOKENIZER):
+        for name in (RESOLVED, WEIGHTS):
             if not (folder / name).is_file():
                 raise RunError(f"{folder / name}: is missing; a teacher is a run that has been trained or imported")
         record.check(folder, record.SMALL)
         own = saved_recipe(folder, imports=recipe.imports)
-        labels, tokenizer = read_labels(folder), Tokenizer.load(folder / TOKENIZER)
+        labels, tokenizer = read_labels(folder), load_tokenizer(folder)
     except RunError as error:
         raise RecipeError([recipe.fault(f"{HERE}.run", str(error))]) from None
     own = own.labelled(len(labels))
-    blueprint = own.blueprint(tokenizer.vocab_size if own.unknown_vocab else None)
+    blueprint = own.blueprint(tokenizer.sizes if own.unknown_vocab else None)
     return TeacherRun(folder, settings, own, blueprint, tokenizer, labels)
 
 
@@ -105,7 +106,7 @@ def check_lengths(recipe: Recipe, teacher: TeacherRun, feed: Feed) -> None:
 
 
 def _vocabulary(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
-    difference = unlike(pupil.tokenizer, teacher.tokenizer)
+    difference = unlike(pupil.tokenizer, teacher.tokenizer) or unlike(pupil.tokenizer.source, teacher.tokenizer.source)
     if difference:
         own = f"take its own: data.tokenizer: {{type: file, path: {teacher.folder / TOKENIZER}}}"
         yield Problem("", f"has another vocabulary: {difference}; {own}")

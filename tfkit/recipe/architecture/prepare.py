@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -136,9 +137,11 @@ def validated(node: Node, slot: str, faults: Faults) -> Config | None:
 def _path(node: Node, base: Path | None = None) -> Path:
     """Return the path written at `node`. It is relative to `base`, without one to the recipe's file.
 
-    One from the command line is relative to the working folder.
+    One from the command line is relative to the working folder, and so is a file that does not ship with its recipe.
     """
     here = folder(node) if base is None or node.is_change else base
+    if node.place.is_shipped and node.folder is not None and os.path.isfile(node.folder / str(node.value)):
+        here = node.folder
     return (here / str(node.value)).absolute()
 
 
