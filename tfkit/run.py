@@ -23,6 +23,7 @@ from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
+from tfkit.data.vectors import Vectors, as_vectors
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.prompts import Ids, Prompts, prompt_ids
 from tfkit.generation.rate import generation_rate
@@ -87,6 +88,8 @@ class Run:
         """The tokenizer that the model was trained with; raises RunError for an imported model that came with none."""
         if self.recipe.data is None and not (self.folder / TOKENIZER).is_file():
             raise RunError(f"{self.folder / TOKENIZER}: is missing: this run works on ids (run.model), not on texts")
+        if self.recipe.data is not None and self.recipe.data.tokenizer is None:
+            return Tokenizer.empty()
         return Tokenizer.load(self.folder / TOKENIZER)
 
     @property
@@ -137,6 +140,7 @@ class Run:
 
     def _bound(self, objective: Objective) -> Objective:
         objective.rows.labels = self.labels
+        objective.rows.read_model(self.blueprint)
         objective.rows.bind(self.tokenizer)
         return objective
 
@@ -209,6 +213,11 @@ class Run:
         return {}
 
     @property
+    def reads_vectors(self) -> bool:
+        """True if the model reads arrays instead of texts."""
+        return next(self.blueprint.stacks()).reads_vectors
+
+    @property
     def writes(self) -> bool:
         """Whether the model has a decoder; a model without one may still fill masks."""
         return self.blueprint.decoder is not None
@@ -241,8 +250,10 @@ class Run:
         A text is a string, or a mapping where there are several: `text` and `second`, `question` and `context`. Each
         prediction is a mapping that JSON can hold. Raises UsageError for a model that predicts nothing.
         """
-        given = [texts] if isinstance(texts, (str, Mapping)) else list(texts)
         predictor = self.predictor
+        if self.reads_vectors:
+            texts = as_vectors(texts)
+        given = [texts] if isinstance(texts, (str, Mapping)) else list(texts)
         fields = text_fields(predictor)
         if predictor.answers is None or not predictor.answers.predicts:
             raise UsageError(f"a model trained for {predictor.part_name} predicts nothing of a text; tfkit generate")
@@ -511,7 +522,8 @@ def load_run(
             raise UsageError(f"--set {text}: this run is made already: {problem}")
     record.check(folder, record.SMALL)
     recipe = saved_recipe(folder, trust, imports, sets)
-    if recipe.data is not None and not (folder / TOKENIZER).is_file():
+    reads_texts = recipe.data is not None and recipe.data.tokenizer is not None
+    if reads_texts and not (folder / TOKENIZER).is_file():
         raise RunError(f"{folder / TOKENIZER}: is missing")
     known = folder.known if (folder / ENVIRONMENT).is_file() else {}
     return Run(folder.path, replace(recipe, name=str(known.get("recipe", folder.path.name))), device, as_saved=not sets)

@@ -98,10 +98,12 @@ Norm = Annotated[Config, Slot("norm")]
 
 @dataclass(frozen=True)
 class PathMark:
-    """Marks an option as a path, which is relative to the recipe's file: of a file, or of the folder of a run."""
+    """Marks an option as a path, which is relative to the recipe's file: of a file, a folder, or the folder of a run."""
 
     run: bool = False
+    folder: bool = False  # of data
 
 
 RecipePath = Annotated[str, PathMark()]
+DataFolder = Annotated[str, PathMark(folder=True)]
 RunPath = Annotated[str, PathMark(run=True)]

@@ -229,6 +229,7 @@ class EmbeddingFacts(Component):
             """Whether the encoder and the decoder have one token table."""
             return False
 
+    reads_pictures: ClassVar[bool] = False  # [height width channels], all of one size
     tokens: nn.Embedding  # [vocab_size table_width], what a head may be tied to
 
 

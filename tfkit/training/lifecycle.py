@@ -86,7 +86,7 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
     if checkpoint is None or not (folder / ENVIRONMENT).is_file():
         return False
     recipe = recipe.labelled(len(read_labels(folder)))
-    check_same(folder, recipe.resolved(Tokenizer.load(folder / TOKENIZER).vocab_size), recipe.data)
+    check_same(folder, recipe.resolved(_saved_tokenizer(folder, recipe).vocab_size), recipe.data)
     finished = folder.known.get("finished")
     whole = all((folder / name).is_file() for name in (WEIGHTS, RESOLVED, RECIPE))
     return bool(finished == _ending(recipe, step_of(checkpoint)) and whole)
@@ -117,7 +117,8 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     trainer = Trainer(task, claim.folder, reporter, beside)
     trainer.history.start(0)
     with claim.beginning() as new:
-        task.tokenizer.save(new / TOKENIZER)
+        if task.tokenizer.vocab_size:
+            task.tokenizer.save(new / TOKENIZER)
         write_json(new / ENVIRONMENT, known | keep_from(task.settings.initial, new))
         _describe(new, task)
         save_labels(new, task.objective.rows.labels)
@@ -136,7 +137,8 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     before = folder.known
     hashes = {} if recipe.data is None else file_hashes(recipe.data)
     changed = _accepted(folder, recipe, differences(before.get(DATA), hashes))
-    task = prepare(recipe, reporter, Tokenizer.load(folder / TOKENIZER), initial=False, labels=read_labels(folder))
+    tokenizer = _saved_tokenizer(folder, recipe)
+    task = prepare(recipe, reporter, tokenizer, initial=False, labels=read_labels(folder))
     changed |= _accepted(folder, recipe, differences(before.get(DATA), task.hashes))
     trainer = Trainer(task, folder, reporter, _beside(before, reporter))
     for message in (*(_told(*one) for one in changed.items()), *changes(needs_of(folder))):
@@ -154,6 +156,12 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     reporter.open(folder / LOG)
     reporter.say(f"going on with {folder} from step {trainer.progress.step:,}")
     return trainer
+
+
+def _saved_tokenizer(folder: RunFolder, recipe: Recipe) -> Tokenizer:
+    """The tokenizer of a run, which has no file if the recipe has none; raises DataError."""
+    reads_texts = recipe.data is None or recipe.data.tokenizer is not None
+    return Tokenizer.load(folder / TOKENIZER) if reads_texts else Tokenizer.empty()
 
 
 def _accepted(folder: RunFolder, recipe: Recipe, changed: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -72,12 +72,13 @@ def prepare(
         _check_size(recipe.blueprint(), settings, device)
     splits = {name: Split(config, objective) for name, config in data.splits()}
     examples = splits["train"].examples
-    tokenizer = tokenizer or _fitted(recipe, data, objective, splits["train"])
+    tokenizer = _fitted(recipe, data, objective, splits["train"]) if tokenizer is None else tokenizer
     recipe = _labelled(recipe, objective, splits["train"], labels)
     blueprint = _blueprint(recipe, tokenizer, learned_from(data.tokenizer, splits["train"]))
     _check_vocabulary(recipe, blueprint, tokenizer, learned_from(data.tokenizer, splits["train"]))
     _check_classes(blueprint, objective, splits["train"])
     _check_size(blueprint, settings, device)
+    objective.rows.read_model(blueprint)
     longest = longest_example(blueprint, data)
     learned = {name: split for name, split in splits.items() if name in ("train", "valid")}
     items = {name: split.items(tokenizer, longest, data.batch) for name, split in learned.items()}
@@ -126,13 +127,16 @@ def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> T
     """The tokenizer, learned from every field that the objective reads."""
     examples, rows = split.examples, objective.rows
     there = examples[0].keys() if examples else ()
-    missing = [field for field in rows.fields if field not in there]
+    wanted = rows.read_fields(there)
+    missing = [field for field in wanted if field not in there]
     if missing:
         raise DataError(
-            f"{split.corpus.name()}: {objective.part_name} reads {' and '.join(rows.fields)}, and the examples "
+            f"{split.corpus.name()}: {objective.part_name} reads {' and '.join(wanted)}, and the examples "
             f"have {' and '.join(there) or 'nothing'}"
         )
-    fields = rows.fields if rows.tokenized is None else rows.tokenized
+    if data.tokenizer is None:
+        return Tokenizer.empty()
+    fields = rows.text_fields(wanted) if "vectors" in wanted else rows.tokenized or rows.fields
     try:
         tokenizer: Tokenizer = data.tokenizer.build().fit(_texts(examples, fields))
     except DataError as error:

@@ -122,8 +122,10 @@ class Split:
                     raise ExampleError(number, str(error)) from None
 
 
-def learned_from(tokenizer: TokenizerFacts.Config, train: Split) -> str:
+def learned_from(tokenizer: TokenizerFacts.Config | None, train: Split) -> str:
     """Where the tokens come from, for a message."""
+    if tokenizer is None:
+        return "there is no tokenizer"
     if tokenizer.part.learns:
         return f"the tokenizer learned from {train.corpus.name()}"
     return f"the tokenizer is {tokenizer.told()}"

@@ -114,14 +114,16 @@ class Patches(VectorEmbedding):
                 yield Problem("class_token", text)
 
         def length_of(self, sizes: Sequence[int], shape: Shape) -> int:
-            height, width, *channels = [*sizes, 1] if len(sizes) == 2 else sizes
-            if channels != [self.channels]:
+            if len(sizes) != 3 or sizes[2] != self.channels:
                 raise ValueError(f"pictures are [height width {self.channels}], got shape {list(sizes)}")
+            height, width, _ = sizes
             if height % self.size or width % self.size:
                 text = f"patches of {self.size} x {self.size} do not divide a picture of {height} x {width}"
                 raise ValueError(f"{text}; use a divisor of both")
             return (height // self.size) * (width // self.size) + self.class_token
 
+    reads_pictures = True
+    capabilities = VectorEmbedding.capabilities - {"padding", "packing"}  # a picture is a row, its class token first
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:

@@ -23,7 +23,7 @@ class Standing(NamedTuple):
 
 def section_parts(data: Data | None, objective: Config | None, train: Train, generate: Generate) -> list[Standing]:
     """The parts outside the model, in the order of a recipe."""
-    found = [] if data is None else [Standing(data.tokenizer, "data.tokenizer")]
+    found = [] if data is None or data.tokenizer is None else [Standing(data.tokenizer, "data.tokenizer")]
     found += [] if data is None else [Standing(config, f"data.{split}") for split, config in data.splits()]
     found += [] if objective is None else [Standing(objective, "objective")]
     found += [Standing(train.optimizer, "train.optimizer"), Standing(train.schedule, "train.schedule")]

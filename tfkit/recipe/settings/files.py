@@ -45,13 +45,14 @@ def _near(path: Path) -> str | None:
 
 def _missing(root: Node, named: NamedPath) -> Fault | None:
     path, mark = named.path, named.mark
-    kind = "folder of a run" if mark.run else "file"
-    if os.path.isdir(path) if mark.run else os.path.isfile(path):
+    kind = "folder of a run" if mark.run else "folder" if mark.folder else "file"
+    is_folder = mark.run or mark.folder
+    if os.path.isdir(path) if is_folder else os.path.isfile(path):
         return None
     node, full = spot(root, named.at)
     if not os.path.exists(path):
         text = f"there is no {kind} {path}" + f"; to name another: --set {full}=PATH" * ("[" not in full)
         return Fault(node.place, full, text, _near(Path(path)))
-    if not mark.run and not os.path.isdir(path):
+    if not is_folder and not os.path.isdir(path):
         return None  # a pipe
-    return Fault(node.place, full, f"{path} is a {'file' if mark.run else 'folder'}; a {kind} is expected")
+    return Fault(node.place, full, f"{path} is a {'file' if is_folder else 'folder'}; a {kind} is expected")

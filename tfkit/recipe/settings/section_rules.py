@@ -49,6 +49,7 @@ def facts_of(
         packed=data is not None and data.batch.pack,
         batch_tokens=None if data is None else data.batch.tokens,
         vocab_size=vocab_size,
+        reads_vectors=data is not None and "vectors" in data.fields(),
         most_tokens=None if tokenizer is None else tokenizer.vocabulary_bound,
         steps=train.steps,
         logits=generate.logits,
@@ -65,6 +66,7 @@ def section_problems(
     """What cannot be combined, whatever parts there are; `blueprint` is None where the model is wrong."""
     if data is not None:
         yield from _data_problems(data)
+        yield from _tokenizer_problems(data, objective)
         yield from _train_problems(train, data)
     yield from _keep_problems(train)
     if blueprint is not None:
@@ -77,6 +79,18 @@ def section_problems(
 def _data_problems(data: Data) -> Iterator[Problem]:
     if data.batch.pack and data.batch.length is None:
         yield Problem("length", "packed rows have a length; say here how many tokens", at="data.batch")
+
+
+def _tokenizer_problems(data: Data, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
+    """A tokenizer is needed where a text is read, and refused where none is."""
+    given = data.fields()
+    texts = given - {"vectors"} if objective is None else objective.part.rows_type.text_fields(given)
+    is_read = bool(texts) or "vectors" not in given
+    if data.tokenizer is None and is_read:
+        yield Problem("", "needs the option 'tokenizer'", at="data")
+    if data.tokenizer is not None and not is_read and objective is not None:
+        text = f"'{objective.part.part_name}' of vectors reads no text; leave the tokenizer out"
+        yield Problem("", text, at="data.tokenizer")
 
 
 def _keep_problems(train: Train) -> Iterator[Problem]:

@@ -71,7 +71,9 @@ class Batch(Section):
 class Data(Section):
     """What is read, and how it becomes tokens and batches."""
 
-    tokenizer: Tokenizer = Field(description="how text is split into tokens")
+    tokenizer: Tokenizer | None = Field(
+        None, description="how text is split into tokens; none where the corpora give vectors and no text"
+    )
     train: Corpus = Field(description="the examples that the model learns from")
     valid: Corpus | None = Field(None, description="the examples that choose the best weights while training")
     test: Corpus | None = Field(None, description="the examples that evaluate measures on")
@@ -79,6 +81,10 @@ class Data(Section):
         None, description="examples beyond those of training, such as longer ones, measured beside test"
     )
     batch: Batch = Field(Batch(tokens=4096), description="how examples become batches")
+
+    def fields(self) -> frozenset[str]:
+        """The fields of the examples that the model learns from."""
+        return frozenset(self.train.build().fields)
 
     def measured(self) -> list[str]:
         """The splits that are measured when training ends: test, or valid where there is none; and longer."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from tfkit.core.blueprint import StackPlan
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import Dropout as Share
 from tfkit.core.registry import register
@@ -17,7 +18,7 @@ from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids, ngram_baseline
 from tfkit.training.objective.answers import Answers
 from tfkit.training.objective.base import Loss, Objective, finished, token_loss
-from tfkit.training.objective.rows import Batch, Example, Item, Rows, next_tokens, padded, wrapped
+from tfkit.training.objective.rows import Batch, Example, Item, Rows, next_tokens, padded, vector_batch, wrapped
 
 
 class Seq2SeqRows(Rows):
@@ -25,12 +26,15 @@ class Seq2SeqRows(Rows):
 
     fields = ("source", "target")
     required = ("start", "end")
+    vectors_for = "source"
     config: Seq2Seq.Config
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
         """Items `source` (with its end token) and `target` (start, tokens, end: one longer than the decoder's row)."""
         self.bind(tokenizer)
         end = self.tokens.special["end"] if self.config.source_end else None
+        if self.plan is not None:
+            return self._of_vectors(examples, tokenizer, max_length, self.plan)
         sources = self._encoded(examples, "source", tokenizer)
         targets = self._encoded(examples, "target", tokenizer)
         items, empty, long = [], 0, 0
@@ -49,12 +53,32 @@ class Seq2SeqRows(Rows):
         self._left_out(long, len(sources), f"longer than {max_length} tokens")
         return self._usable(items, len(sources), f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
+    def _of_vectors(
+        self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None, plan: StackPlan
+    ) -> list[Item]:
+        """Items `vectors`, `positions` and `target`."""
+        targets = self._encoded(examples, "target", tokenizer)
+        ends = self.tokens.special["start"], self.tokens.special["end"]
+        found = [
+            item | {"target": wrapped(target, *ends)}
+            for item, target in zip(self._vectors(examples, plan), targets, strict=True)
+            if len(target) and (max_length is None or len(target) < max_length)
+        ]
+        why = f"the target is empty, or longer than {max_length} tokens"
+        self._left_out(len(examples) - len(found), len(examples), why)
+        return self._usable(found, len(examples), why)
+
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
         """[items 2]: places in the encoder and in the decoder."""
-        return np.asarray([(len(item["source"]), len(item["target"]) - 1) for item in items])
+        read = [int(item["positions"][0]) if "vectors" in item else len(item["source"]) for item in items]
+        return np.asarray([(length, len(item["target"]) - 1) for length, item in zip(read, items, strict=True)])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
+        if self.plan is not None:
+            batch = next_tokens([item["target"] for item in items], self.tokens.pad)
+            batch["decoder_input_ids"] = batch.pop("input_ids")
+            return batch | vector_batch([item["vectors"] for item in items])
         return pair_batch([item["source"] for item in items], [item["target"] for item in items], self.tokens.pad)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
@@ -98,7 +122,8 @@ class Seq2Seq(Objective):
         # The decoder needs no mask of its own: its padding is on the right, where a causal mask hides it from all that
         # is real, and without one the kernels take their fast path.
         out = model(
-            input_ids=batch["input_ids"],
+            input_ids=batch.get("input_ids"),
+            inputs_embeds=batch.get("inputs_embeds"),
             attention_mask=batch.get("attention_mask"),
             decoder_input_ids=batch["decoder_input_ids"],
             with_heads=False,
