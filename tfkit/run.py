@@ -25,7 +25,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
 from tfkit.data.vectors import Vectors, as_vectors
 from tfkit.generation.decoder import Quantize, StepDecoder
-from tfkit.generation.prompts import Ids, Prompts, prompt_ids
+from tfkit.generation.prompts import Ids, Prompts, Source, prompt_ids
 from tfkit.generation.rate import generation_rate
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.vectors import Pooling, text_vectors
@@ -178,7 +178,7 @@ class Run:
         Closing the iterator ends the search. What the generator returns is the candidate.
         """
         writer = self.writer(max_new_tokens, **options)
-        read = prompt_ids(prompt, self.read)
+        read = self._sources([prompt] if isinstance(prompt, Vectors) else prompt)
         if len(read) != 1:
             raise UsageError(f"a stream is of one prompt, got {len(read)}")
         return writer.stream(read[0])
@@ -227,8 +227,18 @@ class Run:
         self, prompts: Prompts, max_new_tokens: int | None, options: GenerateOptions, scored: bool
     ) -> list[list[GeneratedText]]:
         if self.writes:
-            return self.writer(max_new_tokens, **options).write(prompt_ids(prompts, self.read), scored)
+            return self.writer(max_new_tokens, **options).write(self._sources(prompts), scored)
         return self._filled(prompts, {"max_new_tokens": max_new_tokens, **options})
+
+    def _sources(self, prompts: Any) -> Sequence[Source]:
+        """The ids of prompts, or the vectors [time width] of arrays."""
+        if not self.reads_vectors:
+            return prompt_ids(prompts, self.read)
+        arrays = as_vectors(prompts)
+        items = self.objective.rows.vectors([{"vectors": name} for name in arrays])
+        stack = self.model.stack(next(self.blueprint.stacks()).side)
+        cut = [stack.cut(torch.from_numpy(item["vectors"])[None]) for item in items]
+        return [rows[0].numpy() for rows in cut if rows is not None]
 
     def _filled(self, texts: Any, options: Mapping[str, Any]) -> list[list[GeneratedText]]:
         """The ways to fill the masks of each text; raises UsageError for an encoder that fills none."""
@@ -273,6 +283,8 @@ class Run:
         `pooling` takes the mean over the real tokens, or the first or the last of them; `normalize` divides by the
         length of the vector. A text that is too long is cut. Raises UsageError.
         """
+        if self.reads_vectors:
+            raise UsageError(f"{self.folder}: this model reads arrays, and embed reads texts; run.model does more")
         if pooling not in ("mean", "first", "last"):
             raise UsageError(f"pooling is mean, first or last, got '{pooling}'")
         if batch_size is not None and batch_size < 1:
@@ -429,12 +441,13 @@ class Run:
 
     def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
         """Outputs beside references, of the first examples of a split; none of a model that translates nothing."""
-        translates = self.writes and self.objective.rows.fields == ("source", "target")
+        fields = self.objective.rows.fields
+        translates = self.writes and fields in (("source", "target"), ("vectors", "target"))
         if not count or not translates or getattr(self._data, split) is None:
             return []
         examples = self._examples(split)[:count]
         outputs, references = self._outputs(examples, "samples")
-        sources = [example["source"] for example in examples]
+        sources = [example[fields[0]] for example in examples]
         return [SampleOutput(*texts) for texts in zip(sources, outputs, references, strict=True)]
 
     @property
@@ -465,6 +478,8 @@ class Run:
             predictions = answers.predict(self.model, examples, self.tokenizer)
             outputs = [answers.text(prediction) for prediction in predictions]
             return outputs, [answers.wanted(example) for example in examples]
+        if self.reads_vectors:
+            return self.generate([example["vectors"] for example in examples]), [one["target"] for one in examples]
         sources = [example["source"] for example in examples]
         bound = most_positions(self.model, next(self.blueprint.stacks()).side) or 2**62
         read = self.tokenizer.encode_batch(sources)

@@ -56,7 +56,7 @@ class ReadingRows(Rows):
     def _texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> list[Item]:
         """Each example's text, or two, as an item without targets; never without a token. Logs what is cut."""
         if self.plan is not None:
-            return self._vectors(examples, self.plan)
+            return self.vectors(examples)
         self.bind(tokenizer)
         frame, items, cut = self._frame, [], 0
         for first, second in self._pairs(examples, tokenizer):

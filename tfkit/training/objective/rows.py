@@ -121,8 +121,11 @@ class Rows(RowsFacts):
         with located(texts, tokenizer):
             return [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
 
-    def _vectors(self, examples: Sequence[Example], plan: StackPlan) -> list[Item]:
+    def vectors(self, examples: Sequence[Example]) -> list[Item]:
         """Items `vectors` and `positions`, the number that they take; raises ExampleError for what does not fit."""
+        plan = self.plan
+        if plan is None:
+            raise UsageError(f"{self._name} reads vectors for a model whose first stack does")
         items: list[Item] = []
         pictures = plan.embedding is not None and plan.embedding.part.reads_pictures
         for number, name in enumerate(self._column(examples, "vectors"), 1):

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from tfkit.core.blueprint import StackPlan
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import Dropout as Share
 from tfkit.core.registry import register
@@ -34,7 +33,7 @@ class Seq2SeqRows(Rows):
         self.bind(tokenizer)
         end = self.tokens.special["end"] if self.config.source_end else None
         if self.plan is not None:
-            return self._of_vectors(examples, tokenizer, max_length, self.plan)
+            return self._of_vectors(examples, tokenizer, max_length)
         sources = self._encoded(examples, "source", tokenizer)
         targets = self._encoded(examples, "target", tokenizer)
         items, empty, long = [], 0, 0
@@ -53,15 +52,13 @@ class Seq2SeqRows(Rows):
         self._left_out(long, len(sources), f"longer than {max_length} tokens")
         return self._usable(items, len(sources), f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
-    def _of_vectors(
-        self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None, plan: StackPlan
-    ) -> list[Item]:
+    def _of_vectors(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
         """Items `vectors`, `positions` and `target`."""
         targets = self._encoded(examples, "target", tokenizer)
         ends = self.tokens.special["start"], self.tokens.special["end"]
         found = [
             item | {"target": wrapped(target, *ends)}
-            for item, target in zip(self._vectors(examples, plan), targets, strict=True)
+            for item, target in zip(self.vectors(examples), targets, strict=True)
             if len(target) and (max_length is None or len(target) < max_length)
         ]
         why = f"the target is empty, or longer than {max_length} tokens"
