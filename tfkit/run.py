@@ -10,7 +10,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tfkit.core.blame import parts_named
@@ -21,9 +23,10 @@ from tfkit.core.errors import RunError, TfkitWarning, UsageError
 from tfkit.core.files import read_json
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
+from tfkit.data.corpus import VectorCorpus
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
-from tfkit.data.vectors import Vectors, as_vectors
+from tfkit.data.vectors import Array, Vectors, as_vectors
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.prompts import Ids, Prompts, Source, prompt_ids
 from tfkit.generation.rate import generation_rate
@@ -61,6 +64,10 @@ from tfkit.training.weights import load_weights, saved_dtype
 
 # what a model without an objective, which is imported, is taken to say of a text, by its head
 PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
+
+
+# a text, or a mapping of fields to texts, or several; for a model of vectors an array of them, or a list of arrays
+Texts = str | Mapping[str, str] | Sequence[str | Mapping[str, str] | Array] | NDArray[np.float32] | Tensor
 
 
 class Run:
@@ -254,16 +261,16 @@ class Run:
         return [fillings(one["text"], mask, one["fills"]) for one in self.predict(texts)]
 
     @parts_named()
-    def predict(self, texts: str | Mapping[str, str] | Sequence[str | Mapping[str, str]]) -> list[Prediction]:
+    def predict(self, texts: Texts) -> list[Prediction]:
         """The prediction for each text: its label, the tags of its words, the answer in it, or fills for its masks.
 
-        A text is a string, or a mapping where there are several: `text` and `second`, `question` and `context`. Each
-        prediction is a mapping that JSON can hold. Raises UsageError for a model that predicts nothing.
+        A text is a string, or a mapping where there are several: `text` and `second`, `question` and `context`. For a
+        model of vectors it is an array. Each prediction is a mapping that JSON can hold. Raises UsageError for a model
+        that predicts nothing.
         """
         predictor = self.predictor
-        if self.reads_vectors:
-            texts = as_vectors(texts)
-        given = [texts] if isinstance(texts, (str, Mapping)) else list(texts)
+        given: Sequence[Any] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
+        given = as_vectors(texts) if self.reads_vectors else given
         fields = text_fields(predictor)
         if predictor.answers is None or not predictor.answers.predicts:
             raise UsageError(f"a model trained for {predictor.part_name} predicts nothing of a text; tfkit generate")
@@ -450,6 +457,13 @@ class Run:
         sources = [example[fields[0]] for example in examples]
         return [SampleOutput(*texts) for texts in zip(sources, outputs, references, strict=True)]
 
+    def inputs(self, path: str) -> list[Vectors]:
+        """Read arrays, pictures or sounds from a file or folder as those of training were read; raises DataError."""
+        corpus = self._data.train.build()
+        if not self.reads_vectors or not isinstance(corpus, VectorCorpus):
+            raise UsageError(f"{self.folder}: this model reads texts")
+        return list(corpus.inputs(path))
+
     @property
     def _data(self) -> Data:
         if self.recipe.data is None:
@@ -628,7 +642,8 @@ def _next(run: Run, prompt: str = "...") -> str:
     """The commands to try next."""
     lines = [f"tfkit evaluate {run.folder}", f"tfkit show {run.folder}"]
     if predicts(run.objective) or run.objective.reads != "bidirectional":
-        lines.insert(0, f'tfkit {"predict" if predicts(run.objective) else "generate"} {run.folder} "{prompt}"')
+        given = "--input FILE.npy" if run.reads_vectors else f'"{prompt}"'
+        lines.insert(0, f"tfkit {'predict' if predicts(run.objective) else 'generate'} {run.folder} {given}")
     return "next: " + "\n      ".join(lines)
 
 

@@ -139,7 +139,8 @@ class Rows(RowsFacts):
                 positions = length_of(plan, array.shape)
             except ValueError as error:
                 raise ExampleError(number, str(error)) from None
-            if plan.max_length is not None and positions > plan.max_length:
+            longest = positions if plan.max_length is None else plan.max_length
+            if positions > longest or (pictures and positions != longest):  # a picture of another size is another grid
                 text = f"takes {positions:,} positions, and the {plan.side}'s max_length is {plan.max_length:,}"
                 raise ExampleError(number, f"{text}; set max_length: {positions}")
             items.append({"vectors": array, "positions": np.asarray([positions])})
