@@ -143,11 +143,14 @@ def test_pictures_have_their_labels_from_folders_or_from_a_file(tmp_path: Path) 
 
 def bomb(side: int) -> bytes:
     """A small PNG that says it has `side` x `side` pixels."""
+
     def chunk(kind: bytes, data: bytes) -> bytes:
         return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
 
     header = side.to_bytes(4, "big") * 2 + bytes([8, 0, 0, 0, 0])
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 64)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 64)) + chunk(b"IEND", b"")
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,16 +177,16 @@ def test_pictures_of_other_sizes_or_without_a_class_are_refused(tmp_path: Path) 
     picture(tmp_path / "one" / "b.png", 4, 5)
     with pytest.raises(DataError, match=r"b.png: is 4 x 5 pixels, and .*a.png 4 x 4; say size: 32"):
         examples("images", folder=str(tmp_path))
-    with pytest.raises(DataError, match="a.png: is in no folder of a class; say `labels`"):
+    with pytest.raises(DataError, match=r"a.png: is in no folder of a class; say `labels`"):
         examples("images", folder=str(tmp_path / "one"))
-    with pytest.raises(DataError, match="there is no file in it of .png"):
+    with pytest.raises(DataError, match=r"there is no file in it of .png"):
         (tmp_path / "empty").mkdir()
         examples("images", folder=str(tmp_path / "empty"))
     (tmp_path / "labels.txt").write_text("one/a.png x\n")
     with pytest.raises(DataError, match=r"labels.txt:1: a line is the name of a file, a tab, and its label"):
         examples("images", folder=str(tmp_path), labels=str(tmp_path / "labels.txt"))
     (tmp_path / "labels.txt").write_text("one/c.png\tx\n")
-    with pytest.raises(DataError, match="c.png: there is no such file"):
+    with pytest.raises(DataError, match=r"c.png: there is no such file"):
         examples("images", folder=str(tmp_path), labels=str(tmp_path / "labels.txt"))
 
 
@@ -191,7 +194,7 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     picture(tmp_path / "one" / "a.png", 4, 4)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match="pictures need the packages of an extra: pip install"):
+    with pytest.raises(DataError, match=r"pictures need the packages of an extra: pip install"):
         examples("images", folder=str(tmp_path))
     with pytest.raises(DataError, match="'digits' needs the packages of an extra: pip install"):
         examples("digits")
@@ -212,16 +215,16 @@ def test_a_tone_has_its_peak_at_its_frequency(width: int, tmp_path: Path) -> Non
 def test_a_sound_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "one" / "a.wav"
     sound(file, np.zeros(4000))
-    with pytest.raises(DataError, match="a.wav: has 8,000 samples per second, not 16,000; say rate: 8000"):
+    with pytest.raises(DataError, match=r"a.wav: has 8,000 samples per second, not 16,000; say rate: 8000"):
         examples("audio", folder=str(tmp_path))
-    with pytest.raises(DataError, match="4,000 samples are shorter than a window of 8,000"):
+    with pytest.raises(DataError, match=r"4,000 samples are shorter than a window of 8,000"):
         examples("audio", folder=str(tmp_path), rate=8000, window_ms=1000)
     whole = file.read_bytes()
     file.write_bytes(whole[:1000])
     with pytest.raises(DataError, match=r"a.wav: is cut off: 956 of 8,000 bytes"):
         examples("audio", folder=str(tmp_path), rate=8000)
     file.write_bytes(b"RIFF")
-    with pytest.raises(DataError, match="is no sound that can be read"):
+    with pytest.raises(DataError, match=r"is no sound that can be read"):
         examples("audio", folder=str(tmp_path), rate=8000)
 
 
@@ -230,7 +233,9 @@ def test_a_sound_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_splits_share_no_digit_and_no_sentence() -> None:
     pytest.importorskip("sklearn", reason="the digits are in scikit-learn")
-    digits = {split: {one["vectors"] for one in examples("digits", split=split)} for split in ("train", "valid", "test")}
+    digits = {
+        split: {one["vectors"] for one in examples("digits", split=split)} for split in ("train", "valid", "test")
+    }
     assert [len(names) for names in digits.values()] == [1437, 180, 180] and len(set().union(*digits.values())) == 1797
     said = {split: {one["target"] for one in examples("shapes", split=split)} for split in ("train", "valid", "test")}
     assert not said["train"] & said["test"] and not said["valid"] & (said["train"] | said["test"])

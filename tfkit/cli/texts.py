@@ -187,7 +187,10 @@ def located(texts: Sequence[Text]) -> Iterator[None]:
 
 
 INPUT = click.option(
-    "--input", "input_file", metavar="FILE", help="Read texts from FILE, one on each line; -: standard input. Of vectors: a .npy file, or a folder of files."
+    "--input",
+    "input_file",
+    metavar="FILE",
+    help="Read texts from FILE, one on each line; -: standard input. Of vectors: a .npy file, or a folder of files.",
 )
 FIELD = click.option(
     "--field", "input_fields", multiple=True, metavar="NAME",

@@ -98,7 +98,7 @@ Norm = Annotated[Config, Slot("norm")]
 
 @dataclass(frozen=True)
 class PathMark:
-    """Marks an option as a path, which is relative to the recipe's file: of a file, a folder, or the folder of a run."""
+    """Marks an option as a path, relative to the recipe's file: of a file, of a folder, or of the folder of a run."""
 
     run: bool = False
     folder: bool = False  # of data

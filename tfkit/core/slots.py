@@ -303,7 +303,9 @@ class RowsFacts:
     tokenized: ClassVar[tuple[str, ...] | None] = None  # the fields that become tokens, where not all of them do
     required: ClassVar[tuple[str, ...]] = ()  # the special tokens it cannot do without
     labelled: ClassVar[bool] = False  # whether it learns the labels of the training corpus
-    vectors_for: ClassVar[str | None] = None  # the field that a corpus may give as `vectors`, for a stack that reads those
+    vectors_for: ClassVar[str | None] = (
+        None  # the field that a corpus may give as `vectors`, for a stack that reads those
+    )
 
     @classmethod
     def read_fields(cls, given: Collection[str]) -> tuple[str, ...]:

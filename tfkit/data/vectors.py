@@ -105,7 +105,9 @@ def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
         found = sorted(str(path) for path in _visible(Path(folder)) if path.suffix.lower() in suffixes)
         if found:
             return found
-    what = "there is no such folder" if not os.path.isdir(folder) else f"there is no file in it of {', '.join(suffixes)}"
+    what = (
+        "there is no such folder" if not os.path.isdir(folder) else f"there is no file in it of {', '.join(suffixes)}"
+    )
     raise DataError(f"{folder}: {what}")
 
 

@@ -61,13 +61,13 @@ class VectorEmbedding(Embedding):
             raise UsageError(f"inputs_embeds is [batch time {self.d_input}], got shape {list(vectors.shape)}")
         if inputs.token_type_ids is not None:
             raise UsageError("token_type_ids were given, but the embedding has no segments")
-        x, position = self._projected(vectors) * self.scale, placement.embed()
+        x, position = self._projected(vectors, inputs.real) * self.scale, placement.embed()
         x = x if position is None else x + position.to(x.dtype)
         out: Tensor = self.dropout(self.norm(x))
         return out
 
-    def _projected(self, vectors: Tensor) -> Tensor:
-        """[batch time d_input] -> [batch time d_model]."""
+    def _projected(self, vectors: Tensor, real: Tensor | None) -> Tensor:
+        """[batch time d_input] -> [batch time d_model]; `real` [batch time] is what is no padding."""
         out: Tensor = self.projection(vectors)
         return out
 
@@ -123,7 +123,7 @@ class Patches(VectorEmbedding):
             return (height // self.size) * (width // self.size) + self.class_token
 
     reads_pictures = True
-    capabilities = VectorEmbedding.capabilities - {"padding", "packing"}  # a picture is a row, its class token first
+    capabilities = VectorEmbedding.capabilities - {"packing"}  # a picture is a row, its class token first
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:
@@ -143,8 +143,10 @@ class Patches(VectorEmbedding):
         patches = rearrange(vectors, pattern, p1=size, p2=size)  # [batch, time, d_input]
         return patches if self.class_token is None else torch.cat((torch.zeros_like(patches[:, :1]), patches), dim=1)
 
-    def _projected(self, vectors: Tensor) -> Tensor:
+    def _projected(self, vectors: Tensor, real: Tensor | None) -> Tensor:
+        x = super()._projected(vectors, real)  # [batch, time, d_model]
         if self.class_token is None:
-            return super()._projected(vectors)
-        first = self.class_token.weight.expand(len(vectors), 1, -1)  # [batch, 1, d_model]
-        return torch.cat((first, self.projection(vectors[:, 1:])), dim=1)  # [batch, time, d_model]
+            return x
+        real = torch.ones_like(x[..., 0], dtype=torch.bool) if real is None else real
+        first = real & (real.cumsum(dim=1) == 1)  # [batch, time]
+        return torch.where(rearrange(first, "batch time -> batch time 1"), self.class_token.weight.to(x.dtype), x)

@@ -23,12 +23,12 @@
 | `images` | a picture of a folder | you classify or describe pictures |
 | `audio` | a sound of a folder (.wav) | you classify sounds: frames of their spectrum |
 | `digits` | a picture of a written digit | you want to try pictures now, with no file |
-| `shapes`, `tones` | a drawn picture and a sentence; a melody and its name | you want to try captions or sounds, with no file |
+| `shapes`, `tones` | a drawn picture, a melody | you want to try captions or sounds now, with no file |
 | `modular_addition` | a sum, and its remainder | you probe whether a model learns a rule or memorizes cases |
 
 Arrays, pictures and sounds are `vectors`, with a `label` or a `target`: no tokenizer reads them.
-Fields of texts: `source` and `target` of pairs, `text` alone, `text` with `label`, `text` with `tags`. In `json_lines`, `csv`
-and `parquet` the option `fields` says which value is which.
+Fields of texts: `source` and `target` of pairs, `text` alone, `text` with `label`, `text` with `tags`. In
+`json_lines`, `csv` and `parquet` the option `fields` says which value is which.
 """
 
 from tfkit.data.corpus.associative_recall import AssociativeRecall

@@ -81,7 +81,9 @@ class Npy(VectorCorpus):
             return [line.strip() for line in files_lines(path)]
         array = read_npy(path)
         if array.dtype.kind not in "iu" or array.ndim != 1:
-            raise DataError(f"{path}: labels are whole numbers, one for each example; got {array.dtype} of {array.ndim} axes")
+            raise DataError(
+                f"{path}: labels are whole numbers, one for each example; got {array.dtype} of {array.ndim} axes"
+            )
         return [str(label) for label in array.tolist()]
 
     def inputs(self, path: str) -> Iterator[Vectors]:
@@ -178,7 +180,9 @@ class Images(FolderCorpus):
         """The folder, and how its pictures become arrays."""
 
         colours: Literal["rgb", "grey"] = Field("rgb", description="3 numbers of a pixel, or 1")
-        size: PositiveInt | None = Field(None, description="height and width that all are resized to; none: as they are")
+        size: PositiveInt | None = Field(
+            None, description="height and width that all are resized to; none: as they are"
+        )
 
     config: Config
 
@@ -195,11 +199,13 @@ class Images(FolderCorpus):
                 warnings.simplefilter("error", pillow.DecompressionBombWarning)
                 with pillow.open(io.BytesIO(data), formats=FORMATS) as picture:
                     if picture.width * picture.height > MOST_PIXELS:
-                        raise DataError(f"{path}: {picture.width} x {picture.height} pixels are more than {MOST_PIXELS:,}")
+                        raise DataError(
+                            f"{path}: {picture.width} x {picture.height} pixels are more than {MOST_PIXELS:,}"
+                        )
                     picture = picture.convert("RGB" if self.config.colours == "rgb" else "L")
                     if self.config.size is not None:
                         picture = picture.resize((self.config.size, self.config.size))
-                    array = np.asarray(picture, dtype=np.float32) / 255
+                    array: Array = np.asarray(picture, dtype=np.float32) / np.float32(255)
         except RunError as error:
             raise DataError(str(error)) from None
         except wrong as error:
@@ -281,7 +287,9 @@ class Digits(VectorCorpus):
     class Config(VectorCorpus.Config):
         """The split."""
 
-        split: Literal["train", "valid", "test"] = Field("train", description="train: 1,437 digits; valid, test: 180 each")
+        split: Literal["train", "valid", "test"] = Field(
+            "train", description="train: 1,437 digits; valid, test: 180 each"
+        )
 
     config: Config
 
@@ -296,7 +304,9 @@ class Digits(VectorCorpus):
         except ImportError:
             raise DataError(f"the corpus 'digits' needs the packages of an extra: {installing('vision')}") from None
         order = sorted(range(len(found.target)), key=lambda number: hashlib.sha256(b"digit %d" % number).digest())
-        for number in order[{"train": slice(360, None), "valid": slice(180, 360), "test": slice(180)}[self.config.split]]:
+        for number in order[
+            {"train": slice(360, None), "valid": slice(180, 360), "test": slice(180)}[self.config.split]
+        ]:
             picture, label = found.images[number][..., None] / 16, found.target[number]
             yield {"vectors": Vectors(f"digit {number + 1}", picture), "label": str(label)}
 
