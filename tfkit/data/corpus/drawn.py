@@ -80,7 +80,7 @@ class Shapes(DrawnCorpus):
         for half, thing in enumerate((first, second)):
             radius = RADII[thing[0]]
             along = half * HALF + rng.randint(radius, HALF - 1 - radius)
-            across = rng.randint(radius, PIXELS - 1 - radius)
+            across = HALF + rng.randint(-2, 1)  # so nearly aligned that only one relation holds
             row, column = (along, across) if relation == "above" else (across, along)
             _paint(picture, thing, radius, row, column)
         picture += np.random.default_rng(rng.getrandbits(32)).normal(0, 0.02, picture.shape).astype(np.float32)

@@ -242,7 +242,7 @@ class Audio(FolderCorpus):
 
 
 def spectra(samples: Array, rate: int, window_ms: float, hop_ms: float, place: str) -> Array:
-    """Return log(magnitude + 0.001) of the short-time Fourier transform, Hann windows, [frames frequencies]."""
+    """Return spectra [frames frequencies] of Hann windows: the log-magnitude, 0 at -60 dB or less, 1 at full scale."""
     import torch
 
     window, hop = (max(1, round(rate * milliseconds / 1000)) for milliseconds in (window_ms, hop_ms))
@@ -250,7 +250,8 @@ def spectra(samples: Array, rate: int, window_ms: float, hop_ms: float, place: s
         raise DataError(f"{place}: {len(samples):,} samples are shorter than a window of {window:,}")
     shape = torch.hann_window(window)
     found = torch.stft(torch.from_numpy(samples), window, hop, window=shape, center=False, return_complex=True)
-    frames: Array = (found.abs() / shape.sum() * 2 + 0.001).log().T.contiguous().numpy()  # [frames, frequencies]
+    magnitude = found.abs().T / shape.sum() * 2  # [frames, frequencies]
+    frames: Array = (1 + magnitude.clamp(min=0.001).log10() / 3).contiguous().numpy()
     return frames
 
 
