@@ -83,7 +83,7 @@ def _lines(split: str, examples: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
     width = max(shutil.get_terminal_size().columns, LEAST)
     for example in examples:
-        texts = [_said(text, width) for text in example.values()]
+        texts = [_shown(text, width) for text in example.values()]
         names = [f"{split}:", *example]
         room, limit = width - sum(len(name) + 1 for name in names) - 2 * len(texts), 0
         for left, size in zip(range(len(texts), 0, -1), sorted(map(cell_len, texts)), strict=True):
@@ -96,11 +96,11 @@ def _lines(split: str, examples: Sequence[Mapping[str, str]]) -> Iterator[str]:
         yield f"  {split}: " + "  ".join(f"{name} {text}" for name, text in zip(example, shown, strict=True))
 
 
-def _said(value: str, width: int) -> str:
+def _shown(value: str, width: int) -> str:
     """A text in quotes; of an array its name, shape and range."""
-    from tfkit.data.vectors import Vectors
+    from tfkit.training.splits import described
 
-    return value.described() if isinstance(value, Vectors) else json_line(value[:width])
+    return described(value) or json_line(value[:width])
 
 
 def _compared(file: str, reading: ReadOptions) -> str:

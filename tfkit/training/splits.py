@@ -14,6 +14,7 @@ from tfkit.core.errors import DataError, ExampleError, Fault, UsageError
 from tfkit.core.slots import HeadFacts, TokenizerFacts
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.vectors import Vectors
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import Batch
 from tfkit.training.metric import Metric, as_compared
@@ -41,6 +42,11 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
         except DataError as error:
             faults.append(recipe.fault(path, str(error)))
     return examples, faults
+
+
+def described(value: str) -> str:
+    """Return the name, shape and range of a field that is an array; empty for a text."""
+    return value.described() if isinstance(value, Vectors) else ""
 
 
 class Split:
