@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -99,6 +100,9 @@ def overrides(name: str, folder: Path) -> dict[str, object]:
         return {**SHORT, "generate.max_new_tokens": 5}
     if name == "probe":
         return SHORT | {f"data.{split}.count": 40 for split in ("train", "valid", "test", "longer")}
+    if name in ("digits", "captions", "tones"):
+        size = "limit" if name == "digits" else "size"
+        return SHORT | {f"data.{split}.{size}": 20 for split in ("train", "valid", "test")}
     if name.endswith("docstrings"):
         return {**SHORT, "data.train.limit": 40, "data.valid.limit": 5, "data.tokenizer.vocab_size": 400}
     sizes = {f"data.{split}.{part}": 60 for split in ("train", "valid", "test") for part in ("train", "valid", "test")}
@@ -112,7 +116,8 @@ def test_a_task_trains_evaluates_and_generates(path, tmp_path):
     scores = run.evaluate(limit=4)
     assert scores["loss"] > 0
     if recipe.blueprint(run.tokenizer.vocab_size).decoder is not None:
-        assert len(run.generate(["two dogs", "a"], max_new_tokens=3)) == 2
+        given = np.zeros((2, 24, 24, 3)) if run.reads_vectors else ["two dogs", "a"]
+        assert len(run.generate(given, max_new_tokens=3)) == 2
     moved = shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     assert tfkit.load_run(moved).evaluate(limit=4) == scores
 

@@ -10,7 +10,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tfkit.core.blame import parts_named
@@ -21,10 +23,12 @@ from tfkit.core.errors import RunError, TfkitWarning, UsageError
 from tfkit.core.files import LARGEST_TEXT, read_bytes, read_json
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
+from tfkit.data.corpus import VectorCorpus
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
+from tfkit.data.vectors import Array, Vectors, as_vectors
 from tfkit.generation.decoder import Quantize, StepDecoder
-from tfkit.generation.prompts import Ids, Prompts, prompt_ids
+from tfkit.generation.prompts import Ids, Prompts, Source, prompt_ids
 from tfkit.generation.rate import generation_rate
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.vectors import Pooling, text_vectors
@@ -63,6 +67,10 @@ from tfkit.training.weights import load_weights, saved_dtype
 PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
 
 
+# a text, or a mapping of fields to texts, or several; for a model of vectors an array of them, or a list of arrays
+Texts = str | Mapping[str, str] | Sequence[str | Mapping[str, str] | Array] | NDArray[np.float32] | Tensor
+
+
 class Run:
     """A trained model with its recipe and tokenizer, each loaded on first use."""
 
@@ -93,6 +101,8 @@ class Run:
         folder = RunFolder(self.folder)
         if self.recipe.data is None and not tokenizer_files(folder):
             raise RunError(f"{self.folder / TOKENIZER}: is missing: this run works on ids (run.model), not on texts")
+        if self.recipe.data is not None and self.recipe.data.tokenizer is None:
+            return Tokenizer.empty()
         return load_tokenizer(folder)
 
     @property
@@ -148,6 +158,7 @@ class Run:
 
     def _bound(self, objective: Objective) -> Objective:
         objective.rows.labels = self.labels
+        objective.rows.read_model(self.blueprint)
         objective.rows.bind(self.tokenizer)
         return objective
 
@@ -185,7 +196,7 @@ class Run:
         Closing the iterator ends the search. What the generator returns is the candidate.
         """
         writer = self.writer(max_new_tokens, **options)
-        read = prompt_ids(prompt, self.read)
+        read = self._sources([prompt] if isinstance(prompt, Vectors) else prompt)
         if len(read) != 1:
             raise UsageError(f"a stream is of one prompt, got {len(read)}")
         return writer.stream(read[0])
@@ -220,6 +231,11 @@ class Run:
         return {}
 
     @property
+    def reads_vectors(self) -> bool:
+        """True if the model reads arrays instead of texts."""
+        return next(self.blueprint.stacks()).reads_vectors
+
+    @property
     def writes(self) -> bool:
         """Whether the model has a decoder; a model without one may still fill masks."""
         return self.blueprint.decoder is not None
@@ -229,8 +245,18 @@ class Run:
         self, prompts: Prompts, max_new_tokens: int | None, options: GenerateOptions, scored: bool
     ) -> list[list[GeneratedText]]:
         if self.writes:
-            return self.writer(max_new_tokens, **options).write(prompt_ids(prompts, self.read), scored)
+            return self.writer(max_new_tokens, **options).write(self._sources(prompts), scored)
         return self._filled(prompts, {"max_new_tokens": max_new_tokens, **options})
+
+    def _sources(self, prompts: Any) -> Sequence[Source]:
+        """The ids of prompts, or the vectors [time width] of arrays."""
+        if not self.reads_vectors:
+            return prompt_ids(prompts, self.read)
+        arrays = as_vectors(prompts)
+        items = self.objective.rows.vectors([{"vectors": name} for name in arrays])
+        stack = self.model.stack(next(self.blueprint.stacks()).side)
+        cut = [stack.cut(torch.from_numpy(item["vectors"])[None]) for item in items]
+        return [rows[0].numpy() for rows in cut if rows is not None]
 
     def _filled(self, texts: Any, options: Mapping[str, Any]) -> list[list[GeneratedText]]:
         """The ways to fill the masks of each text; raises UsageError for an encoder that fills none."""
@@ -246,14 +272,16 @@ class Run:
         return [fillings(one["text"], mask, one["fills"]) for one in self.predict(texts)]
 
     @parts_named()
-    def predict(self, texts: str | Mapping[str, str] | Sequence[str | Mapping[str, str]]) -> list[Prediction]:
+    def predict(self, texts: Texts) -> list[Prediction]:
         """The prediction for each text: its label, the tags of its words, the answer in it, or fills for its masks.
 
-        A text is a string, or a mapping where there are several: `text` and `second`, `question` and `context`. Each
-        prediction is a mapping that JSON can hold. Raises UsageError for a model that predicts nothing.
+        A text is a string, or a mapping where there are several: `text` and `second`, `question` and `context`. For a
+        model of vectors it is an array. Each prediction is a mapping that JSON can hold. Raises UsageError for a model
+        that predicts nothing.
         """
-        given = [texts] if isinstance(texts, (str, Mapping)) else list(texts)
         predictor = self.predictor
+        given: Sequence[Any] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
+        given = as_vectors(texts) if self.reads_vectors else given
         fields = text_fields(predictor)
         if predictor.answers is None or not predictor.answers.predicts:
             raise UsageError(f"a model trained for {predictor.part_name} predicts nothing of a text; tfkit generate")
@@ -273,6 +301,8 @@ class Run:
         `pooling` takes the mean over the real tokens, or the first or the last of them; `normalize` divides by the
         length of the vector. A text that is too long is cut. Raises UsageError.
         """
+        if self.reads_vectors:
+            raise UsageError(f"{self.folder}: this model reads arrays, and embed reads texts; run.model does more")
         if pooling not in ("mean", "first", "last"):
             raise UsageError(f"pooling is mean, first or last, got '{pooling}'")
         if batch_size is not None and batch_size < 1:
@@ -431,13 +461,21 @@ class Run:
 
     def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
         """Outputs beside references, of the first examples of a split; none of a model that translates nothing."""
-        translates = self.writes and self.objective.rows.fields == ("source", "target")
+        fields = self.objective.rows.fields
+        translates = self.writes and fields in (("source", "target"), ("vectors", "target"))
         if not count or not translates or getattr(self._data, split) is None:
             return []
         examples = self._examples(split)[:count]
         outputs, references = self._outputs(examples, "samples")
-        sources = [example["source"] for example in examples]
+        sources = [example[fields[0]] for example in examples]
         return [SampleOutput(*texts) for texts in zip(sources, outputs, references, strict=True)]
+
+    def inputs(self, path: str) -> list[Vectors]:
+        """Read arrays, pictures or sounds from a file or folder as those of training were read; raises DataError."""
+        corpus = self._data.train.build()
+        if not self.reads_vectors or not isinstance(corpus, VectorCorpus):
+            raise UsageError(f"{self.folder}: this model reads texts")
+        return list(corpus.inputs(path))
 
     @property
     def _data(self) -> Data:
@@ -467,6 +505,8 @@ class Run:
             predictions = answers.predict(self.model, examples, self.tokenizer)
             outputs = [answers.text(prediction) for prediction in predictions]
             return outputs, [answers.wanted(example) for example in examples]
+        if self.reads_vectors:
+            return self.generate([example["vectors"] for example in examples]), [one["target"] for one in examples]
         sources = [example["source"] for example in examples]
         bound = most_positions(self.model, next(self.blueprint.stacks()).side) or 2**62
         read = self.source_tokenizer.encode_batch(sources)
@@ -524,7 +564,7 @@ def load_run(
             raise UsageError(f"--set {text}: this run is made already: {problem}")
     record.check(folder, record.SMALL)
     recipe = saved_recipe(folder, trust, imports, sets)
-    if recipe.data is not None:
+    if recipe.data is not None and recipe.data.tokenizer is not None:
         check_tokenizer(folder)
     known = folder.known if (folder / ENVIRONMENT).is_file() else {}
     return Run(folder.path, replace(recipe, name=str(known.get("recipe", folder.path.name))), device, as_saved=not sets)
@@ -615,7 +655,8 @@ def _next(run: Run, prompt: str = "...") -> str:
     """The commands to try next."""
     lines = [f"tfkit evaluate {run.folder}", f"tfkit show {run.folder}"]
     if predicts(run.objective) or run.objective.reads != "bidirectional":
-        lines.insert(0, f'tfkit {"predict" if predicts(run.objective) else "generate"} {run.folder} "{prompt}"')
+        given = "--input FILE.npy" if run.reads_vectors else f'"{prompt}"'
+        lines.insert(0, f"tfkit {'predict' if predicts(run.objective) else 'generate'} {run.folder} {given}")
     return "next: " + "\n      ".join(lines)
 
 

@@ -146,3 +146,38 @@ def test_the_block_has_as_many_weights_as_theirs() -> None:
         theirs = attention.BasicTransformerBlock(320, 8, 40, cross_attention_dim=768)
     ours = build_model(load_recipe("latent-diffusion-block").blueprint(), device="meta")
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+
+
+# --- the patches of pictures
+
+
+def vit(**options: Any) -> Model:
+    embedding = {"type": "patches", "size": 2, "channels": 3, **options}
+    return made(embedding=embedding, position="learned", max_length=7).double()
+
+
+@pytest.mark.parametrize("class_token", [False, True])
+@torch.no_grad()
+def test_patches_are_a_convolution_with_its_own_stride(class_token: bool) -> None:
+    model, pictures = vit(class_token=class_token), vectors(2, 4, 6, 3).double()
+    embedding: Any = model.stack("encoder").embedding
+    table: Any = model.stack("encoder").position[0]
+    kernel = embedding.projection.weight.view(8, 2, 2, 3).permute(0, 3, 1, 2)
+    convolved = torch.nn.functional.conv2d(pictures.permute(0, 3, 1, 2), kernel, embedding.projection.bias, stride=2)
+    want = convolved.flatten(2).transpose(1, 2)
+    if class_token:
+        want = torch.cat((embedding.class_token.weight.expand(2, 1, 8), want), dim=1)
+    captured = []
+    embedding.register_forward_hook(lambda module, given, out: captured.append(out))
+    out = model(inputs_embeds=pictures)
+    assert torch.allclose(captured[0], want + table.table.weight[: want.shape[1]])
+    assert out.hidden.shape == (2, 6 + class_token, 8)
+
+
+def test_patches_that_do_not_divide_a_picture_are_refused() -> None:
+    with pytest.raises(UsageError, match="patches of 2 x 2 do not divide a picture of 4 x 5; use a divisor of both"):
+        vit()(inputs_embeds=vectors(1, 4, 5, 3))
+    with pytest.raises(UsageError, match=r"pictures are \[height width 3\], got shape \[4, 4, 1\]"):
+        vit()(inputs_embeds=vectors(1, 4, 4, 1))
+    with pytest.raises(RecipeError, match="a patch has"):
+        load_recipe(recipe(embedding={"type": "patches", "size": 100_000}))

@@ -126,7 +126,7 @@ class AnswerPrinter:
     def _note_unknown(self, prompts: Sequence[Text]) -> None:
         """Say on standard error what a model that writes cannot read of prompts, each piece once."""
         role = self.run.source_tokenizer.special_ids.get("unknown")
-        if role is None or not self.run.writes:
+        if role is None or not self.run.writes or self.run.reads_vectors:
             return
         found: dict[str, None] = {}
         for prompt in prompts:

@@ -83,7 +83,7 @@ def _lines(split: str, examples: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
     width = max(shutil.get_terminal_size().columns, LEAST)
     for example in examples:
-        texts = [json_line(text[:width]) for text in example.values()]
+        texts = [_shown(text, width) for text in example.values()]
         names = [f"{split}:", *example]
         room, limit = width - sum(len(name) + 1 for name in names) - 2 * len(texts), 0
         for left, size in zip(range(len(texts), 0, -1), sorted(map(cell_len, texts)), strict=True):
@@ -94,6 +94,13 @@ def _lines(split: str, examples: Sequence[Mapping[str, str]]) -> Iterator[str]:
         cut = [f"{set_cell_size(text, max(limit - 3, 0))}..." for text in texts]
         shown = [text if cell_len(text) <= limit else short for text, short in zip(texts, cut, strict=True)]
         yield f"  {split}: " + "  ".join(f"{name} {text}" for name, text in zip(example, shown, strict=True))
+
+
+def _shown(value: str, width: int) -> str:
+    """A text in quotes; of an array its name, shape and range."""
+    from tfkit.training.splits import described
+
+    return described(value) or json_line(value[:width])
 
 
 def _compared(file: str, reading: ReadOptions) -> str:

@@ -54,13 +54,14 @@ def command(
     form = _form(stream, jsonl, shorthands, given)
     loaded = reading.run(run, device, shorthands.quantize)
     asked = _asked(loaded, shorthands, reading.sets)
-    if given.are_typed and on_terminal():
+    if given.are_typed and on_terminal() and not loaded.reads_vectors:
         from tfkit.cli.conversation import converse
 
         converse(AnswerPrinter(loaded, asked, form).alone)
         return
     one_by_one = form == "stream" and not given.texts
-    together = given.batches(1 if one_by_one else shorthands.batch_size or TOGETHER)
+    count = 1 if one_by_one else shorthands.batch_size or TOGETHER
+    together = given.arrays(loaded, count) if loaded.reads_vectors else given.batches(count)
     with output_to(given.output) as output:
         lines = not given.texts and form != "jsonl" and not given.are_records
         answers = AnswerPrinter(loaded, asked, form, lines, given.are_records, output)

@@ -25,6 +25,8 @@ TOGETHER = 256  # lines that are answered together
 def command(run: str, given: TextOptions, as_json: bool, device: str, reading: ReadOptions) -> None:
     """Print what RUN (a run's folder) predicts for texts: labels, tags, numbers, answers, or fills for a mask.
 
+    A model of vectors reads the arrays, pictures or sounds of --input: a .npy file, or a file or folder of others.
+
     Prints one line for each TEXT, or for each line of --input, or of standard input. A tab stands between two texts
     that are read together: a question and its context; in JSON lines --field names each of them.
     """
@@ -33,7 +35,7 @@ def command(run: str, given: TextOptions, as_json: bool, device: str, reading: R
     given.check(most_fields=2)
     loaded = reading.run(run, device)
     fields = text_fields(loaded.predictor)
-    together = given.batches(TOGETHER)
+    together = given.arrays(loaded, TOGETHER) if loaded.reads_vectors else given.batches(TOGETHER)
     with output_to(given.output) as output:
         for texts in together:
             with located(texts):
@@ -49,6 +51,8 @@ def command(run: str, given: TextOptions, as_json: bool, device: str, reading: R
 
 def _fields(text: Text, fields: Sequence[str]) -> str | dict[str, str]:
     """The one text, or two by the names of their fields."""
+    if fields == ["vectors"]:
+        return text.values[0]
     values = text.values if len(text.values) > 1 else tuple(text.values[0].split("\t", 1))
     return values[0] if len(values) == 1 else dict(zip([*fields, "second"], values, strict=False))
 

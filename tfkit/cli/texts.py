@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -18,6 +18,9 @@ from tfkit.cli.options import Function
 from tfkit.cli.terminal import echo_text, is_terminal, standard_input
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.output import json_line
+
+if TYPE_CHECKING:
+    from tfkit.run import Run
 
 LONGEST = 2**24  # bytes of a line; an endless one is refused before it fills the memory
 RECORDS = (".jsonl", ".ndjson")  # suffixes of files of JSON lines
@@ -102,6 +105,14 @@ class TextOptions:
         lines = (Text((line,), number, _place(STDIN, number)) for number, line in enumerate(_lines(stream, STDIN), 1))
         yield from _batched(lines, 1 if is_terminal(sys.stdin) else together)
 
+    def arrays(self, run: Run, together: int) -> Iterator[list[Text]]:
+        """Yield the arrays, pictures or sounds of --input in batches, for a run that reads those; raise UsageError."""
+        if self.file is None or self.file == "-" or self.texts or self.fields:
+            what = "a .npy file of arrays, or a file or folder of pictures or sounds"
+            raise UsageError(f"{run.folder}: this model reads vectors and no texts; give --input PATH, {what}")
+        names = enumerate(run.inputs(self.file), 1)
+        yield from _batched((Text((name,), number, str(name)) for number, name in names), together)
+
     def all(self) -> list[Text]:
         """Every text at once."""
         return [text for together in self.batches(LONGEST) for text in together]
@@ -184,7 +195,10 @@ def located(texts: Sequence[Text]) -> Iterator[None]:
 
 
 INPUT = click.option(
-    "--input", "input_file", metavar="FILE", help="Read texts from FILE, one on each line; -: standard input."
+    "--input",
+    "input_file",
+    metavar="FILE",
+    help="Read texts from FILE, one on each line; -: standard input. Of vectors: a .npy file, or a folder of files.",
 )
 FIELD = click.option(
     "--field", "input_fields", multiple=True, metavar="NAME",

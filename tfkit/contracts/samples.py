@@ -82,6 +82,30 @@ def _conllu() -> dict[str, Any]:
     return {"file": _written("treebank.conllu", "\n\n".join(blocks) + "\n\n")}
 
 
+def _npy() -> dict[str, Any]:
+    numpy, path = importlib.import_module("numpy"), _folder() / "rows.npy"
+    numpy.save(path, numpy.arange(240.0).reshape(24, 2, 5))
+    return {"file": str(path)}
+
+
+def _images() -> dict[str, Any]:
+    """Written in the plain form of PPM, which needs no library."""
+    (_folder() / "pictures" / "one").mkdir(parents=True, exist_ok=True)
+    for number in range(24):
+        _written(f"pictures/one/{number:02}.ppm", f"P3 2 2 255 {' '.join([str(number)] * 12)} ")
+    return {"folder": str(_folder() / "pictures")}
+
+
+def _audio() -> dict[str, Any]:
+    wave, folder = importlib.import_module("wave"), _folder() / "sounds" / "one"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(24):
+        with wave.open(str(folder / f"{number:02}.wav"), "wb") as file:
+            file.setparams((1, 2, 8000, 0, "NONE", "not compressed"))
+            file.writeframes(bytes([number, 0]) * 800)
+    return {"folder": str(_folder() / "sounds"), "rate": 8000}
+
+
 def _tokenizer_file() -> dict[str, Any]:
     path = _folder() / "tokenizer.json"
     REGISTRY.get("tokenizer", "character").Config.model_validate({}).build().fit(LINES).save(path)
@@ -94,6 +118,9 @@ FILES: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {
     ("corpus", "json_lines"): _json_lines,
     ("corpus", "parquet"): _parquet,
     ("corpus", "conllu"): _conllu,
+    ("corpus", "npy"): _npy,
+    ("corpus", "images"): _images,
+    ("corpus", "audio"): _audio,
     ("tokenizer", "file"): _tokenizer_file,
 }
 

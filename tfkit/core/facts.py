@@ -25,6 +25,7 @@ class RecipeFacts:
     `longest` is what the model and `data.batch.length` allow, and `batch_tokens` the most tokens of a batch.
     `tokenizer` is the target's where source and target have one each; `tokenizers` are all, by their paths.
     `vocab_size` and `most_tokens` are the largest that the vocabularies of the model and of the tokenizer can be.
+    `reads_vectors` is set where the corpora give vectors.
     """
 
     blueprint: Blueprint | None = None
@@ -37,6 +38,7 @@ class RecipeFacts:
     batch_tokens: int | None = None
     vocab_size: int | None = None
     most_tokens: int | None = None
+    reads_vectors: bool = False
     steps: int | None = None
     logits: Sequence[Config] = field(default=())
 

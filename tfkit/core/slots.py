@@ -6,7 +6,7 @@ whatever needs a fact of a part imports core alone. A fact that depends on optio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
@@ -210,6 +210,13 @@ class EmbeddingFacts(Component):
             """The width of the input vectors; None if the input is ids, which a token table embeds."""
             return None
 
+        def length_of(self, sizes: Sequence[int], shape: Shape) -> int:
+            """Positions that an input of vectors of these sizes takes; raises ValueError for one that does not fit."""
+            width = self.reads(shape)
+            if len(sizes) != 2 or sizes[1] != width:
+                raise ValueError(f"the model reads vectors [time {width}], got shape {list(sizes)}")
+            return sizes[0]
+
         def num_segments(self) -> int:
             """The rows of its token type table; 0: it has none."""
             return 0
@@ -222,6 +229,7 @@ class EmbeddingFacts(Component):
             """Whether the encoder and the decoder have one token table."""
             return False
 
+    reads_pictures: ClassVar[bool] = False  # [height width channels], all of one size
     tokens: nn.Embedding  # [vocab_size table_width], what a head may be tied to
 
 
@@ -295,6 +303,21 @@ class RowsFacts:
     tokenized: ClassVar[tuple[str, ...] | None] = None  # the fields that become tokens, where not all of them do
     required: ClassVar[tuple[str, ...]] = ()  # the special tokens it cannot do without
     labelled: ClassVar[bool] = False  # whether it learns the labels of the training corpus
+    vectors_for: ClassVar[str | None] = (
+        None  # the field that a corpus may give as `vectors`, for a stack that reads those
+    )
+
+    @classmethod
+    def read_fields(cls, given: Collection[str]) -> tuple[str, ...]:
+        """The fields read of a corpus that gives `given`: `vectors` in the place of `vectors_for`."""
+        vectors = cls.vectors_for if "vectors" in given else None
+        return tuple("vectors" if field == vectors else field for field in cls.fields)
+
+    @classmethod
+    def text_fields(cls, given: Collection[str]) -> tuple[str, ...]:
+        """The fields of such a corpus that become tokens."""
+        fields = cls.read_fields(given) if cls.tokenized is None else cls.tokenized
+        return tuple(field for field in fields if field in given and field != "vectors")
 
 
 class AnswersFacts:

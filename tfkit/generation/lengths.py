@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+from tfkit.core.blueprint import StackPlan
 from tfkit.core.errors import TfkitWarning, UsageError
+from tfkit.generation.prompts import Source
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import most_positions
 
@@ -22,7 +24,7 @@ def warn_of_prompts(search: Search) -> None:
 
     Raises UsageError for one that is longer by far: a prompt of a megabyte would be read for hours.
     """
-    read = [(search.prompts, "prompt", search.model.blueprint.last)]
+    read: list[tuple[Sequence[Source], str, StackPlan]] = [(search.prompts, "prompt", search.model.blueprint.last)]
     if search.sources is not None and search.model.blueprint.encoder is not None:
         read.append((search.sources, "source", search.model.blueprint.encoder))
     for rows, name, plan in read:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfkit.core.errors import TfkitError, UsageError
 
 Ids = Sequence[int]
+Source = Ids | NDArray[np.float32]  # of an encoder: ids, or vectors [time width]
 Prompts = str | Sequence[str | Ids] | Ids
 
 

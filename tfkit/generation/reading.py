@@ -63,12 +63,19 @@ class PaddedRows:
 
 def encoded(model: Model, source: Tensor, real: Tensor | None) -> tuple[Tensor, list[int]]:
     """The encoder's output [rows source d_model], each different source read once, and which one each row reads."""
-    which, firsts = distinct([tuple(row) for row in source.tolist()], real)
-    ids, mask = (
+    vectors = source.is_floating_point()
+    keys = [row.tobytes() for row in source.cpu().numpy()] if vectors else [tuple(row) for row in source.tolist()]
+    which, firsts = distinct(keys, real)
+    read, mask = (
         (source, real) if len(firsts) == len(which) else (source[firsts], None if real is None else real[firsts])
     )
-    memory: Tensor = model.stack("encoder")(Call(Inputs(ids, real=mask)))
+    memory: Tensor = model.stack("encoder")(_source_call(read, mask))
     return (memory if len(firsts) == len(which) else memory[which]), which
+
+
+def _source_call(read: Tensor, real: Tensor | None) -> Call:
+    """The call of an encoder with ids, or with vectors [rows source width]."""
+    return Call(Inputs(real=real), read) if read.is_floating_point() else Call(Inputs(read, real=real))
 
 
 def read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from tfkit.core.errors import UsageError
 from tfkit.generation.decoder import StepDecoder
-from tfkit.generation.prompts import Ids, PromptError
+from tfkit.generation.prompts import Ids, PromptError, Source
 from tfkit.generation.rules import Rules
 from tfkit.generation.stepper import Stepper, check_ids, most_positions
 from tfkit.models import Model
@@ -45,7 +47,7 @@ class Search:
     prompts: Sequence[Ids]
     room: Sequence[int]
     rules: Rules = field(default_factory=Rules)
-    sources: Sequence[Ids] | None = None
+    sources: Sequence[Source] | None = None
     streams: Sequence[random.Random] = ()  # what to draw from, for each prompt
     numbers: Sequence[int] = ()  # of the prompts within the call, from 1
     use_cache: bool = True
@@ -111,7 +113,7 @@ def prepare(
     most: int | Sequence[int],
     rules: Rules | None = None,
     *,
-    sources: Sequence[Ids] | None = None,
+    sources: Sequence[Source] | None = None,
     seed: int | None = None,
     **how: Any,
 ) -> Search:
@@ -127,18 +129,24 @@ def prepare(
     return search
 
 
-def streams_for(seed: int | None, prompts: Sequence[Ids], sources: Sequence[Ids] | None) -> list[random.Random]:
+def streams_for(seed: int | None, prompts: Sequence[Ids], sources: Sequence[Source] | None) -> list[random.Random]:
     """A random stream for each prompt, its own whatever stands beside it; equal prompts have different ones."""
     base = random.SystemRandom().getrandbits(63) if seed is None else seed
     seen: Counter[str] = Counter()
     found = []
     for row, prompt in enumerate(prompts):
-        read = [] if sources is None else sources[row]
-        text = f"{base} {[int(token) for token in read]} {[int(token) for token in prompt]}"
+        text = f"{base} {_named([] if sources is None else sources[row])} {[int(token) for token in prompt]}"
         digest = hashlib.blake2b(f"{text} {seen[text]}".encode(), digest_size=16).digest()
         found.append(random.Random(digest))
         seen[text] += 1
     return found
+
+
+def _named(source: Source) -> str:
+    """A source as a text that only equal ones have."""
+    if isinstance(source, np.ndarray):
+        return f"{source.shape} {source.tobytes().hex()}"
+    return str([int(token) for token in source])
 
 
 def room_for(model: Model, prompts: Sequence[Ids], most: int | Sequence[int]) -> list[int]:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,9 +14,9 @@ from tfkit.core.errors import UsageError
 from tfkit.core.output import counted
 from tfkit.functional.attend import announce
 from tfkit.generation.logits.base import PADDING
-from tfkit.generation.prompts import Ids, PromptError
+from tfkit.generation.prompts import Ids, PromptError, Source
 from tfkit.generation.reading import PaddedRows, encoded, hidden_of, last, read_begun, read_on
-from tfkit.generation.tokens import padded_ids
+from tfkit.generation.tokens import padded_ids, padded_sources
 from tfkit.models import DecodeState, Model
 from tfkit.models.call import check_needed
 
@@ -32,7 +33,7 @@ class Stepper:
         self,
         model: Model,
         prompts: Sequence[Ids],
-        sources: Sequence[Ids] | None = None,
+        sources: Sequence[Source] | None = None,
         use_cache: bool = True,
         rooms: Sequence[int] | None = None,
     ) -> None:
@@ -52,7 +53,7 @@ class Stepper:
         self.state: DecodeState | None = model.new_state() if use_cache and model.caches else None
         if use_cache and self.state is None:
             announce(f"{last(model).keeps_nothing}; the whole text is read for every token")
-        self._sources = None if sources is None else padded_ids(sources, device, left=False)
+        self._sources = None if sources is None else padded_sources(sources, device)
         self.hidden: Tensor | None = None  # [rows new d_model] of the tokens that were read last
 
     @property
@@ -167,7 +168,7 @@ def most_positions(model: Model, side: str) -> int | None:
     return min(bounds, default=None)
 
 
-def check_ids(model: Model, prompts: Sequence[Ids], sources: Sequence[Ids] | None) -> None:
+def check_ids(model: Model, prompts: Sequence[Ids], sources: Sequence[Source] | None) -> None:
     """Raise UsageError for what the model cannot read, before anything is computed."""
     side = model.blueprint.last.side
     check_needed(model.special_inputs, dict.fromkeys(SPECIAL))
@@ -180,7 +181,7 @@ def check_ids(model: Model, prompts: Sequence[Ids], sources: Sequence[Ids] | Non
         _check(sources, "source", most_positions(model, "encoder"), model.blueprint.encoder.vocab_size)
 
 
-def _check(rows: Sequence[Ids], name: str, longest: int | None, vocab_size: int | None) -> None:
+def _check(rows: Sequence[Source], name: str, longest: int | None, vocab_size: int | None) -> None:
     if not rows:
         raise UsageError(f"there is no {name} to start from")
     for number, row in enumerate(rows, 1):
@@ -189,6 +190,8 @@ def _check(rows: Sequence[Ids], name: str, longest: int | None, vocab_size: int 
         if longest is not None and len(row) > longest:
             long = counted(len(row), "token")
             raise PromptError(name, number, f"has {long}; this model reads at most {longest}; shorten it")
+        if isinstance(row, np.ndarray):
+            continue
         if min(row) < 0 or (vocab_size is not None and max(row) >= vocab_size):
             wrong = min(row) if min(row) < 0 else max(row)
             raise PromptError(name, number, f"holds the id {wrong}; ids go from 0 to {(vocab_size or 0) - 1}")

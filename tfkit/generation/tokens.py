@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, TypeVar
 
+import numpy as np
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from tfkit.core.errors import UsageError
 from tfkit.core.options import NonNegativeInt
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.prompts import Source
 
 Entries = TypeVar("Entries", bound=tuple[object, ...])
 
@@ -84,6 +87,17 @@ def end_ids(tokens: Iterable[int | str] | None, tokenizer: Tokenizer) -> list[in
         return token_ids(tokens, tokenizer)
     end = tokenizer.special_ids.get("end")
     return [] if end is None else [end]
+
+
+def padded_sources(rows: Sequence[Source], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Ids [rows longest], or vectors [rows longest width], and which are real, padded on the right."""
+    ids = [row for row in rows if not isinstance(row, np.ndarray)]
+    if ids:
+        return padded_ids(ids, device, left=False)
+    vectors = pad_sequence([torch.from_numpy(row) for row in rows if isinstance(row, np.ndarray)], batch_first=True)
+    lengths = torch.tensor([len(row) for row in rows])
+    real = torch.arange(vectors.shape[1]) < lengths[:, None]
+    return vectors.to(device), None if bool(real.all()) else real.to(device)
 
 
 def padded_ids(rows: Sequence[Sequence[int]], device: torch.device, left: bool) -> tuple[Tensor, Tensor | None]:

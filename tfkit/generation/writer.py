@@ -8,6 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+import numpy as np
+
 from tfkit.core.bounds import COUNT, ROWS, SEED
 from tfkit.core.component import Config
 from tfkit.core.errors import TfkitWarning, UsageError
@@ -15,7 +17,7 @@ from tfkit.core.registry import nearest
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import Quantize, StepDecoder, check_quantize
 from tfkit.generation.lengths import warn_of_prompts, warn_of_texts
-from tfkit.generation.prompts import Ids
+from tfkit.generation.prompts import Ids, Source
 from tfkit.generation.room import check_room
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import Candidate, Search, prepare
@@ -96,7 +98,7 @@ class Writer:
         """The model that the decoder is a view of."""
         return self.decoder.model
 
-    def write(self, read: Sequence[Ids], scored: bool = True) -> list[list[GeneratedText]]:
+    def write(self, read: Sequence[Source], scored: bool = True) -> list[list[GeneratedText]]:
         """The candidates for each prompt (or source) of ids, the best first; raises UsageError."""
         if not read:
             return []
@@ -108,7 +110,7 @@ class Writer:
             for prompt, candidates in zip(search.prompts, found, strict=True)
         ]
 
-    def stream(self, read: Ids) -> Generator[str, None, GeneratedText]:
+    def stream(self, read: Source) -> Generator[str, None, GeneratedText]:
         """The text for one prompt (or source), in pieces as they become certain; together they are its whole text.
 
         What the generator returns is the candidate. Raises UsageError at once for what cannot be written or streamed.
@@ -144,9 +146,10 @@ class Writer:
         warn_of_cut([written])
         return written
 
-    def _search(self, read: Sequence[Ids], scored: bool) -> Search:
+    def _search(self, read: Sequence[Source], scored: bool) -> Search:
         pair = self.model.blueprint.encoder is not None
-        prompts = [[self._start]] * len(read) if pair else read
+        ids: list[Ids] = [row for row in read if not isinstance(row, np.ndarray)]
+        prompts: Sequence[Ids] = [[self._start]] * len(read) if pair else ids
         limits = [self.limit(len(ids)) for ids in read]
         search = prepare(
             self.model,

@@ -45,6 +45,7 @@ class SingleStack(Model):
         """
         if unknown:
             refuse_unknown(unknown, self.inputs(), self.part_name)
+        inputs_embeds = self.stack(self.side).cut(inputs_embeds)
         special = global_attention_mask, prefix_length
         past = 0 if state is None else state.length
         inputs = make_inputs(input_ids, attention_mask, token_type_ids, *special, vectors=inputs_embeds, past=past)

@@ -100,6 +100,13 @@ class Stack(nn.Module):
         out: Tensor = self.final_dropout(self.final_norm(x))
         return out
 
+    def cut(self, vectors: Tensor | None) -> Tensor | None:
+        """Return the vectors of a call as the embedding reads them, [batch time width]."""
+        if vectors is None or self.embedding is None:
+            return vectors
+        out: Tensor = self.embedding.cut(vectors)
+        return out
+
     def _check_padding(self, call: Call) -> None:
         """Raise UsageError for padding or packed texts that some part cannot tell apart."""
         if (call.real is not None or call.memory_real is not None) and self._without["padding"]:

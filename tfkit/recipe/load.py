@@ -162,7 +162,8 @@ class Recipe:
     @property
     def vocabulary_bound(self) -> int | None:
         """The largest vocabulary that the (target's) tokenizer allows by its settings, None if they do not say."""
-        return None if self.data is None else self.data.target_tokenizer.vocabulary_bound
+        tokenizer = None if self.data is None else self.data.target_tokenizer
+        return None if tokenizer is None else tokenizer.vocabulary_bound
 
     def evaluated(self, name: str) -> Recipe:
         """The recipe of a trained model with the values of an evaluation laid over it; raises RecipeError."""
@@ -427,7 +428,8 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
     vocabulary = Vocabulary(_bounds(tokenizers))
     resolver = ModelResolver(root["model"], faults, vocabulary)
     blueprint = resolver.resolve()
-    for node in vocabulary.asked if given(root, "data") is None else ():
+    lacks = given(mapping(given(root, "data")), "tokenizer") is None
+    for node in vocabulary.asked if lacks else ():
         faults.add(node, "the recipe has no data.tokenizer to take the size from; say a number")
     if resolver.partial is not None:
         sections = Contradictions(recipe.root, resolver.partial, faults)

@@ -12,6 +12,7 @@ from typing import Any
 from tfkit.core.checksums import sha256_of
 from tfkit.core.component import Config
 from tfkit.data.corpus import Corpus
+from tfkit.data.vectors import Vectors
 from tfkit.recipe.settings.sections import Data, Train
 from tfkit.recipe.text.options import path_values
 from tfkit.training.folder import RESOLVED, WEIGHTS
@@ -82,4 +83,7 @@ def _hash_all(examples: Iterable[Mapping[str, str]]) -> str:
     digest = hashlib.sha256()
     for example in examples:
         digest.update(json.dumps(example).encode("ascii") + b"\n")
+        for value in example.values():
+            if isinstance(value, Vectors):
+                digest.update(f"{value.array.shape}".encode("ascii") + value.array.tobytes())
     return digest.hexdigest()

@@ -12,6 +12,7 @@ import yaml
 
 from tfkit.core.checksums import write_json, write_text
 from tfkit.core.errors import RunError, TfkitError
+from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training import record
 from tfkit.training.changed import DATA, TEACHER, Hashes, differences, file_hashes, teacher_hashes
@@ -86,7 +87,7 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
     if checkpoint is None or not (folder / ENVIRONMENT).is_file():
         return False
     recipe = recipe.labelled(len(read_labels(folder)))
-    check_same(folder, recipe.resolved(load_tokenizer(folder).sizes), recipe.data)
+    check_same(folder, recipe.resolved(_saved_tokenizer(folder, recipe).sizes), recipe.data)
     finished = folder.known.get("finished")
     whole = all((folder / name).is_file() for name in (WEIGHTS, RESOLVED, RECIPE))
     return bool(finished == _ending(recipe, step_of(checkpoint)) and whole)
@@ -118,7 +119,8 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     trainer = Trainer(task, claim.folder, reporter, beside)
     trainer.history.start(0)
     with claim.beginning() as new:
-        save_tokenizer(task.tokenizer, new)
+        if task.tokenizer.vocab_size:
+            save_tokenizer(task.tokenizer, new)
         write_json(new / ENVIRONMENT, known | keep_from(task.settings.initial, new))
         _describe(new, task)
         save_labels(new, task.objective.rows.labels)
@@ -137,7 +139,8 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     before = folder.known
     hashes = _hashes(recipe)
     changed = _accepted(folder, recipe, differences(before.get(DATA), hashes))
-    task = prepare(recipe, reporter, load_tokenizer(folder), initial=False, labels=read_labels(folder))
+    tokenizer = _saved_tokenizer(folder, recipe)
+    task = prepare(recipe, reporter, tokenizer, initial=False, labels=read_labels(folder))
     changed |= _accepted(folder, recipe, differences(before.get(DATA), task.hashes))
     trainer = Trainer(task, folder, reporter, _beside(before, reporter))
     for message in (*(_told(*one) for one in changed.items()), *changes(needs_of(folder))):
@@ -160,6 +163,12 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
 def _hashes(recipe: Recipe) -> Hashes:
     """The SHA-256 of the files of data and teacher."""
     return ({} if recipe.data is None else file_hashes(recipe.data)) | teacher_hashes(recipe.train)
+
+
+def _saved_tokenizer(folder: RunFolder, recipe: Recipe) -> Tokenizer:
+    """The tokenizer of a run, which has no file if the recipe has none; raises DataError."""
+    reads_texts = recipe.data is None or recipe.data.tokenizer is not None
+    return load_tokenizer(folder) if reads_texts else Tokenizer.empty()
 
 
 def _accepted(folder: RunFolder, recipe: Recipe, changed: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -78,7 +78,7 @@ def prepare(
         _check_size(recipe.blueprint(), settings, device)
     splits = {name: Split(config, objective) for name, config in data.splits()}
     examples = splits["train"].examples
-    tokenizer = tokenizer or _fitted(recipe, data, objective, splits["train"])
+    tokenizer = _fitted(recipe, data, objective, splits["train"]) if tokenizer is None else tokenizer
     recipe = _labelled(recipe, objective, splits["train"], labels)
     blueprint = _blueprint(recipe, tokenizer, learned_from(data, splits["train"]))
     _check_vocabulary(recipe, blueprint, tokenizer, learned_from(data, splits["train"]))
@@ -86,6 +86,7 @@ def prepare(
     if initial and (faults := layer_faults(recipe, blueprint)):
         raise RecipeError(faults)
     _check_size(blueprint, settings, device)
+    objective.rows.read_model(blueprint)
     longest = longest_example(blueprint, data)
     hashes = example_hashes(data, {name: splits[name].examples for name in splits if name in ("train", "valid")})
     teacher = load_teacher(recipe)
@@ -171,20 +172,23 @@ def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> T
     """The tokenizer, learned from every field that the objective reads; of two each from its own field."""
     examples, rows = split.examples, objective.rows
     there = examples[0].keys() if examples else ()
-    missing = [field for field in rows.fields if field not in there]
+    wanted = rows.read_fields(there)
+    missing = [field for field in wanted if field not in there]
     if missing:
         raise DataError(
-            f"{split.corpus.name()}: {objective.part_name} reads {' and '.join(rows.fields)}, and the examples "
+            f"{split.corpus.name()}: {objective.part_name} reads {' and '.join(wanted)}, and the examples "
             f"have {' and '.join(there) or 'nothing'}"
         )
-    fields = rows.fields if rows.tokenized is None else rows.tokenized
     found: list[Tokenizer] = []
+    fields = rows.text_fields(wanted) if "vectors" in wanted else rows.tokenized or rows.fields
     for path, config in data.tokenizers().items():
         side = path.removeprefix(f"{TOKENIZER}.")
         try:
             found.append(config.build().fit(_texts(examples, fields if path == TOKENIZER else [side])))
         except DataError as error:
             raise RecipeError([recipe.fault(path, f"{error} ({learned_from(data, split)})")]) from None
+    if not found:
+        return Tokenizer.empty()
     return found[0] if len(found) == 1 else found[1].beside(found[0])
 
 

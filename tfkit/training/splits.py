@@ -14,6 +14,7 @@ from tfkit.core.errors import DataError, ExampleError, Fault, UsageError
 from tfkit.core.slots import HeadFacts
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.vectors import Vectors
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import Batch, Data
 from tfkit.training.metric import Metric, as_compared
@@ -41,6 +42,11 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
         except DataError as error:
             faults.append(recipe.fault(path, str(error)))
     return examples, faults
+
+
+def described(value: str) -> str:
+    """Return the name, shape and range of a field that is an array; empty for a text."""
+    return value.described() if isinstance(value, Vectors) else ""
 
 
 class Split:
@@ -125,6 +131,8 @@ class Split:
 def learned_from(data: Data, train: Split) -> str:
     """Where the tokens come from, for a message."""
     configs = data.tokenizers().values()
+    if not configs:
+        return "there is no tokenizer"
     if any(config.part.learns for config in configs):
         return f"the tokenizer learned from {train.corpus.name()}"
     return f"the tokenizer is {' and '.join(config.told() for config in configs)}"

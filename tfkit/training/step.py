@@ -63,12 +63,14 @@ def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:
     """
     items = np.hstack([np.asarray(row, dtype=np.int64) for row in indices])
     sides = np.asarray(feed.lengths).reshape(len(feed.items), -1)[items].sum(axis=0).tolist()
-    names = [name for name in ("input_ids", "decoder_input_ids") if name in batch]
+    names = [name for name in ("input_ids", "inputs_embeds", "decoder_input_ids") if name in batch]
     return sum(_real(batch, name, bound) for name, bound in zip(names, sides, strict=False))
 
 
 def _real(batch: Batch, name: str, bound: int) -> Tensor | int:
     """The places of one side that are no padding, as far as the batch tells; at most `bound`."""
+    if name == "inputs_embeds":  # the lengths of arrays are known
+        return bound
     for mask in (name.replace("input_ids", "attention_mask"), "segment_ids"):
         if mask in batch:
             return batch[mask].count_nonzero().clamp(max=bound)

@@ -4,13 +4,14 @@
 |---|---|
 | tokens | the model reads token ids: scale, segments, norm, factorised width and pretrained vectors are its options |
 | token_dropout | the same, but a masked token is left out rather than looked up (ESM) |
-| features | the model reads vectors: patches, sounds, a latent, another model's states |
+| features | the model reads vectors: frames of sound, a latent, measurements, another model's states |
+| patches | the model reads pictures, cut into squares (ViT) |
 """
 
 from tfkit.components.embedding.base import Embedding
-from tfkit.components.embedding.features import Features
+from tfkit.components.embedding.features import Features, Patches, VectorEmbedding
 from tfkit.components.embedding.token_dropout import TokenDropout
 from tfkit.components.embedding.tokens import Tokens
 from tfkit.components.embedding.vectors import load_vectors
 
-__all__ = ["Embedding", "Features", "TokenDropout", "Tokens", "load_vectors"]
+__all__ = ["Embedding", "Features", "Patches", "TokenDropout", "Tokens", "VectorEmbedding", "load_vectors"]

@@ -22,6 +22,10 @@ class Embedding(EmbeddingFacts, nn.Module):
         self.shape = shape
         self.width = config.width(shape)
 
+    def cut(self, vectors: Tensor) -> Tensor:
+        """Return the vectors of a call as [batch time width]; by default they are that already."""
+        return vectors
+
     def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
         """`inputs.input_ids` [batch time], or `vectors` [batch time width] instead -> [batch time d_model]."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")

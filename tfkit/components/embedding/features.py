@@ -1,13 +1,16 @@
-"""Vectors instead of tokens: images, audio, or another model's outputs."""
+"""Vectors instead of tokens: the patches of pictures, frames of sound, or another model's outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import torch
+from einops import rearrange
 from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.embedding.base import Embedding
+from tfkit.core.bounds import WIDTH
 from tfkit.core.component import Problem
 from tfkit.core.context import Inputs, Placement
 from tfkit.core.errors import UsageError
@@ -18,24 +21,23 @@ from tfkit.core.shape import Shape
 from tfkit.functional.dropout import Dropout
 
 
-@register("embedding", "features")
-class Features(Embedding):
-    """dropout(norm(scale * projection(vectors) + position)): `inputs_embeds` of the call, and no ids.
-
-    As an image's patches enter a Transformer (Dosovitskiy et al. 2020, arXiv 2010.11929), and a latent's channels.
-    """
+class VectorEmbedding(Embedding):
+    """Base of the embeddings of vectors: `inputs_embeds` of the call, and no ids."""
 
     class Config(Embedding.Config):
-        d_input: Width | None = Field(
-            None, description="width of the vectors, projected to d_model; none: d_model, as they come"
-        )
+        """Options of every embedding of vectors."""
+
         bias: bool = Field(True, description="a bias of the projection")
         scale: Scale = Field(None, description="factor on the vectors, before anything is added")
         norm: Norm | None = Field(None, description="norm of the sum")
         dropout: DropoutRate = Field(0.0, description="dropout of the sum, after the norm")
 
         def reads(self, shape: Shape) -> int:
-            return self.d_input or shape.d_model
+            return shape.d_model
+
+        def is_projected(self) -> bool:
+            """True if a linear layer maps the vectors to d_model."""
+            return True
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             yield from check_norm("norm", self.norm, shape.d_model)
@@ -45,20 +47,106 @@ class Features(Embedding):
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)
         self.d_input = config.reads(shape)
-        projected = config.d_input is not None
-        self.projection = nn.Linear(self.d_input, shape.d_model, bias=config.bias) if projected else nn.Identity()
+        projection = nn.Linear(self.d_input, shape.d_model, bias=config.bias) if config.is_projected() else None
+        self.projection = nn.Identity() if projection is None else projection
         self.scale = scale_factor(config.scale, shape.d_model)
         self.norm = nn.Identity() if config.norm is None else config.norm.build(shape)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
         if vectors is None or inputs.input_ids is not None:
-            raise UsageError("the embedding 'features' reads vectors: give inputs_embeds, and no input_ids")
+            name = self.config.part.part_name
+            raise UsageError(f"the embedding '{name}' reads vectors: give inputs_embeds, and no input_ids")
         if vectors.dim() != 3 or vectors.shape[-1] != self.d_input:
             raise UsageError(f"inputs_embeds is [batch time {self.d_input}], got shape {list(vectors.shape)}")
         if inputs.token_type_ids is not None:
             raise UsageError("token_type_ids were given, but the embedding has no segments")
-        x, position = self.projection(vectors) * self.scale, placement.embed()
+        x, position = self._projected(vectors, inputs.real) * self.scale, placement.embed()
         x = x if position is None else x + position.to(x.dtype)
         out: Tensor = self.dropout(self.norm(x))
         return out
+
+    def _projected(self, vectors: Tensor, real: Tensor | None) -> Tensor:
+        """[batch time d_input] -> [batch time d_model]; `real` [batch time] is what is no padding."""
+        out: Tensor = self.projection(vectors)
+        return out
+
+
+@register("embedding", "features")
+class Features(VectorEmbedding):
+    """dropout(norm(scale * projection(vectors) + position)): frames of sound, a latent's channels, measurements."""
+
+    class Config(VectorEmbedding.Config):
+        d_input: Width | None = Field(
+            None, description="width of the vectors, projected to d_model; none: d_model, as they come"
+        )
+
+        def reads(self, shape: Shape) -> int:
+            return self.d_input or shape.d_model
+
+        def is_projected(self) -> bool:
+            return self.d_input is not None
+
+    config: Config
+
+
+@register("embedding", "patches")
+class Patches(VectorEmbedding):
+    """dropout(norm(scale * [class; projection(patches)] + position)): ViT (Dosovitskiy et al. 2020: 2010.11929).
+
+    `inputs_embeds` are pictures [batch height width channels], or the patches that `cut` makes of them.
+    """
+
+    class Config(VectorEmbedding.Config):
+        size: Width = Field(description="height and width of a patch, in pixels")
+        channels: Width = Field(3, description="numbers of a pixel: 3 for colours, 1 for grey")
+        class_token: bool = Field(False, description="a learned vector before the patches (a head with pool: first)")
+
+        def reads(self, shape: Shape) -> int:
+            return self.size * self.size * self.channels
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            yield from super().check(shape)
+            if self.reads(shape) > WIDTH.most:
+                yield Problem("size", f"a patch has {self.reads(shape):,} numbers; at most {WIDTH.most:,} are allowed")
+            if self.class_token and shape.causal:
+                text = "in a stack that hides the future the first vector sees no patch; leave it out (pool: last)"
+                yield Problem("class_token", text)
+
+        def length_of(self, sizes: Sequence[int], shape: Shape) -> int:
+            if len(sizes) != 3 or sizes[2] != self.channels:
+                raise ValueError(f"pictures are [height width {self.channels}], got shape {list(sizes)}")
+            height, width, _ = sizes
+            if height % self.size or width % self.size:
+                text = f"patches of {self.size} x {self.size} do not divide a picture of {height} x {width}"
+                raise ValueError(f"{text}; use a divisor of both")
+            return (height // self.size) * (width // self.size) + self.class_token
+
+    reads_pictures = True
+    capabilities = VectorEmbedding.capabilities - {"packing"}  # a picture is a row, its class token first
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.class_token = nn.Embedding(1, shape.d_model) if config.class_token else None
+
+    def cut(self, vectors: Tensor) -> Tensor:
+        """Pictures [batch height width channels] -> patches; before them a row of zeros for the class token."""
+        if vectors.dim() != 4:
+            return vectors
+        try:
+            self.config.length_of(vectors.shape[1:], self.shape)
+        except ValueError as error:
+            raise UsageError(f"inputs_embeds: {error}") from None
+        size = self.config.size
+        pattern = "batch (height p1) (width p2) channels -> batch (height width) (p1 p2 channels)"
+        patches = rearrange(vectors, pattern, p1=size, p2=size)  # [batch, time, d_input]
+        return patches if self.class_token is None else torch.cat((torch.zeros_like(patches[:, :1]), patches), dim=1)
+
+    def _projected(self, vectors: Tensor, real: Tensor | None) -> Tensor:
+        x = super()._projected(vectors, real)  # [batch, time, d_model]
+        if self.class_token is None:
+            return x
+        real = torch.ones_like(x[..., 0], dtype=torch.bool) if real is None else real
+        first = real & (real.cumsum(dim=1) == 1)  # [batch, time]
+        return torch.where(rearrange(first, "batch time -> batch time 1"), self.class_token.weight.to(x.dtype), x)

@@ -19,10 +19,16 @@
 | `depo`, `brevo`, `mano` | arrows, a graph, an expression, and what follows | you probe how deep a model reasons |
 | `lano` | the beginning of a sentence, and its end | you probe whether the structure of a language is learned |
 | `capo` | a person and a fact about them | you probe how much a model stores in its weights |
+| `npy` | a row of an array | you have vectors: measurements, pictures, outputs of another model |
+| `images` | a picture of a folder | you classify or describe pictures |
+| `audio` | a sound of a folder (.wav) | you classify sounds: frames of their spectrum |
+| `digits` | a picture of a written digit | you want to try pictures now, with no file |
+| `shapes`, `tones` | a drawn picture, a melody | you want to try captions or sounds now, with no file |
 | `modular_addition` | a sum, and its remainder | you probe whether a model learns a rule or memorizes cases |
 
-Fields: `source` and `target` of pairs, `text` alone, `text` with `label`, `text` with `tags`. In `json_lines`, `csv`
-and `parquet` the option `fields` says which value is which.
+Arrays, pictures and sounds are `vectors`, with a `label` or a `target`: no tokenizer reads them.
+Fields of texts: `source` and `target` of pairs, `text` alone, `text` with `label`, `text` with `tags`. In
+`json_lines`, `csv` and `parquet` the option `fields` says which value is which.
 """
 
 from tfkit.data.corpus.associative_recall import AssociativeRecall
@@ -35,6 +41,7 @@ from tfkit.data.corpus.copying import Copying
 from tfkit.data.corpus.csv import Csv
 from tfkit.data.corpus.depo import Depo
 from tfkit.data.corpus.docstrings import Docstrings
+from tfkit.data.corpus.drawn import Shapes, Tones
 from tfkit.data.corpus.induction import Induction
 from tfkit.data.corpus.json_lines import JsonLines
 from tfkit.data.corpus.labelled_text import LabelledText
@@ -51,9 +58,11 @@ from tfkit.data.corpus.reversal import Reversal
 from tfkit.data.corpus.sorting import Sorting
 from tfkit.data.corpus.tagged_text import TaggedText
 from tfkit.data.corpus.text import TextCorpus
+from tfkit.data.corpus.vectors import Audio, Digits, Images, Npy, VectorCorpus
 
 __all__ = [
     "AssociativeRecall",
+    "Audio",
     "Brackets",
     "Brevo",
     "Capo",
@@ -62,14 +71,17 @@ __all__ = [
     "Corpus",
     "Csv",
     "Depo",
+    "Digits",
     "Docstrings",
     "Example",
+    "Images",
     "Induction",
     "JsonLines",
     "LabelledText",
     "Lano",
     "Mano",
     "ModularAddition",
+    "Npy",
     "ParallelText",
     "ParallelTsv",
     "Parity",
@@ -78,8 +90,11 @@ __all__ = [
     "Probe",
     "RecordCorpus",
     "Reversal",
+    "Shapes",
     "Sorting",
     "TaggedText",
     "TextCorpus",
     "TextRecordCorpus",
+    "Tones",
+    "VectorCorpus",
 ]

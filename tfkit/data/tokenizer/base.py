@@ -164,6 +164,11 @@ class Tokenizer:
             raise DataError(f"the tokenizer: {error}") from None
 
     @classmethod
+    def empty(cls) -> Tokenizer:
+        """The tokenizer of a recipe without texts: it has no token."""
+        return cls(tokenizers.Tokenizer(tokenizers.models.WordLevel({}, unk_token="")), {})
+
+    @classmethod
     def load(cls, path: str | Path, special: Mapping[str, str] | None = None) -> Tokenizer:
         """Read a tokenizer.json, ours or another's.
 

@@ -171,9 +171,9 @@ class Contradictions:
 
     def check_corpora(self, corpora: Mapping[str, Config], objective: ObjectiveFacts.Config) -> None:
         """An objective finds the fields that it needs in every corpus."""
-        wanted = set(objective.part.rows_type.fields)
-        for split, corpus in corpora.items():
-            fields = set(corpus.build().fields)
+        given = {split: set(corpus.build().fields) for split, corpus in corpora.items()}
+        wanted = set(objective.part.rows_type.read_fields(given.get("train", set())))
+        for split, fields in given.items():
             if not wanted <= fields:
                 node = at(self.root, "data", split) or self.root
                 missing, has = ", ".join(sorted(wanted - fields)), ", ".join(sorted(fields))

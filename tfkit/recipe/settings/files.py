@@ -20,6 +20,7 @@ from tfkit.recipe.settings.sections import Data
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.options import NamedPath, named_paths
 
+FOLDER = "data.folder"
 CORPORA = ("data.train.", "data.valid.", "data.test.", "data.longer.")
 
 
@@ -49,7 +50,7 @@ def _near(path: Path) -> str | None:
 def _missing(root: Node, named: NamedPath) -> Fault | None:
     path, kind = named.path, named.mark.of
     is_file = kind == "file"
-    if kind == "folder" or (os.path.isfile(path) if is_file else os.path.isdir(path)):
+    if named.at == FOLDER or (os.path.isfile(path) if is_file else os.path.isdir(path)):
         return None  # the files in the folder of the data are looked for themselves
     node, full = spot(root, named.at)
     place = _place(root, node, full)
@@ -64,7 +65,7 @@ def _missing(root: Node, named: NamedPath) -> Fault | None:
 
 def _place(root: Node, node: Node, path: str) -> Place:
     """Return where the path at `node` was written; of one in a shipped recipe, where its folder was."""
-    base, rest = locate(root, "data.folder")
+    base, rest = locate(root, FOLDER)
     is_moved = path.startswith(CORPORA) and node.place.is_shipped and not rest and isinstance(base.value, str)
     return base.place if is_moved else node.place
 

@@ -51,6 +51,7 @@ def facts_of(
         packed=data is not None and data.batch.pack,
         batch_tokens=None if data is None else data.batch.tokens,
         vocab_size=vocab_size,
+        reads_vectors=data is not None and "vectors" in data.fields(),
         most_tokens=None if tokenizer is None else tokenizer.vocabulary_bound,
         steps=train.steps,
         logits=generate.logits,
@@ -68,6 +69,7 @@ def section_problems(
     if data is not None:
         yield from _data_problems(data)
         yield from _without_valid(train, data) if data.valid is None else ()
+        yield from _tokenizer_problems(data, objective)
     yield from step_problems(train, data)
     if blueprint is not None:
         yield from _generate_problems(generate, blueprint)
@@ -81,6 +83,18 @@ def section_problems(
 def _data_problems(data: Data) -> Iterator[Problem]:
     if data.batch.pack and data.batch.length is None:
         yield Problem("length", "packed rows have a length; say here how many tokens", at="data.batch")
+
+
+def _tokenizer_problems(data: Data, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
+    """A tokenizer is needed where a text is read, and refused where none is."""
+    given = data.fields()
+    texts = given - {"vectors"} if objective is None else objective.part.rows_type.text_fields(given)
+    is_read = bool(texts) or "vectors" not in given
+    if data.tokenizer is None and is_read:
+        yield Problem("", "needs the option 'tokenizer'", at="data")
+    if data.tokenizer is not None and not is_read and objective is not None:
+        text = f"'{objective.part.part_name}' of vectors reads no text; leave the tokenizer out"
+        yield Problem("", text, at="data.tokenizer")
 
 
 def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:

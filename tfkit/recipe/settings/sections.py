@@ -92,8 +92,13 @@ class Data(Section):
         None, description="where the files of the corpora are, but for paths that --set says; none: beside the recipe"
     )
     tokenizer: Annotated[
-        Annotated[Tokenizer, Tag("one")] | Annotated[SideTokenizers, Tag("sides")], Discriminator(_tokenizer_form)
-    ] = Field(description="how text is split into tokens; {source: ..., target: ...}: each side in its own way")
+        Annotated[Tokenizer | None, Tag("one")] | Annotated[SideTokenizers, Tag("sides")],
+        Discriminator(_tokenizer_form),
+    ] = Field(
+        None,
+        description="how text is split into tokens; {source: ..., target: ...}: each side in its own way; "
+        "none where the corpora give vectors and no text",
+    )
     train: Corpus = Field(description="the examples that the model learns from")
     valid: Corpus | None = Field(None, description="the examples that choose the best weights while training")
     test: Corpus | None = Field(None, description="the examples that evaluate measures on")
@@ -103,12 +108,12 @@ class Data(Section):
     batch: Batch = Field(Batch(tokens=4096), description="how examples become batches")
 
     @property
-    def source_tokenizer(self) -> TokenizerFacts.Config:
+    def source_tokenizer(self) -> TokenizerFacts.Config | None:
         """The tokenizer of what an encoder reads."""
         return self.tokenizer.source if isinstance(self.tokenizer, SideTokenizers) else self.tokenizer
 
     @property
-    def target_tokenizer(self) -> TokenizerFacts.Config:
+    def target_tokenizer(self) -> TokenizerFacts.Config | None:
         """The tokenizer of what a decoder writes; where there is one tokenizer, that."""
         return self.tokenizer.target if isinstance(self.tokenizer, SideTokenizers) else self.tokenizer
 
@@ -116,7 +121,11 @@ class Data(Section):
         """The tokenizers by the path at which each stands."""
         if isinstance(self.tokenizer, SideTokenizers):
             return {f"{TOKENIZER}.source": self.tokenizer.source, f"{TOKENIZER}.target": self.tokenizer.target}
-        return {TOKENIZER: self.tokenizer}
+        return {} if self.tokenizer is None else {TOKENIZER: self.tokenizer}
+
+    def fields(self) -> frozenset[str]:
+        """The fields of the examples that the model learns from."""
+        return frozenset(self.train.build().fields)
 
     def measured(self) -> list[str]:
         """The splits that are measured when training ends: test, or valid where there is none; and longer."""

@@ -65,8 +65,12 @@ class Objective(ObjectiveFacts):
         def _vectors(self, facts: RecipeFacts) -> Iterator[Problem]:
             if facts.blueprint is None or "inputs_embeds" in self.part.gives:
                 return
-            for plan in facts.blueprint.stacks():
-                if plan.reads_vectors:
+            for place, plan in enumerate(facts.blueprint.stacks()):
+                read = facts.reads_vectors and not place
+                if read and not plan.reads_vectors:
+                    text = f"the {plan.side} reads the ids of tokens, and data.train gives vectors"
+                    yield Problem("embedding", f"{text}; say features or patches", at=f"model.{plan.side}")
+                elif plan.reads_vectors and not read:
                     text = f"the {plan.side} reads vectors, and '{self.part.part_name}' hands over the ids of tokens"
                     yield Problem("embedding", f"{text}; say embedding: tokens", at=f"model.{plan.side}")
 

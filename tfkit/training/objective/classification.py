@@ -28,6 +28,7 @@ class LabelledRows(ReadingRows):
     fields = ("text", "label")
     tokenized = ("text", "second")
     labelled = True
+    vectors_for = "text"
 
     def labels_in(self, example: Example) -> Sequence[str]:
         """Its label."""

@@ -22,7 +22,7 @@ from tfkit.models import Model
 from tfkit.training.baseline import Ids
 from tfkit.training.objective.answers import Answers
 from tfkit.training.objective.base import Loss, Objective, finished
-from tfkit.training.objective.rows import Batch, Example, Item, Rows, logger, padded
+from tfkit.training.objective.rows import Batch, Example, Item, Rows, logger, padded, vector_batch
 
 
 class ReadingRows(Rows):
@@ -43,7 +43,7 @@ class ReadingRows(Rows):
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
         """[items]: positions in the model."""
-        return np.asarray([len(item["text"]) for item in items])
+        return np.asarray([item_length(item) for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """The inputs of the model, without targets."""
@@ -55,6 +55,8 @@ class ReadingRows(Rows):
 
     def _texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> list[Item]:
         """Each example's text, or two, as an item without targets; never without a token. Logs what is cut."""
+        if self.plan is not None:
+            return self.vectors(examples)
         self.bind(tokenizer)
         frame, items, cut = self._frame, [], 0
         for first, second in self._pairs(examples, tokenizer):
@@ -97,7 +99,7 @@ class ReadingAnswers(Answers):
                 batch = {name: value.to(device) for name, value in batch.items()}
                 logits = wide(head_output(self.objective.config.head, model, batch)[0]).cpu()
                 for row, logit in zip(together, logits, strict=True):
-                    outputs[row] = logit[: len(items[row]["text"])] if self.of_tokens else logit
+                    outputs[row] = logit[: item_length(items[row])] if self.of_tokens else logit
         return outputs
 
 
@@ -143,8 +145,19 @@ class Reading(Objective):
         return finished(total, auxiliary, count, training)
 
 
+def item_length(item: Item) -> int:
+    """The positions that an item takes in the model."""
+    return int(item["positions"][0]) if "vectors" in item else len(item["text"])
+
+
 def text_batch(items: Sequence[Item], pad: int) -> Batch:
-    """`input_ids`, `marked`, and `attention_mask` and `token_type_ids` where they are needed."""
+    """`input_ids`, `marked`, and `attention_mask` and `token_type_ids` where they are needed.
+
+    Of vectors `inputs_embeds` instead of ids.
+    """
+    if "vectors" in items[0]:
+        marks, _ = padded([first_of(item_length(item)) for item in items], 0)
+        return vector_batch([item["vectors"] for item in items]) | {"marked": torch.from_numpy(marks)}
     ids, real = padded([item["text"] for item in items], pad)
     marked, _ = padded([item["marked"] for item in items], 0)
     batch = {"input_ids": ids, "marked": marked}
@@ -182,7 +195,8 @@ def room_in(frame: Frame, longest: int) -> int:
 def head_output(head: str | None, model: Model, batch: Batch) -> tuple[Tensor, Tensor | None]:
     """The output of the model's head of that name for a batch, and what layers add to the loss."""
     real = batch.get("attention_mask")
-    out = model(input_ids=batch["input_ids"], attention_mask=real, with_heads=False, **inputs_of(model, batch))
+    read = {name: batch[name] for name in ("input_ids", "inputs_embeds") if name in batch}
+    out = model(**read, attention_mask=real, with_heads=False, **inputs_of(model, batch))
     return head_of(model, head)(out.hidden, real), out.auxiliary_loss
 
 
@@ -198,12 +212,12 @@ def alone(id_: int) -> Item:
 
 def is_text(example: Example) -> bool:
     """Whether there is something to read."""
-    return bool(example["text"].strip() or example.get("second", "").strip())
+    return "vectors" in example or bool(example["text"].strip() or example.get("second", "").strip())
 
 
 def texts_of(example: Example) -> dict[str, str]:
     """What an example says of itself in a prediction."""
-    return {field: example[field] for field in ("text", "second") if field in example}
+    return {field: example[field] for field in ("vectors", "text", "second") if field in example}
 
 
 def cut_pair(first: Ids, second: Ids, free: int | None) -> tuple[Ids, Ids]:

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.output import counted
 from tfkit.core.slots import ObjectiveFacts, RowsFacts
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.vectors import Array, Vectors
 from tfkit.training.baseline import Ids
 
 logger = logging.getLogger("tfkit")
@@ -57,6 +60,13 @@ class Rows(RowsFacts):
         self.config = config
         self.tokens = TokenFacts()
         self.labels: tuple[str, ...] = ()  # of the training corpus, where it is `labelled`
+        self.plan: StackPlan | None = None  # the stack that reads vectors instead of tokens
+
+    def read_model(self, blueprint: Blueprint) -> None:
+        """Read vectors instead of tokens if the model's first stack does."""
+        plan = next(blueprint.stacks())
+        if self.vectors_for is not None and plan.reads_vectors:
+            self.plan, self.fields = plan, self.read_fields(("vectors",))  # type: ignore[misc]
 
     def bind(self, tokenizer: Tokenizer) -> None:
         """Take the facts of the tokenizer; raises DataError when a special token that is needed is missing."""
@@ -118,6 +128,31 @@ class Rows(RowsFacts):
         slices = (texts[start : start + ENCODED_AT_ONCE] for start in range(0, len(texts), ENCODED_AT_ONCE))
         with located(texts, tokenizer):
             return [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
+
+    def vectors(self, examples: Sequence[Example]) -> list[Item]:
+        """Items `vectors` and `positions`, the number that they take; raises ExampleError for what does not fit."""
+        plan = self.plan
+        if plan is None:
+            raise UsageError(f"{self._name} reads vectors for a model whose first stack does")
+        items: list[Item] = []
+        pictures = plan.embedding is not None and plan.embedding.part.reads_pictures
+        for number, name in enumerate(self._column(examples, "vectors"), 1):
+            if not isinstance(name, Vectors):
+                raise ExampleError(number, f"{name!r} is a text, and this model reads vectors")
+            array = name.array[..., None] if pictures and name.array.ndim == 2 else name.array
+            if pictures and items and array.shape != items[0]["vectors"].shape:
+                sizes = [list(one.shape) for one in (array, items[0]["vectors"])]
+                raise ExampleError(number, f"a picture of shape {sizes[0]}, and the first has {sizes[1]}; use one size")
+            try:
+                positions = length_of(plan, array.shape)
+            except ValueError as error:
+                raise ExampleError(number, str(error)) from None
+            longest = positions if plan.max_length is None else plan.max_length
+            if positions > longest or (pictures and positions != longest):  # a picture of another size is another grid
+                text = f"takes {positions:,} positions, and the {plan.side}'s max_length is {plan.max_length:,}"
+                raise ExampleError(number, f"{text}; set max_length: {positions}")
+            items.append({"vectors": array, "positions": np.asarray([positions])})
+        return items
 
     def _usable(self, items: list[Item], examples: int, why: str) -> list[Item]:
         """`items`; raises DataError when there are none."""
@@ -187,6 +222,24 @@ def located(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[None]:
             except DataError as error:
                 raise ExampleError(number, str(error)) from None
         raise
+
+
+def length_of(plan: StackPlan, sizes: Sequence[int]) -> int:
+    """Positions that an array of these sizes takes in a stack; raises ValueError for one that it cannot read."""
+    if plan.embedding is not None:
+        return plan.embedding.length_of(sizes, plan.shape())
+    if len(sizes) != 2 or sizes[1] != plan.d_model:
+        raise ValueError(f"the model reads vectors [time {plan.d_model}], got shape {list(sizes)}")
+    return sizes[0]
+
+
+def vector_batch(arrays: Sequence[Array]) -> Batch:
+    """`inputs_embeds`, and `attention_mask` if the arrays are of different lengths."""
+    batch = {"inputs_embeds": pad_sequence([torch.from_numpy(array) for array in arrays], batch_first=True)}
+    lengths = torch.tensor([len(array) for array in arrays])
+    if lengths.min() < lengths.max():
+        batch["attention_mask"] = torch.arange(int(lengths.max())) < lengths[:, None]
+    return batch
 
 
 def wrapped(ids: Ids, start: int | None = None, end: int | None = None) -> Ids:

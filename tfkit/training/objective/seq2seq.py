@@ -17,7 +17,17 @@ from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids, ngram_baseline
 from tfkit.training.objective.answers import Answers
 from tfkit.training.objective.base import Loss, Objective, finished, token_loss
-from tfkit.training.objective.rows import Batch, Example, Item, Rows, TokenFacts, next_tokens, padded, wrapped
+from tfkit.training.objective.rows import (
+    Batch,
+    Example,
+    Item,
+    Rows,
+    TokenFacts,
+    next_tokens,
+    padded,
+    vector_batch,
+    wrapped,
+)
 
 
 class Seq2SeqRows(Rows):
@@ -25,6 +35,7 @@ class Seq2SeqRows(Rows):
 
     fields = ("source", "target")
     required = ("start", "end")
+    vectors_for = "source"
     config: Seq2Seq.Config
 
     def bind(self, tokenizer: Tokenizer) -> None:
@@ -36,6 +47,8 @@ class Seq2SeqRows(Rows):
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
         """Items `source`, framed as the options say, and `target` (start, tokens, end: one longer than its row)."""
         self.bind(tokenizer)
+        if self.plan is not None:
+            return self._of_vectors(examples, tokenizer, max_length)
         sources = self._encoded(examples, "source", tokenizer.source)
         targets = self._encoded(examples, "target", tokenizer)
         items, empty, long = [], 0, 0
@@ -54,12 +67,30 @@ class Seq2SeqRows(Rows):
         self._left_out(long, len(sources), f"longer than {max_length} tokens")
         return self._usable(items, len(sources), f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
+    def _of_vectors(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        """Items `vectors`, `positions` and `target`."""
+        targets = self._encoded(examples, "target", tokenizer)
+        ends = self.tokens.special["start"], self.tokens.special["end"]
+        found = [
+            item | {"target": wrapped(target, *ends)}
+            for item, target in zip(self.vectors(examples), targets, strict=True)
+            if len(target) and (max_length is None or len(target) < max_length)
+        ]
+        why = f"the target is empty, or longer than {max_length} tokens"
+        self._left_out(len(examples) - len(found), len(examples), why)
+        return self._usable(found, len(examples), why)
+
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
         """[items 2]: places in the encoder and in the decoder."""
-        return np.asarray([(len(item["source"]), len(item["target"]) - 1) for item in items])
+        read = [int(item["positions"][0]) if "vectors" in item else len(item["source"]) for item in items]
+        return np.asarray([(length, len(item["target"]) - 1) for length, item in zip(read, items, strict=True)])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
+        if self.plan is not None:
+            batch = next_tokens([item["target"] for item in items], self.tokens.pad)
+            batch["decoder_input_ids"] = batch.pop("input_ids")
+            return batch | vector_batch([item["vectors"] for item in items])
         sources, targets = ([item[side] for item in items] for side in ("source", "target"))
         return pair_batch(sources, targets, self.tokens.pad, self.source.pad)
 
@@ -110,7 +141,8 @@ class Seq2Seq(Objective):
         # The decoder needs no mask of its own: its padding is on the right, where a causal mask hides it from all that
         # is real, and without one the kernels take their fast path.
         out = model(
-            input_ids=batch["input_ids"],
+            input_ids=batch.get("input_ids"),
+            inputs_embeds=batch.get("inputs_embeds"),
             attention_mask=batch.get("attention_mask"),
             decoder_input_ids=batch["decoder_input_ids"],
             with_heads=False,

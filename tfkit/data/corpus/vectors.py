@@ -1,0 +1,330 @@
+"""Arrays, pictures and sounds: each example holds `vectors` instead of a text, which no tokenizer reads."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import warnings
+import wave
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tfkit.core import files
+from tfkit.core.errors import DataError, RunError
+from tfkit.core.extras import installing
+from tfkit.core.options import FolderPath, PositiveFloat, PositiveInt, RecipePath
+from tfkit.core.registry import register
+from tfkit.data.corpus.base import Corpus, Example
+from tfkit.data.corpus.lines import read_lines
+from tfkit.data.vectors import Array, Vectors, files_in, finite, read_npy
+
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".ppm", ".pgm")
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM")  # as Pillow names them
+MOST_PIXELS = 2**24  # of a picture: a small file can say that it has billions
+MOST_BYTES = 2**30  # of a picture or a sound
+Milliseconds = Annotated[float, Field(gt=0, le=10_000)]
+
+
+class VectorCorpus(Corpus):
+    """Base of the corpora of arrays."""
+
+    def inputs(self, path: str) -> Iterator[Vectors]:
+        """Read arrays without labels, as a trained model is given them; raise DataError."""
+        yield from _rows(path, 1.0)
+
+
+@register("corpus", "npy")
+class Npy(VectorCorpus):
+    """Each row of an array [examples, time, width], [examples, width] or of pictures is an example (numpy's .npy)."""
+
+    class Config(VectorCorpus.Config):
+        """The arrays, and what belongs to them."""
+
+        file: RecipePath = Field(description="a .npy file; its first axis is that of the examples")
+        labels: RecipePath | None = Field(
+            None, description="a text for each example: a file of lines, or a .npy file of whole numbers"
+        )
+        field: Literal["label", "target"] = Field(
+            "label", description="what `labels` are: a class or number to predict, or a text to write"
+        )
+        scale: PositiveFloat = Field(1.0, description="factor on every number (bytes of pictures: 0.0039)")
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+        self.fields = ("vectors",) if config.labels is None else ("vectors", config.field)
+
+    def read(self) -> Iterator[Example]:
+        """The rows with their labels."""
+        labels = None if self.config.labels is None else self._labels(self.config.labels)
+        for number, vectors in enumerate(_rows(self.config.file, self.config.scale)):
+            yield {"vectors": vectors} if labels is None else {"vectors": vectors, self.config.field: labels[number]}
+
+    def _labels(self, path: str) -> Sequence[str]:
+        """One text for each row; raises DataError for another count."""
+        labels, rows = self._read_labels(path), len(read_npy(self.config.file))
+        if len(labels) != rows:
+            raise DataError(f"{path} has {len(labels):,} labels, {self.config.file} {rows:,} examples; one for each")
+        return labels
+
+    def _read_labels(self, path: str) -> Sequence[str]:
+        if not path.endswith(".npy"):
+            return [line.strip() for line in files_lines(path)]
+        array = read_npy(path)
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            raise DataError(
+                f"{path}: labels are whole numbers, one for each example; got {array.dtype} of {array.ndim} axes"
+            )
+        return [str(label) for label in array.tolist()]
+
+    def inputs(self, path: str) -> Iterator[Vectors]:
+        yield from _rows(path, self.config.scale)
+
+    def name(self) -> str:
+        """The file."""
+        return self.config.file
+
+    def where(self, number: int) -> str:
+        """The row, from 1."""
+        return f"{self.config.file}: row {number}"
+
+
+class FolderCorpus(VectorCorpus):
+    """Base of the corpora of a folder of files, labelled by a file of labels or by the folders that they are in."""
+
+    suffixes: ClassVar[tuple[str, ...]] = ()
+
+    class Config(VectorCorpus.Config):
+        """The folder, and the labels of the files in it."""
+
+        folder: FolderPath = Field(description="a folder of files; without `labels`, of a folder for each class")
+        labels: RecipePath | None = Field(
+            None, description="a file with a line for each file: its name, a tab, and its label; none: class folders"
+        )
+        field: Literal["label", "target"] = Field(
+            "label", description="what `labels` are: a class or number to predict, or a text to write"
+        )
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+        self.fields = ("vectors", config.field)
+
+    def read(self) -> Iterator[Example]:
+        """The files in the order of the labels, or of their names; raises DataError for files of other sizes."""
+        first: tuple[str, Array] | None = None
+        for path, label in self._labelled():
+            array = self.load(path)
+            first = first or (path, array)
+            self._check_alike(path, array, *first)
+            yield {"vectors": Vectors(path, array), self.config.field: label}
+
+    def inputs(self, path: str) -> Iterator[Vectors]:
+        if path.endswith(".npy"):
+            yield from super().inputs(path)
+            return
+        for file in files_in(path, self.suffixes):
+            yield Vectors(file, self.load(file))
+
+    def load(self, path: str) -> Array:
+        """Return the array of a file; raise DataError."""
+        raise NotImplementedError(f"{type(self).__name__} has no load")
+
+    def _check_alike(self, path: str, array: Array, first: str, like: Array) -> None:
+        if array.shape[1:] != like.shape[1:]:
+            raise DataError(f"{path}: has the shape {list(array.shape)}, and {first} {list(like.shape)}")
+
+    def _labelled(self) -> Iterator[tuple[str, str]]:
+        """Each file with its label."""
+        if self.config.labels is None:
+            for path in files_in(self.config.folder, self.suffixes):
+                label = os.path.basename(os.path.dirname(path))
+                if Path(path).parent == Path(self.config.folder):
+                    raise DataError(f"{path}: is in no folder of a class; say `labels`, or put it into one")
+                yield path, label
+            return
+        for number, line in enumerate(files_lines(self.config.labels), 1):
+            name, tab, label = line.partition("\t")
+            if not tab or not label.strip():
+                raise DataError(f"{self.config.labels}:{number}: a line is the name of a file, a tab, and its label")
+            yield os.path.join(self.config.folder, name), label.strip()
+
+    def name(self) -> str:
+        """The folder."""
+        return self.config.folder
+
+    def where(self, number: int) -> str:
+        """The file of example `number`."""
+        found = [path for path, _ in self._labelled()]
+        return found[number - 1] if number <= len(found) else super().where(number)
+
+
+@register("corpus", "images")
+class Images(FolderCorpus):
+    """Each picture of a folder is an example: [height width channels], from 0 to 1 (needs Pillow)."""
+
+    suffixes = PICTURES
+
+    class Config(FolderCorpus.Config):
+        """The folder, and how its pictures become arrays."""
+
+        colours: Literal["rgb", "grey"] = Field("rgb", description="3 numbers of a pixel, or 1")
+        size: PositiveInt | None = Field(
+            None, description="height and width that all are resized to; none: as they are"
+        )
+
+    config: Config
+
+    def load(self, path: str) -> Array:
+        """[height width channels] of a picture."""
+        try:
+            pillow = import_module("PIL.Image")
+        except ImportError:
+            raise DataError(f"{path}: pictures need the packages of an extra: {installing('vision')}") from None
+        wrong = (OSError, SyntaxError, ValueError, EOFError, pillow.DecompressionBombError, Warning)
+        try:
+            data = files.read_bytes(path, MOST_BYTES)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pillow.DecompressionBombWarning)
+                with pillow.open(io.BytesIO(data), formats=FORMATS) as picture:
+                    if picture.width * picture.height > MOST_PIXELS:
+                        raise DataError(
+                            f"{path}: {picture.width} x {picture.height} pixels are more than {MOST_PIXELS:,}"
+                        )
+                    picture = picture.convert("RGB" if self.config.colours == "rgb" else "L")
+                    if self.config.size is not None:
+                        picture = picture.resize((self.config.size, self.config.size))
+                    array: Array = np.asarray(picture, dtype=np.float32) / np.float32(255)
+        except RunError as error:
+            raise DataError(str(error)) from None
+        except wrong as error:
+            raise DataError(f"{path}: is no picture that can be read: {error}") from None
+        return array if array.ndim == 3 else array[..., None]
+
+    def _check_alike(self, path: str, array: Array, first: str, like: Array) -> None:
+        if array.shape != like.shape:
+            sizes = [f"{one.shape[0]} x {one.shape[1]}" for one in (array, like)]
+            raise DataError(f"{path}: is {sizes[0]} pixels, and {first} {sizes[1]}; say size: 32, say, to resize all")
+
+
+@register("corpus", "audio")
+class Audio(FolderCorpus):
+    """Each sound (.wav) of a folder is an example: log-magnitude spectra [frames, frequencies]."""
+
+    suffixes = (".wav",)
+
+    class Config(FolderCorpus.Config):
+        """The folder, and how its sounds become frames; `rate * window_ms / 2000 + 1` frequencies."""
+
+        rate: PositiveInt = Field(16_000, description="samples per second; a file of another rate is refused")
+        window_ms: Milliseconds = Field(25.0, description="window of a frame, in milliseconds")
+        hop_ms: Milliseconds = Field(10.0, description="time from one frame to the next, in milliseconds")
+
+    config: Config
+
+    def load(self, path: str) -> Array:
+        """[frames frequencies] of a sound, its channels averaged."""
+        samples, rate = read_wav(path)
+        if rate != self.config.rate:
+            raise DataError(f"{path}: has {rate:,} samples per second, not {self.config.rate:,}; say rate: {rate}")
+        return spectra(samples, rate, self.config.window_ms, self.config.hop_ms, path)
+
+
+def spectra(samples: Array, rate: int, window_ms: float, hop_ms: float, place: str) -> Array:
+    """Return spectra [frames frequencies] of Hann windows: the log-magnitude, 0 at -60 dB or less, 1 at full scale."""
+    import torch
+
+    window, hop = (max(1, round(rate * milliseconds / 1000)) for milliseconds in (window_ms, hop_ms))
+    if len(samples) < window:
+        raise DataError(f"{place}: {len(samples):,} samples are shorter than a window of {window:,}")
+    shape = torch.hann_window(window)
+    found = torch.stft(torch.from_numpy(samples), window, hop, window=shape, center=False, return_complex=True)
+    magnitude = found.abs().T / shape.sum() * 2  # [frames, frequencies]
+    frames: Array = (1 + magnitude.clamp(min=0.001).log10() / 3).contiguous().numpy()
+    return frames
+
+
+def read_wav(path: str) -> tuple[Array, int]:
+    """Return the samples of a .wav file, from -1 to 1, and how many are a second; raise DataError."""
+    try:
+        with wave.open(io.BytesIO(files.read_bytes(path, MOST_BYTES)), "rb") as sound:
+            width, channels, rate = sound.getsampwidth(), sound.getnchannels(), sound.getframerate()
+            data, promised = sound.readframes(sound.getnframes()), sound.getnframes() * channels * width
+    except RunError as error:
+        raise DataError(str(error)) from None
+    except (wave.Error, EOFError, OSError, ValueError) as error:
+        raise DataError(f"{path}: is no sound that can be read (.wav of whole numbers): {error}") from None
+    if len(data) != promised or rate < 1:
+        raise DataError(f"{path}: is cut off: {len(data):,} of {promised:,} bytes of sound")
+    if not data:
+        raise DataError(f"{path}: holds no sound")
+    raw = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
+    wide = np.zeros((len(raw), 4), dtype=np.uint8)
+    wide[:, 4 - width :] = raw ^ (128 if width == 1 else 0)  # 8 bits have no sign
+    samples = wide.view("<i4").astype(np.float32).reshape(-1, channels) / 2**31
+    return np.ascontiguousarray(samples.mean(axis=1)), rate
+
+
+@register("corpus", "digits")
+class Digits(VectorCorpus):
+    """1,797 handwritten digits of 8 x 8 grey pixels, from 0 to 1, in the package scikit-learn (Alpaydin, Kaynak 1998).
+
+    They are shuffled in one fixed order: the first 180 are of test, the next 180 of valid, the others of train.
+    """
+
+    fields = ("vectors", "label")
+
+    class Config(VectorCorpus.Config):
+        """The split."""
+
+        split: Literal["train", "valid", "test"] = Field(
+            "train", description="train: 1,437 digits; valid, test: 180 each"
+        )
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    def read(self) -> Iterator[Example]:
+        """The digits of the split; raises DataError without scikit-learn."""
+        try:
+            found: Any = import_module("sklearn.datasets").load_digits()
+        except ImportError:
+            raise DataError(f"the corpus 'digits' needs the packages of an extra: {installing('vision')}") from None
+        order = sorted(range(len(found.target)), key=lambda number: hashlib.sha256(b"digit %d" % number).digest())
+        for number in order[
+            {"train": slice(360, None), "valid": slice(180, 360), "test": slice(180)}[self.config.split]
+        ]:
+            picture, label = found.images[number][..., None] / 16, found.target[number]
+            yield {"vectors": Vectors(f"digit {number + 1}", picture), "label": str(label)}
+
+
+def files_lines(path: str) -> list[str]:
+    """The lines of a text file; raises DataError for one that is empty."""
+    lines = read_lines(path)
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise DataError(f"{path}:{number}: the line is empty; there is one for each example")
+    return lines
+
+
+def _rows(path: str, scale: float) -> Iterator[Vectors]:
+    """The rows of an array."""
+    array: NDArray[Any] = read_npy(path)
+    for number, row in enumerate(array, 1):
+        place = f"{path}: row {number}"
+        values = finite(row, place) * np.float32(scale)
+        yield Vectors(place, values if values.ndim > 1 else np.atleast_2d(values))

@@ -1,0 +1,122 @@
+"""Arrays in the place of texts: named, so that they can be told apart, and checked when they are read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfkit.core import files
+from tfkit.core.errors import DataError, RunError, UsageError
+
+MAGIC = b"\x93NUMPY"
+NUMBERS = "fiub"  # kinds of numpy's types that are real numbers
+
+Array = NDArray[np.float32]
+
+
+class Vectors(str):
+    """The array of an example under its name: people read the text, and the model reads `array`."""
+
+    array: Array
+
+    def __new__(cls, name: str, array: Any) -> Vectors:
+        """Take the numbers as float32; raise DataError for what is no finite number."""
+        made = super().__new__(cls, name)
+        made.array = finite(array, name)
+        return made
+
+    def __getnewargs__(self) -> tuple[str, Array]:  # type: ignore[override]
+        return str(self), self.array
+
+    def described(self) -> str:
+        """The name with the shape and the range of the values."""
+        sizes = " ".join(map(str, self.array.shape))
+        span = f", {self.array.min():.3g} to {self.array.max():.3g}" if self.array.size else ""
+        return f"{self} [{sizes}]{span}"
+
+
+def finite(array: Any, place: str) -> Array:
+    """Return an array as float32; raise DataError for values that are no finite numbers."""
+    values = np.asarray(array)
+    if values.dtype.kind not in NUMBERS:
+        raise DataError(f"{place}: the values are {values.dtype}, not real numbers")
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(values, dtype=np.float32)
+    if not np.isfinite(found).all():
+        at = tuple(int(axis) for axis in np.argwhere(~np.isfinite(found))[0])
+        raise DataError(f"{place}: the value at {list(at)} is {found[at]}; only finite numbers can be read")
+    return found
+
+
+def as_vectors(given: Any) -> list[Vectors]:
+    """Return arrays, one for each input, as Vectors; raise UsageError for what is none."""
+    if hasattr(given, "detach"):
+        given = given.detach().cpu().numpy()
+    rows = [given] if isinstance(given, Vectors) else given
+    if isinstance(rows, str) or not isinstance(rows, (Sequence, np.ndarray)):
+        raise UsageError(f"this model reads vectors: give a list of arrays, one for each input, got {given!r}")
+    found = []
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, str) and not isinstance(row, Vectors):
+            raise UsageError(f"this model reads vectors: give arrays, got the text {row!r}")
+        try:
+            found.append(row if isinstance(row, Vectors) else Vectors(f"array {number}", row))
+        except (DataError, ValueError) as error:
+            raise UsageError(str(error)) from None
+    return found
+
+
+def read_npy(path: str) -> NDArray[Any]:
+    """Return the array of a .npy file, mapped and not yet read; raise DataError for a file that holds none.
+
+    Objects are never unpickled.
+    """
+    try:
+        with files.regular(path) as file:
+            begin = file.read(len(MAGIC))
+        if begin != MAGIC:
+            archive = "an archive of several (.npz)" if begin.startswith(b"PK") else "none"
+            raise DataError(f"{path}: is expected to be one array as numpy.save writes it (.npy), and is {archive}")
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except RunError as error:
+        raise DataError(str(error)) from None
+    except (OSError, ValueError, EOFError, SyntaxError, OverflowError) as error:
+        why = "holds Python objects, which are never unpickled" if "object" in str(error).lower() else ""
+        cut = "is cut off: it holds fewer numbers than its first line says" if "mmap length" in str(error) else ""
+        raise DataError(f"{path}: {why or cut or f'cannot be read as an array: {error}'}; save it again") from None
+    if array.dtype.kind not in NUMBERS:
+        raise DataError(f"{path}: the values are {array.dtype}, not real numbers")
+    if array.ndim == 0 or not array.shape[0]:
+        raise DataError(f"{path}: there is no example in it (shape {list(array.shape)})")
+    return array
+
+
+def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
+    """Return the files with those suffixes in a folder or its folders, sorted; raise DataError if there are none."""
+    if os.path.isfile(folder):
+        return [folder]
+    with contextlib.suppress(OSError):
+        found = sorted(str(path) for path in _visible(Path(folder)) if path.suffix.lower() in suffixes)
+        if found:
+            return found
+    what = (
+        "there is no such folder" if not os.path.isdir(folder) else f"there is no file in it of {', '.join(suffixes)}"
+    )
+    raise DataError(f"{folder}: {what}")
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    """Files one folder deep, without hidden ones."""
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from (inner for inner in path.iterdir() if inner.is_file() and not inner.name.startswith("."))
+        elif path.is_file():
+            yield path
