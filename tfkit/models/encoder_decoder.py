@@ -48,6 +48,8 @@ class EncoderDecoder(Model):
         """
         if unknown:
             refuse_unknown(unknown, self.inputs(), self.part_name)
+        if encoder_hidden_states is not None and self.stack("decoder").plan.last_state:
+            attention_mask = None  # a last state has no padding
         special = global_attention_mask, prefix_length
         vectors = encoder_hidden_states if inputs_embeds is None else inputs_embeds
         inputs = make_inputs(input_ids, attention_mask, token_type_ids, *special, vectors=vectors)
