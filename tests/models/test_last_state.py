@@ -183,6 +183,7 @@ def test_it_is_written_out_shown_and_compared(tmp_path: Path):
     [
         ({"feedforward": {"type": "mlp", "d_ff": 8}}, "feedforward"),
         ({"residual": "post_norm", "norm": "layer_norm"}, "its last norm"),
+        ({"mixer": {"type": "gru", "d_hidden": 5}}, "the projection to d_model"),
     ],
 )
 def test_what_nothing_reads_is_warned_of(layer, unread):

@@ -113,8 +113,8 @@ class LastStates:
         kind = plan.order[-1]
         layer = plan.layers[kind]
         names = [sub.name for sub in layer.sublayers]
-        last = max(names.index(sub.name) for sub, _ in self._recurrences("encoder", layer))
-        after = names[last + 1 :]
+        last, width = max((names.index(sub.name), widths[0]) for sub, widths in self._recurrences("encoder", layer))
+        after = [*(["the projection to d_model"] if width != plan.d_model else []), *names[last + 1 :]]
         if layer.residual.part.norm_names(names) and not layer.residual.part.final_norm:
             after.append("its last norm")
         if after:
