@@ -372,11 +372,16 @@ def test_layers_that_differ(tmp_path: Path) -> None:
     same_logits(run, tmp_path / "out", trust_remote_code=True)
 
 
-def test_an_encoder_decoder(tmp_path: Path) -> None:
+RECURRENT = {"layer": {"residual": "none", "mixer": "lstm"}, "position": "none"}
+JOINED = {"attention": {}, "last state": {**RECURRENT, "decoder": {"memory": "last_state"}}}
+
+
+@pytest.mark.parametrize("joined", JOINED)
+def test_an_encoder_decoder(tmp_path: Path, joined: str) -> None:
     for name, word in (("a", "cats"), ("b", "Katzen")):
         (tmp_path / name).write_text("".join(f"{number} {word}\n" for number in range(8)))
     pairs = {"type": "parallel_text", "source": str(tmp_path / "a"), "target": str(tmp_path / "b")}
-    model = {"type": "encoder_decoder", **MODEL, "embedding": {"type": "tokens", "shared": True}}
+    model = {"type": "encoder_decoder", **MODEL, "embedding": {"type": "tokens", "shared": True}, **JOINED[joined]}
     model["head"] = {"type": "language_model", "tied": True}
     run = trained(tmp_path / "run", model, "seq2seq", train=pairs, valid=pairs)
     made = export_model(run, tmp_path / "out")
@@ -394,6 +399,8 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
             batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=6, do_sample=False, **options
         )
         assert tokenizer.batch_decode(written, skip_special_tokens=True) == run.generate(texts, max_new_tokens=6)
+    beams = theirs.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=6, num_beams=2)
+    assert beams.shape[0] == len(texts)
 
 
 def test_a_masked_model(tmp_path: Path) -> None:

@@ -7,18 +7,20 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from tfkit.contracts.check import MIXING, MODEL, Broken, declares
+from tfkit.contracts.check import MODEL, Broken, declares
 from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternatives, frozen, required, thawed
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component, Config, Slot
 from tfkit.core.errors import RecipeError
 from tfkit.core.registry import REGISTRY
+from tfkit.core.shape import Shape
+from tfkit.core.slots import ResidualFacts, SublayerFacts
 from tfkit.recipe.load import Recipe, load_recipe
 
 # The topologies that a part of each slot is tried in; a part's capabilities may take some away.
 TOPOLOGIES: dict[str, tuple[str, ...]] = {
     "attention": ("decoder", "encoder", "encoder_decoder"),
-    "mixer": ("decoder", "encoder"),
+    "mixer": ("decoder", "encoder", "encoder_decoder"),
     "position": ("decoder", "encoder", "encoder_decoder"),
     "feedforward": ("decoder", "encoder"),
     "norm": ("decoder",),
@@ -150,8 +152,19 @@ class Case:
             layer[self.slot] = part
         else:
             model[self.slot] = part
+        if self.topology == "encoder_decoder":
+            self._join(model, layer)
         layer |= {name: thawed(value) for name, value in self.beside}
         return {"tfkit": 1, "model": model}
+
+    def _join(self, model: dict[str, Any], layer: dict[str, Any]) -> None:
+        """Adapt the recipe of a pair whose stacks would not learn from each other."""
+        if self.slot == "mixer":  # nothing of the encoder's last layer is read but its last state
+            del layer["feedforward"]
+            model["decoder"] = {"memory": "last_state"}
+        elif issubclass(self.part, ResidualFacts) and not self.part.norm_names(["attention"]):
+            # attention on attention with no path around forgets its token (Dong et al. 2021, arXiv 2103.03404)
+            model["num_layers"] = 1
 
 
 def _spelled(value: Any) -> str:
@@ -221,9 +234,19 @@ def cases(slot: str, name: str) -> list[Case]:
 
 
 def lacks(case: Case) -> list[str]:
-    """The capabilities that the topology asks for and the part does not declare; a memory concerns mixing parts."""
-    asked = [name for name in NEEDED[case.topology] if name != "cross_attention" or case.slot in (*MIXING, "residual")]
-    return [name for name in asked if not case.declares(name)]
+    """What the topology asks for and the part does not declare; a memory concerns mixing parts, a last state mixers."""
+    reads = case.slot in ("attention", "residual")
+    asked = [name for name in NEEDED[case.topology] if name != "cross_attention" or reads]
+    lacking = [name for name in asked if not case.declares(name)]
+    if case.slot == "mixer" and case.topology == "encoder_decoder" and not hands_over(case):
+        lacking.append("last_state")
+    return lacking
+
+
+def hands_over(case: Case) -> bool:
+    """True if the part is a recurrence whose last state another stack can start from."""
+    config = case.config
+    return isinstance(config, SublayerFacts.Config) and bool(config.state_widths(Shape(D_MODEL, causal=True)))
 
 
 def variants(slot: str, name: str) -> Iterator[Case]:

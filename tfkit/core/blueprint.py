@@ -158,10 +158,12 @@ class StackPlan:
         Key(
             "memory",
             SectionValue(),
-            "width (d_model) of what cross-attention attends to, in a model of one stack; none: no memory",
+            "width (d_model) of what cross-attention attends to, in a model of one stack; in `decoder:` last_state: no "
+            "attention, its recurrences start from the encoder's last states; none: no memory",
         ),
         default=None,
     )
+    last_state: bool = False  # the last states of the recurrences are all that joins it to the other stack
     layers: tuple[LayerPlan, ...] = keys(
         Key("layer", SectionValue(), "what every layer is made of"),
         Key(
@@ -233,6 +235,7 @@ class StackPlan:
         sizes = {"d_model": self.d_model, "vocab_size": self.vocab_size, "max_length": self.max_length}
         words = [f"{self.num_layers:,} layers", *(f"{name} {size:,}" for name, size in sizes.items() if size)]
         words += [f"position: {' + '.join(map(_name, self.position))}"] if self.position else []
+        words += ["memory: last_state"] if self.last_state and self.side == "decoder" else []
         words += [f"{len(kinds):,} kinds of layers"] if len(kinds) > SHOWN_KINDS else []
         found = [f"  {count:,} x {layer.line()}" for count, layer in kinds[:SHOWN_KINDS]]
         return [f"{self.side}: {', '.join(words)}", *found]

@@ -38,6 +38,13 @@ class SublayerFacts(Component):
             """Sizes of the axes by which its weights can be split (`head`, `group`, `dim`, `expert`)."""
             return {}
 
+        def state_widths(self, shape: Shape) -> tuple[int, ...]:
+            """Widths of the vectors that a recurrence carries from token to token, as another stack may start from.
+
+            Its decode state holds them as `parts`, [1 rows width] each. Empty: it hands over no last state.
+            """
+            return ()
+
     # linear layers whose output enters the residual stream, by name; an init may scale them by depth
     residual_outputs: ClassVar[tuple[str, ...]] = ()
     # linear layers whose initial weights a layout's `init_gain` scales, by name (DeepNorm: all but query and key)

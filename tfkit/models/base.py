@@ -25,7 +25,7 @@ class ModelOutput:
 
     logits: Tensor | None = None  # of `head`
     hidden: Tensor | None = None  # [batch time d_model] of the last stack
-    memory: Tensor | None = None  # [batch source d_model] of the encoder, in an encoder-decoder
+    memory: Tensor | None = None  # [batch source d_model] of the encoder, in an encoder-decoder; or its last states
     heads: dict[str, Tensor] = field(default_factory=dict)  # of `heads`, by name
     auxiliary_loss: Tensor | None = None  # sum of what sublayers added
 

@@ -50,6 +50,8 @@ class EncoderDecoder(Model):
             refuse_unknown(unknown, self.inputs(), self.part_name)
         inputs_embeds = self.stack("encoder").cut(inputs_embeds)
         decoder_inputs_embeds = self.stack("decoder").cut(decoder_inputs_embeds)
+        if encoder_hidden_states is not None and self.stack("decoder").plan.last_state:
+            attention_mask = None  # a last state has no padding
         special = global_attention_mask, prefix_length
         vectors = encoder_hidden_states if inputs_embeds is None else inputs_embeds
         inputs = make_inputs(input_ids, attention_mask, token_type_ids, *special, vectors=vectors)

@@ -64,6 +64,7 @@ def _elements(module: nn.Module) -> int:
 def _sample_stack(plan: StackPlan) -> SamplePlan:
     kinds = used_kinds(plan)
     facts = {entry.name: getattr(plan, entry.name) for entry in fields(StackPlan)}
+    facts["last_state"] = False  # encoder and decoder differ in depth here, and nothing is computed on the way
     facts["layers"] = tuple(replace(plan.layers[kind], shared=True) for kind in kinds)
     facts["order"] = facts["entries"] = tuple(index // 2 for index in range(2 * len(kinds)))
     return SamplePlan(**facts, depth=plan.num_layers, firsts=tuple(plan.order.index(kind) for kind in kinds))

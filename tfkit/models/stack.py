@@ -16,7 +16,8 @@ from tfkit.core.errors import UsageError
 from tfkit.core.slots import MaskFacts, PositionFacts
 from tfkit.functional.dropout import Dropout
 from tfkit.models.call import Call, beyond
-from tfkit.models.layer import Layer
+from tfkit.models.last_state import LastState
+from tfkit.models.layer import Layer, LayerState
 from tfkit.models.state import DecodeState
 
 
@@ -80,6 +81,7 @@ class Stack(nn.Module):
         for index in range(len(plan.layers)):
             self._kinds.append(self._kind(plan, index))
         self._order = plan.order
+        self._last_state = LastState(plan) if plan.last_state else None
         self.needs = plan.needs  # inputs of a call that some part reads
         self._without = {name: plan.without(name) for name in ("padding", "packing")}
         self._moving = [part for part in self.modules() if isinstance(part, PositionFacts) and part.moves]
@@ -87,16 +89,21 @@ class Stack(nn.Module):
         self._skips_padding = any(isinstance(part, PositionFacts) and part.skips_padding for part in self.modules())
 
     def forward(self, call: Call) -> Tensor:
-        """[batch time] ids or [batch time width] vectors -> hidden states [batch time d_model]."""
+        """[batch time] ids or [batch time width] vectors -> hidden states [batch time d_model].
+
+        An encoder that hands over its last states returns those instead, [batch 1 width].
+        """
         self._check_padding(call)
         contexts = self._contexts(call)
         x = self._embed(call, contexts[0])
-        states = [None] * len(self._order) if call.state is None else call.state.layers
+        states = self._states(call)
         for layer, kind, state in zip(self.layers, self._order, states, strict=True):
             context = contexts[kind]
             if self._kinds[kind].with_weights:
                 context = replace(context, position=context.position.of(layer.position))  # type: ignore[arg-type]
             x = layer(x, context, state)
+        if self._last_state is not None and self.plan.side == "encoder":
+            return self._last_state.gathered(states)  # [batch 1 width]
         out: Tensor = self.final_dropout(self.final_norm(x))
         return out
 
@@ -106,6 +113,17 @@ class Stack(nn.Module):
             return vectors
         out: Tensor = self.embedding.cut(vectors)
         return out
+
+    def _states(self, call: Call) -> Sequence[LayerState]:
+        """The states of the layers: of decoding, or those that join the stacks."""
+        states = [{} for _ in self._order] if call.state is None else call.state.layers
+        if self._last_state is None:
+            return states
+        if call.state is None:
+            states = self._last_state.new(list(self.layers))  # type: ignore[arg-type]
+        if self.plan.side == "decoder":
+            self._last_state.begin(states, call.memory)
+        return states
 
     def _check_padding(self, call: Call) -> None:
         """Raise UsageError for padding or packed texts that some part cannot tell apart."""

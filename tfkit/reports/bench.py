@@ -23,7 +23,7 @@ from tfkit.recipe.load import load_recipe
 from tfkit.reports.table import size
 
 Layer = dict[str, Any]
-DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear")
+DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear", "lstm")
 WIDEST = 100  # columns of a table of six lengths
 LEAST, MOST = 9, 50  # calls of one length that are timed
 ENOUGH = 0.3  # seconds of them, before which there are more than LEAST

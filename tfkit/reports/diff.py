@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan, SublayerPlan
+from tfkit.recipe.architecture.sizes import LAST_STATE
 from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.load import Recipe
 from tfkit.reports.align import Alignment, align
@@ -96,6 +97,11 @@ class _Stack:
                 yield from layers
             elif name == "memory" and self.alone:  # beside an encoder, the memory is its output
                 yield from self._at("memory.d_model", "memory_width")
+            elif name == "memory" and self.after.side == "decoder" and self.before.last_state != self.after.last_state:
+                words = (
+                    LAST_STATE if plan.last_state else "the encoder's output" for plan in (self.before, self.after)
+                )
+                yield Change("memory", *words)
             elif name == "pattern" and not any(change.what.endswith("shared") for change in layers):
                 yield from self._sharing()
             elif name not in ("mask", "memory", "layers", "pattern"):  # each layer has its masks

@@ -42,9 +42,10 @@ def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> di
 
 
 def stack_figures(plan: StackPlan) -> dict[str, Any]:
-    """Every size and rate that `model:` declares for a stack, and the width of the memory that its layers read."""
+    """Every size and rate that `model:` declares for a stack, and how it is joined to another."""
     figures = [key for key in STACK.values() if isinstance(key.kind, SizeValue | RateValue)]
-    return {key.name: held(plan, key) for key in figures} | {"memory_width": plan.memory_width}
+    joined = {"memory_width": plan.memory_width, "last_state": plan.last_state}
+    return {key.name: held(plan, key) for key in figures} | joined
 
 
 def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ SHOWN_NAMES = 8
 TEXT_WIDTH = 24  # of the table's first column, at least
 ONCE = "made once for all layers"  # masks, biases of a shared position, the memory that layers attend to
 LABELS = {"d_model": "d_model", "vocab_size": "vocabulary", "num_layers": "layers"}  # first in the headline
-ELSEWHERE = ("max_length", "memory_width")  # figures of a stack that the headline leaves to the parts
+ELSEWHERE = ("max_length", "memory_width", "last_state")  # figures of a stack that the headline leaves to the parts
 FIGURES = {
     "parameters": "parameters",
     "flops_per_token": "FLOPs/token",
@@ -60,6 +60,8 @@ def headline(data: dict[str, Any]) -> str:
     figures = list(data["stacks"].values())
     for name in [*LABELS, *(name for name in figures[0] if name not in LABELS and name not in ELSEWHERE)]:
         words += _figure_words(name, [stack[name] for stack in figures])
+    if figures[-1]["last_state"]:
+        words.append("joined by the last state")
     if "parameters" not in data:
         return f"{data['name']}: {', '.join(words)}"
     words.append(f"{data['parameters']:,} parameters")

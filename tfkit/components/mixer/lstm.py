@@ -13,3 +13,4 @@ class LSTM(Recurrent):
     """c_t = f_t c_{t-1} + i_t tanh(W [x_t h_{t-1}]), h_t = o_t tanh(c_t) (Hochreiter and Schmidhuber 1997)."""
 
     cell = nn.LSTM
+    carried = 2  # h and c

@@ -46,14 +46,21 @@ class Recurrent(Mixer):
             "none: d_model, and half of it each way where both are read",
         )
 
+        part: ClassVar[type[Recurrent]]
+
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.d_hidden is None and not shape.causal and shape.d_model % 2:
                 yield Problem("d_hidden", f"d_model {shape.d_model} has no half for each way; give d_hidden")
+
+        def state_widths(self, shape: Shape) -> tuple[int, ...]:
+            ways = 1 if shape.causal else 2
+            return (ways * (self.d_hidden or shape.d_model // ways),) * self.part.carried
 
     capabilities = frozenset({"causal", "bidirectional", "cache", "padding"})
     residual_outputs = ("output",)
     two_ways = True
     cell: ClassVar[type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]]
+    carried: ClassVar[int] = 1  # vectors carried from token to token
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:
@@ -71,19 +78,22 @@ class Recurrent(Mixer):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         real = context.mask.real
         real = None if real is None else real[:, -x.shape[1] :]
-        if context.state is not None:
-            out = _continued(self.forwards, x, real, context.state)
-        else:
-            out = _read(self.forwards, x, real)
+        out = _read(self.forwards, x, real, context.state)
         if self.backwards is not None:
             turned = None if real is None else real.flip(1)
-            out = torch.cat((out, _read(self.backwards, x.flip(1), turned).flip(1)), dim=-1)
+            end: RecurrentState | None = context.state  # of an encoder: nothing follows, and both ends are handed over
+            start = None if end is None else RecurrentState()
+            out = torch.cat((out, _read(self.backwards, x.flip(1), turned, start).flip(1)), dim=-1)
+            if end is not None and start is not None:
+                end.parts = tuple(torch.cat(ways, dim=-1) for ways in zip(end.parts, start.parts, strict=True))
         merged: Tensor = self.output(out)
         return merged
 
 
-def _read(cell: nn.RNNBase, x: Tensor, real: Tensor | None) -> Tensor:
+def _read(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentState | None) -> Tensor:
     """The outputs [batch time width], those of padding zero: real tokens are read first, and put back."""
+    if state is not None:
+        return _continued(cell, x, real, state)
     if real is None:
         out: Tensor = cell(x)[0]
         return out

@@ -53,7 +53,7 @@ class Branch:
 class Residual(ResidualFacts, nn.Module):
     """A layout; `forward` is the equation."""
 
-    capabilities = TOKENWISE | {"cross_attention"}  # what a token is passes by the mix of a memory
+    capabilities = TOKENWISE | {"cross_attention"}
 
     def __init__(self, config: component.Config, shape: Shape) -> None:
         super().__init__()

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from tfkit.components.residual.base import Branch, Residual
-from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.registry import register
 
 
@@ -15,10 +14,8 @@ from tfkit.core.registry import register
 class Plain(Residual):
     """x = Dropout(Sublayer(x)): no residual connection, no norms; a plain network (He et al. 2015, arXiv 1512.03385).
 
-    It is what `residual: none` stands for. The output of a cross-attention would keep nothing of the token itself.
+    It is what `residual: none` stands for.
     """
-
-    capabilities = TOKENWISE
 
     @classmethod
     def norm_names(cls, sublayers: Sequence[str]) -> dict[str, str | None]:

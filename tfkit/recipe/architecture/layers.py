@@ -63,7 +63,7 @@ class LayerResolver:
         return self.stack.plan.memory_width is None
 
     def _without_cross(self, node: Node) -> Node:
-        return without_cross_attention(node, self.stack.alone, self.faults)
+        return without_cross_attention(node, self.stack, self.faults)
 
     def check_texts(self) -> bool:
         """Report what cannot stand in `layer` or a kind; false where the layers cannot be read after that."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.slots import HeadFacts
+from tfkit.recipe.architecture.last_state import check_heads
 from tfkit.recipe.architecture.sight import MIXING, NOTHING, mixes, sight
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
@@ -18,6 +19,8 @@ BLIND = {"first": ("after", "last"), "last": ("before", "first")}
 def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
     """Refuse heads that read a token which saw nothing; warn of what no head, or one that sees by half, can train."""
     readers = list(_heads(mapping(model), blueprint))
+    if blueprint.last.last_state:
+        check_heads(readers, faults)
     if blueprint.head is not None and all(blueprint.read_by(head) is not blueprint.last for head, _ in readers):
         node = readers[0][1]
         faults.warn(mapping(node).get("reads", node), f"no head reads the {blueprint.last.side}, which never learns")

@@ -12,6 +12,7 @@ from tfkit.core.shape import Side
 from tfkit.core.slots import EmbeddingFacts, of_kind
 from tfkit.recipe.architecture.distinct import DistinctLayers, sharing
 from tfkit.recipe.architecture.heads import HeadResolver
+from tfkit.recipe.architecture.last_state import LastStates, ends_in_states
 from tfkit.recipe.architecture.layers import LayerResolver
 from tfkit.recipe.architecture.memory import check_memory_is_read
 from tfkit.recipe.architecture.overridden import check_overridden
@@ -21,7 +22,7 @@ from tfkit.recipe.architecture.positions import stack_positions
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm, validated
 from tfkit.recipe.architecture.readers import check_readers
 from tfkit.recipe.architecture.sight import check_sight
-from tfkit.recipe.architecture.sizes import Sizes, Vocabulary
+from tfkit.recipe.architecture.sizes import Sizes, Vocabulary, is_last_state
 from tfkit.recipe.architecture.stack_text import StackText
 from tfkit.recipe.keys import MODEL, STACK, default_part
 from tfkit.recipe.overlays.merge import merge
@@ -64,6 +65,10 @@ class ModelResolver:
             encoder, decoder = plans["encoder"], plans["decoder"]
             plans["encoder"] = replace(encoder, other_depth=decoder.num_layers)
             plans["decoder"] = replace(decoder, other_depth=encoder.num_layers)
+            if decoder.last_state:
+                plans["encoder"] = ends_in_states(plans["encoder"], self.stacks["encoder"], self.faults)
+                if len(self.layers) == 2:
+                    LastStates(plans["encoder"], plans["decoder"], self.layers).check()
         joined = len(plans) > 1 and kind.part.joined_by_cross_attention  # type: ignore[attr-defined]
         for side, distinct in self.layers.items():
             check_sight(distinct, plans[side], is_memory=joined and side == "encoder")
@@ -145,7 +150,8 @@ class ModelResolver:
             order=(),
             entries=(),
             final_norm=None,
-            memory_width=sizes.memory(encoder),
+            memory_width=sizes.memory(encoder, len(self.stacks) == 1),
+            last_state=encoder is not None and is_last_state(keys.get("memory")),
             **values,
         )
         text = self.texts[side] = StackText(self.node, keys, plan, causal, len(self.stacks) == 1, self.faults)

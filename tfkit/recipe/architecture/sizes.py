@@ -9,11 +9,12 @@ from tfkit.core.blueprint import StackPlan
 from tfkit.core.bounds import WIDTH
 from tfkit.core.keys import Key, SizeValue
 from tfkit.core.shape import Side
-from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given, mapping, plain, whole
 
 WIDTH_LIMIT = WIDTH.most
+LAST_STATE = "last_state"
 
 
 VocabSize = int | tuple[int | None, int | None]  # of one tokenizer, or of those of source and target
@@ -33,6 +34,11 @@ class Vocabulary:
         size = self.size[side == "decoder"] if isinstance(self.size, tuple) else self.size
         self.unknown |= {side} if size is None else set()
         return size
+
+
+def is_last_state(node: Node | None) -> bool:
+    """True if a decoder's `memory` is the last states of its encoder."""
+    return node is not None and node.value == LAST_STATE
 
 
 class Sizes:
@@ -66,15 +72,19 @@ class Sizes:
             return vocabulary.ask(node, side) or 1
         return self.read("vocab_size") or WIDTH_LIMIT
 
-    def memory(self, encoder: StackPlan | None) -> int | None:
+    def memory(self, encoder: StackPlan | None, alone: bool) -> int | None:
         """The width of what cross-attention attends to: the encoder's, or what `memory:` says comes with the call."""
         node = self.keys.get("memory")
         if encoder is not None:
-            if node is not None:
-                text = "the decoder's memory is its encoder's output; `memory:` is for models of one stack"
-                self.faults.add(node, text, at_key=True)
-            return encoder.d_model
-        if node is None or node.value is None:
+            return self._beside(encoder, node)
+        if node is None or node.value is None or (not alone and node.path == "model.memory"):
+            return None  # what stands in `model:` of a pair is told of the decoder
+        if not alone:
+            self.faults.add(node, "an encoder has no memory; it is the decoder that reads it", at_key=True)
+            return None
+        if is_last_state(node):
+            text = "a model of one stack has no encoder to start from; give the width: memory: {d_model: 768}"
+            self.faults.add(node, text)
             return None
         inner = mapping(node)
         for key, child in inner.items():
@@ -84,3 +94,17 @@ class Sizes:
             self.faults.add(node, "memory needs its width: memory: {d_model: 768}")
             return None
         return Sizes(node, inner, self.faults).read("d_model")
+
+    def _beside(self, encoder: StackPlan, node: Node | None) -> int | None:
+        """The memory of a decoder: the encoder's output, or none where it starts from its last states."""
+        if node is None:
+            return encoder.d_model
+        if is_last_state(node) and node.path != "model.memory":
+            return None
+        text = "the decoder's memory is its encoder's output; `memory:` is for models of one stack"
+        if isinstance(node.value, str):
+            text = f"expected {LAST_STATE}, got {shown(node.plain())}; left out, the memory is the encoder's output"
+        if is_last_state(node):
+            text = "it is the decoder that starts from its encoder's last states; say it in decoder:"
+        self.faults.add(node, text, at_key=True)
+        return None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tfkit.core.blueprint import SublayerPlan
 from tfkit.core.component import Config
 from tfkit.core.slots import SublayerFacts, of_kind
-from tfkit.recipe.architecture.stack_text import LayerText
+from tfkit.recipe.architecture.stack_text import LayerText, StackText
 from tfkit.recipe.keys import SUBLAYERS
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.rules import fact, reason
@@ -149,7 +149,7 @@ def with_cross_attention(layer: Node, faults: Faults) -> Node:
     return layer if cross is None else replace(layer, value={**layer.entries, "cross_attention": cross})
 
 
-def without_cross_attention(layer: Node, alone: bool, faults: Faults) -> Node:
+def without_cross_attention(layer: Node, stack: StackText, faults: Faults) -> Node:
     """A layer's or kind's text without cross-attention, for a stack that has nothing to attend to.
 
     An encoder may share its text with the decoder beside it: what is meant for that one is then not its own.
@@ -159,12 +159,15 @@ def without_cross_attention(layer: Node, alone: bool, faults: Faults) -> Node:
     for key, node in layer.value.items():
         if not key.startswith("cross_attention") or node.value is None:
             continue
-        if alone:
+        if stack.plan.last_state:
+            text = "the decoder starts from the encoder's last states and attends to nothing; leave out this, or memory"
+            faults.add(node, text, at_key=True)
+        elif stack.alone:
             faults.add(node, "there is no memory to attend to; say memory: {d_model: ...} in the model", at_key=True)
         elif node.path.startswith("model.encoder."):
             faults.add(node, "an encoder has nothing to attend to; it is the decoder that reads it", at_key=True)
     kept = {key: child for key, child in layer.value.items() if not key.startswith("cross_attention")}
     order = kept.get("sublayers")
-    if order is not None and isinstance(order.value, list) and not alone:
+    if order is not None and isinstance(order.value, list) and not stack.alone:
         kept["sublayers"] = replace(order, value=[item for item in order.value if item.value != "cross_attention"])
     return replace(layer, value=kept)

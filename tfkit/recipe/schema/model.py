@@ -6,6 +6,7 @@ from tfkit.core import bounds
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ModelFacts
 from tfkit.recipe.architecture.heads import SPECIAL
+from tfkit.recipe.architecture.sizes import LAST_STATE
 from tfkit.recipe.keys import MODEL, STACK
 from tfkit.recipe.schema.declared import declared
 from tfkit.recipe.schema.layers import layer
@@ -104,7 +105,7 @@ class ModelSchema:
         """The keys of a stack, with their values."""
         kinds = {"type": "object", "additionalProperties": either(layer(self.parts, OVERLAY), NONE)}
         sections = {
-            "memory": either(_memory(form), NONE),
+            "memory": either(_memory(form), {"const": LAST_STATE}, NONE),
             "layer": layer(self.parts, form),
             "layers": either(kinds, NONE),
             "pattern": either(_pattern(), NONE),

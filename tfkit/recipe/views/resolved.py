@@ -11,6 +11,7 @@ from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPla
 from tfkit.core.component import Config, spell
 from tfkit.core.keys import Key, PartsValue
 from tfkit.recipe.architecture.masks import spelled_masks
+from tfkit.recipe.architecture.sizes import LAST_STATE
 from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.text.node import quoted, shorten
 from tfkit.recipe.views.origin import Notes, Value, one_line, origin
@@ -71,6 +72,8 @@ def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:
     alone = len(list(blueprint.stacks())) == 1
     own = _layers(plan, causal_by_type(plan, blueprint))
     own["memory"] = {"d_model": plan.memory_width} if plan.memory_width is not None and alone else LEFT_OUT
+    if plan.last_state and plan.side == "decoder":
+        own["memory"] = LAST_STATE
     own["vocab_size"] = LEFT_OUT if plan.vocab_size is None else plan.vocab_size
     own["mask"] = LEFT_OUT  # each layer has it
     values = {name: own[name] if name in own else held(plan, key) for name, key in STACK.items()}
