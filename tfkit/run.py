@@ -495,6 +495,25 @@ class Run:
         items = self.objective.rows.prepare(examples, self.tokenizer, longest)
         return Feed(self.objective, items, self._data.batch, self.recipe.train.seed, self.device, VALID)
 
+    def task(self, examples: int) -> Task:
+        """A copy of the model in float32 with an objective and the first examples, as training takes them.
+
+        Raises RunError for a run without data or objective.
+        """
+        data = self._data
+        if self.recipe.objective is None:
+            raise RunError(f"{self.folder / RESOLVED}: says no objective")
+        model = build_model(self.blueprint, device=self.device)
+        model.load_state_dict(self.model.state_dict())
+        objective = self._bound(self.recipe.objective.build())
+        items = objective.rows.prepare(
+            self._examples("train")[:examples], self.tokenizer, longest_example(model.blueprint, data)
+        )
+        objective.attach(model)
+        settings = self.recipe.train
+        feed = Feed(objective, items, data.batch, settings.seed, self.device)
+        return Task(self.recipe, model, self.tokenizer, objective, settings, feed, None, {})
+
     def _outputs(self, examples: Sequence[Mapping[str, str]], purpose: str) -> tuple[list[str], list[str]]:
         """The model's output for each example, and the reference; empty for a source that is too long."""
         answers = self.objective.answers

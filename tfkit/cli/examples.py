@@ -28,6 +28,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "verify runs/theirs --against ./their-model",
         "verify runs/theirs --against openai-community/gpt2 --json",
     ),
+    "prove": ("prove runs/mine", "prove runs/mine --json"),
     "bench": ("bench attention --lengths 512,1024", "bench coordinates width-transfer --variant mup"),
     "bench attention": (
         "bench attention --lengths 512,1024 --causal",

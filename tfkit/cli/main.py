@@ -1,9 +1,10 @@
 """`tfkit`: finds the command, and turns what goes wrong in it into a message and an exit status.
 
-Exit status: 0 all is well; 1 the output could not be written, nobody read it to its end, or `generate` cut a text off;
-2 a recipe, a file, a run, a part of one's own or the command line is wrong (the message is on standard error); 130
-stopped with Ctrl-C, or by a signal. The work of `train`, `study` and `ladder` is on disk: they continue without a
-reader, into a log in their folder, and the status is that of the work. Nothing heavy is imported before it is needed.
+Exit status: 0 all is well; 1 the output could not be written, nobody read it to its end, `generate` cut a text off, or
+`prove` found a broken promise; 2 a recipe, a file, a run, a part of one's own or the command line is wrong (the message
+is on standard error); 130 stopped with Ctrl-C, or by a signal. The work of `train`, `study` and `ladder` is on disk:
+they continue without a reader, into a log in their folder, and the status is that of the work. Nothing heavy is
+imported before it is needed.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ GROUPS = {
         "ladder": "Fit a law to smaller sizes of a recipe, predict its loss, and train it.",
         "compare": "Compare runs, or the runs of a study: intervals, verdicts, a page.",
         "verify": "Compare a run with a Hugging Face model, layer by layer.",
+        "prove": "Measure on a run what its recipe promises, each number next to its bound.",
         "bench": "Measure attentions and decoding on this machine.",
     },
     "Extending": {

@@ -1,0 +1,98 @@
+"""`tfkit prove`: what a run promises, measured on its own weights and data."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tfkit.cli.options import EXACT_JSON, ReadOptions, reads_run
+from tfkit.cli.terminal import echo, echo_json, working
+
+if TYPE_CHECKING:
+    from tfkit.contracts.proving import Promise
+    from tfkit.run import Run
+    from tfkit.training.setup import Task
+
+BROKEN = 1
+EXAMPLES = 64  # of the training data
+
+
+@click.command("prove")
+@click.argument("run")
+@EXACT_JSON
+@click.pass_context
+@reads_run
+def command(context: click.Context, run: str, as_json: bool, reading: ReadOptions) -> None:
+    """Measure what RUN (a run's folder) promises: each difference next to its bound.
+
+    Its model reads the first 64 examples of its training data; four steps are trained in a temporary folder, and
+    nothing in RUN changes. Exit status 0: every promise holds or does not apply; 1: one is broken.
+    """
+    with working("proving"):
+        promises = list(_promises(reading.run(run, "cpu")))
+    broken = [promise.name for promise in promises if not promise.holds]
+    if as_json:
+        echo_json({"run": run, "holds": not broken, "promises": [promise.as_data() for promise in promises]})
+    else:
+        _print(promises)
+        echo(f"broken: {', '.join(broken)}" if broken else "all that applies holds")
+    if broken:
+        context.exit(BROKEN)
+
+
+def _promises(run: Run) -> Iterator[Promise]:
+    """Measure all promises; raises RunError or DataError if the data of the run cannot be read."""
+    from tfkit.contracts.proving import NotApplicable, model_promises, proved, random_texts
+    from tfkit.contracts.proving_training import task_texts, training_promises
+    from tfkit.interop.huggingface.verifying import TOLERANCE
+
+    has_data = run.recipe.data is not None and run.recipe.objective is not None
+
+    def task() -> Task:
+        if not has_data:
+            raise NotApplicable("the run says no data")
+        return run.task(EXAMPLES)
+
+    texts = task_texts(task()) if has_data else random_texts(run.model)
+    yield from model_promises(run.model, lambda: texts)
+    yield from training_promises(task)
+    yield proved("exported = own", TOLERANCE, lambda: _exported(run))
+
+
+def _exported(run: Run) -> float:
+    """Export the run, and compare what transformers computes with it."""
+    from tfkit.contracts.proving import NotApplicable
+    from tfkit.interop.huggingface.exporting import export_model
+    from tfkit.interop.huggingface.verifying import verify
+
+    if importlib.util.find_spec("transformers") is None:
+        raise NotApplicable("transformers is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "exported"
+        export_model(run, target)
+        verdict = verify(run, str(target), trust=True)  # the code in the folder is tfkit's
+    return max(one.relative for one in verdict.differences)
+
+
+def _print(promises: list[Promise]) -> None:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    from tfkit.core.console import Console
+
+    table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
+    table.add_column("promise", no_wrap=True)
+    table.add_column("difference", justify="right", no_wrap=True)
+    table.add_column("bound", justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    for promise in promises:
+        value = "-" if promise.value is None else f"{promise.value:.1e}" if promise.value else "0"
+        verdict = "holds" if promise.applies and promise.holds else "broken" if promise.applies else "does not apply"
+        words = f"{verdict}: {promise.reason}" if promise.reason else verdict
+        table.add_row(promise.name, value, f"{promise.bound:g}", words)
+    Console().print(table)
