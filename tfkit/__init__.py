@@ -32,6 +32,7 @@ __all__ = [
     "load_run",
     "parts",
     "register",
+    "save",
     "train",
 ]
 
@@ -43,7 +44,7 @@ _ROOMS = {
     "tfkit.core.registry": ("register",),
     "tfkit.core.shape": ("Shape",),
     "tfkit.recipe.load": ("Recipe", "load_recipe"),
-    "tfkit.run": ("Run", "evaluate", "load_run", "train"),
+    "tfkit.run": ("Run", "evaluate", "load_run", "save", "train"),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

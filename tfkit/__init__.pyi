@@ -16,6 +16,7 @@ from tfkit.recipe.load import load_recipe as load_recipe
 from tfkit.run import Run as Run
 from tfkit.run import evaluate as evaluate
 from tfkit.run import load_run as load_run
+from tfkit.run import save as save
 from tfkit.run import train as train
 
 __version__: str

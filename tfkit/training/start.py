@@ -71,7 +71,7 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
     # a run of an older version says nothing of groups and teachers, and has none
     older = [key for key in (*GROUPED, TEACHER) if _at(there, key) is ABSENT and _at(here, key) in ([], "none")]
     fixed = [key for key in FIXED if key not in older]
-    found = [line for key in fixed for line in _differences(_fixed(there, key), _fixed(here, key), key)]
+    found = [line for key in fixed for line in differences(_fixed(there, key), _fixed(here, key), key)]
     if found:
         more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
         raise RunError(
@@ -153,14 +153,14 @@ def _at(data: Any, path: str) -> Any:
     return data
 
 
-def _differences(there: Any, here: Any, path: str) -> Iterator[str]:
+def differences(there: Any, here: Any, path: str, sides: tuple[str, str] = ("run", "recipe")) -> Iterator[str]:
     """Lines that say where two readings differ, by dotted key."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for key in dict.fromkeys([*there, *here]):
-            yield from _differences(there.get(key, ABSENT), here.get(key, ABSENT), f"{path}.{key}")
+            yield from differences(there.get(key, ABSENT), here.get(key, ABSENT), f"{path}.{key}", sides)
     elif there != here:
-        yield f"{path}: {_shown(there)} in the run, {_shown(here)} in the recipe"
+        yield f"{path}: {_shown(there)} in the {sides[0]}, {_shown(here)} in the {sides[1]}"
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is ABSENT else f"{value}"
+    return "nothing" if value is ABSENT else "none" if value is None else f"{value}"

@@ -13,11 +13,11 @@ from torch import Tensor
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.files import write_json
 from tfkit.core.folders import named
+from tfkit.core.targets import target_folder, whole_folder
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_theirs
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
-from tfkit.interop.huggingface.folder import target_folder, whole_folder
 from tfkit.interop.huggingface.kept import kept_of, origin, restore
 from tfkit.interop.huggingface.own import MODELING, SOURCES, head_classes, own_config, write_sources
 from tfkit.interop.huggingface.special import THEIR_IDS, read_optional
