@@ -26,6 +26,7 @@ __all__ = [
     "TfkitError",
     "UsageError",
     "__version__",
+    "as_pretrained",
     "build",
     "evaluate",
     "load_recipe",
@@ -43,6 +44,7 @@ _ROOMS = {
     "tfkit.core.errors": ("DataError", "RecipeError", "RunError", "TfkitError", "UsageError"),
     "tfkit.core.registry": ("register",),
     "tfkit.core.shape": ("Shape",),
+    "tfkit.interop.huggingface.pretrained": ("as_pretrained",),
     "tfkit.recipe.load": ("Recipe", "load_recipe"),
     "tfkit.run": ("Run", "evaluate", "load_run", "save", "train"),
 }

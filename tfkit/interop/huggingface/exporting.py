@@ -51,7 +51,7 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
     goal, kept = target_folder(target, "model", (CONFIG, SINGLE), _written, force), kept_of(run)
     check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
-    ids = _ids(run)
+    ids = ids_of(run)
     theirs = as_theirs(run.blueprint, _imported_as(run), ids)
     with whole_folder(goal) as folder:
         if theirs is not None:
@@ -61,10 +61,11 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
             save_tensors(
                 folder / SINGLE, {f"model.{name}": tensor for name, tensor in tensors.items()}, {"format": "pt"}
             )
-            config = own_config(run, tied) | ids
-            write_sources(run, folder)
+            config = own_config(run.model, run.labels, tied) | ids
+            write_sources(run.blueprint, folder)
+            (folder / RESOLVED).write_text(run.recipe.resolved(), encoding="utf-8", newline="\n")
         known = {key: id_ for key, id_ in ids.items() if id_ is not None}
-        write_json(folder / CONFIG, config | _facts(run.blueprint, tensors))
+        write_json(folder / CONFIG, config | facts(run.blueprint, tensors))
         if run.blueprint.decoder is not None:
             write_json(folder / GENERATION, read_optional(kept / GENERATION) or known)
         if has_tokenizer(run):
@@ -112,7 +113,7 @@ def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> dict[str, Any]:
     return named_classes(run.labels) if run.labels and LABELS[0] in theirs.config else {}
 
 
-def _facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """What every config.json says besides its architecture."""
     paired = blueprint.encoder is not None and blueprint.decoder is not None
     dtype = str(_dtype(tensors)).removeprefix("torch.")
@@ -125,7 +126,7 @@ def _dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
-def _ids(run: Run) -> dict[str, int | None]:
+def ids_of(run: Run) -> dict[str, int | None]:
     """The special tokens by their keys: those that the recipe says, else those of the tokenizer; None for no token."""
     special = dict(run.blueprint.special_ids)
     if run.recipe.objective is not None or not special:
