@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import Fault
 from tfkit.core.files import write_json
 from tfkit.core.folders import named
 from tfkit.core.targets import target_folder, whole_folder
@@ -21,7 +22,7 @@ from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.kept import kept_of, origin, restore
 from tfkit.interop.huggingface.own import MODELING, SOURCES, head_classes, own_config, write_sources
 from tfkit.interop.huggingface.special import THEIR_IDS, read_optional
-from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs
+from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs, nearest_unlike
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.run import Run
@@ -36,11 +37,12 @@ LABELS = ("id2label", "label2id", "problem_type")  # of a config.json that was i
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote; `theirs` is None where the folder brings its own code."""
+    """What an export wrote; `theirs` is None where the folder brings its own code, and `why` says what it is for."""
 
     folder: Path
     theirs: FamilyConfig | None
     auto_class: str
+    why: tuple[Fault, ...] = ()
 
 
 def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
@@ -53,6 +55,7 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
     tensors, tied = own_tensors(run.model)
     ids = ids_of(run)
     theirs = as_theirs(run.blueprint, _imported_as(run), ids)
+    why = _reasons(run, ids) if theirs is None else ()
     with whole_folder(goal) as folder:
         if theirs is not None:
             save_tensors(folder / SINGLE, _their_tensors(run.blueprint, theirs.family, tensors), {"format": "pt"})
@@ -71,7 +74,17 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
         if has_tokenizer(run):
             write_tokenizer(run, kept, folder)
         restore(kept, folder)
-    return Exported(goal.path, theirs, auto_class(run.blueprint))
+    return Exported(goal.path, theirs, auto_class(run.blueprint), why)
+
+
+def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
+    """The settings, at their places, that the nearest family's config.json cannot say."""
+    found = nearest_unlike(run.blueprint, _imported_as(run), ids)
+    if found is None:
+        return ()
+    family, unlike = found
+    text = f"the config.json of the nearest family, '{family}', cannot say this"
+    return tuple(run.recipe.fault(f"model.{key}", text) for key in unlike.settings)
 
 
 def _written(folder: Path) -> Iterator[Path]:
