@@ -26,12 +26,14 @@ __all__ = [
     "TfkitError",
     "UsageError",
     "__version__",
+    "as_pretrained",
     "build",
     "evaluate",
     "load_recipe",
     "load_run",
     "parts",
     "register",
+    "save",
     "train",
 ]
 
@@ -42,8 +44,9 @@ _ROOMS = {
     "tfkit.core.errors": ("DataError", "RecipeError", "RunError", "TfkitError", "UsageError"),
     "tfkit.core.registry": ("register",),
     "tfkit.core.shape": ("Shape",),
+    "tfkit.interop.huggingface.pretrained": ("as_pretrained",),
     "tfkit.recipe.load": ("Recipe", "load_recipe"),
-    "tfkit.run": ("Run", "evaluate", "load_run", "train"),
+    "tfkit.run": ("Run", "evaluate", "load_run", "save", "train"),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

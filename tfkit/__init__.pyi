@@ -11,11 +11,13 @@ from tfkit.core.errors import TfkitError as TfkitError
 from tfkit.core.errors import UsageError as UsageError
 from tfkit.core.registry import register as register
 from tfkit.core.shape import Shape as Shape
+from tfkit.interop.huggingface.pretrained import as_pretrained as as_pretrained
 from tfkit.recipe.load import Recipe as Recipe
 from tfkit.recipe.load import load_recipe as load_recipe
 from tfkit.run import Run as Run
 from tfkit.run import evaluate as evaluate
 from tfkit.run import load_run as load_run
+from tfkit.run import save as save
 from tfkit.run import train as train
 
 __version__: str

@@ -56,6 +56,7 @@ from tfkit.training.objective.reading import Reading
 from tfkit.training.progress import Reporter
 from tfkit.training.run_name import run_name
 from tfkit.training.samples import SampleOutput, print_samples
+from tfkit.training.saving import save_run
 from tfkit.training.scoring import chosen_metrics
 from tfkit.training.setup import Task, longest_example
 from tfkit.training.supply import saved_recipe
@@ -635,6 +636,27 @@ def train(
             _conclude(run, reporter)
             mark_finished(folder, loaded)
     return run
+
+
+@parts_named()
+def save(
+    model: Model,
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    tokenizer: Tokenizer | None,
+    out: str | Path,
+    labels: Sequence[str] = (),
+    force: bool = False,
+    **reading: Unpack[ReadingOptions],
+) -> Run:
+    """Save a model that a training loop of one's own has trained as a run in the folder `out`.
+
+    `tokenizer` may be None where the recipe has no `data:`; the run works on ids then. `labels` name the classes of a
+    classifier in the order of its logits. `force` replaces a run that is there. Other keywords are those of
+    load_recipe. Raises UsageError for a model that is not the recipe's, RunError for a folder in the way; nothing is
+    left then.
+    """
+    loaded = read_for("save", ("labels", "force"), recipe, reading)
+    return load_run(save_run(model, loaded, tokenizer, out, labels, force))
 
 
 def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:

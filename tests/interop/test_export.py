@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -294,6 +295,10 @@ def test_a_model_of_none_of_theirs_brings_its_code(own: Run, tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     assert "no architecture of transformers; the folder brings tfkit's own code" in result.stdout
     assert "trust_remote_code=True)" in result.stdout
+    lines = (own.folder / "resolved.yaml").read_text().splitlines()
+    reason = r"  \S+resolved\.yaml:(\d+):\d+: model\.(\S+): the config\.json of the nearest family, '\w+', cannot say"
+    named = {path: lines[int(line) - 1] for line, path in re.findall(reason, result.stdout)}
+    assert "sandwich" in named["layer.residual.type"] and "spacing" in named["position.spacing"]
     same_logits(own, out, trust_remote_code=True)
     assert yaml.safe_load((out / "resolved.yaml").read_text())["model"]["layer"]["residual"]["type"] == "sandwich"
     config = transformers.AutoConfig.from_pretrained(out, trust_remote_code=True)

@@ -27,6 +27,8 @@ def command(run: str, folder: str, form: str, force: bool, reading: ReadOptions)
     made = export_model(reading.run(run, "cpu"), folder, force)
     if made.theirs is None:
         echo(f"{made.folder}: no architecture of transformers; the folder brings tfkit's own code")
+        for fault in made.why:
+            echo(f"  {fault}")
         more = ", trust_remote_code=True"
     else:
         echo(f"{made.folder}: {made.theirs.config['model_type']} ({made.theirs.head_class})")

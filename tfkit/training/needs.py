@@ -74,8 +74,12 @@ def recorded(recipe: Recipe, folder: Path, vocab_size: VocabSize | None) -> list
 
 def parts_in(recipe: Recipe, vocab_size: VocabSize | None = None) -> list[type[Component]]:
     """The class of every part in a recipe, once each."""
-    found = dict.fromkeys(_parts([recipe.blueprint(vocab_size), *recipe.sections().values()]))
-    return list(found)
+    return parts_of(recipe.blueprint(vocab_size), *recipe.sections().values())
+
+
+def parts_of(*values: Any) -> list[type[Component]]:
+    """Return the class of every part in blueprints and sections, once each."""
+    return list(dict.fromkeys(_parts(values)))
 
 
 def _parts(value: Any) -> Iterator[type[Component]]:

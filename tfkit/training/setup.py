@@ -81,7 +81,7 @@ def prepare(
     tokenizer = _fitted(recipe, data, objective, splits["train"]) if tokenizer is None else tokenizer
     recipe = _labelled(recipe, objective, splits["train"], labels)
     blueprint = _blueprint(recipe, tokenizer, learned_from(data, splits["train"]))
-    _check_vocabulary(recipe, blueprint, tokenizer, learned_from(data, splits["train"]))
+    check_vocabulary(recipe, blueprint, tokenizer, learned_from(data, splits["train"]))
     _check_classes(blueprint, objective, splits["train"])
     if initial and (faults := layer_faults(recipe, blueprint)):
         raise RecipeError(faults)
@@ -220,7 +220,7 @@ def _blueprint(recipe: Recipe, tokenizer: Tokenizer, learned: str) -> Blueprint:
         raise RecipeError(replace(fault, message=f"{fault.message} ({learned})") for fault in error.faults) from None
 
 
-def _check_vocabulary(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, learned: str) -> None:
+def check_vocabulary(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, learned: str) -> None:
     """Raise RecipeError where the tokenizer has more tokens than a stack."""
     faults = []
     for plan in blueprint.stacks():

@@ -69,7 +69,7 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
     here = yaml.safe_load(resolved)
     if data is not None and _at(there, "data") != _at(here, "data"):
         there, here = _at_one_place(folder, there, data), _test_by_name(here)
-    found = [line for key in FIXED for line in _differences(_fixed(there, key), _fixed(here, key), key)]
+    found = [line for key in FIXED for line in differences(_fixed(there, key), _fixed(here, key), key)]
     if found:
         more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
         raise RunError(
@@ -151,16 +151,16 @@ def _at(data: Any, path: str) -> Any:
     return data
 
 
-def _differences(there: Any, here: Any, path: str) -> Iterator[str]:
+def differences(there: Any, here: Any, path: str, sides: tuple[str, str] = ("run", "recipe")) -> Iterator[str]:
     """Lines that say where two readings differ, by dotted key."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for key in dict.fromkeys([*there, *here]):
-            yield from _differences(there.get(key, ABSENT), here.get(key, ABSENT), f"{path}.{key}")
+            yield from differences(there.get(key, ABSENT), here.get(key, ABSENT), f"{path}.{key}", sides)
     elif there is ABSENT and here in OFF:
         return  # an option that an older version did not have
     elif there != here:
-        yield f"{path}: {_shown(there)} in the run, {_shown(here)} in the recipe"
+        yield f"{path}: {_shown(there)} in the {sides[0]}, {_shown(here)} in the {sides[1]}"
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is ABSENT else f"{value}"
+    return "nothing" if value is ABSENT else "none" if value is None else f"{value}"

@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import Fault
 from tfkit.core.files import write_json
 from tfkit.core.folders import named
+from tfkit.core.targets import target_folder, whole_folder
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_theirs
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
-from tfkit.interop.huggingface.folder import target_folder, whole_folder
 from tfkit.interop.huggingface.kept import kept_of, origin, restore
 from tfkit.interop.huggingface.own import MODELING, SOURCES, head_classes, own_config, write_sources
 from tfkit.interop.huggingface.special import THEIR_IDS, read_optional
-from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs
+from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs, nearest_unlike
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.run import Run
@@ -37,11 +38,12 @@ LABELS = ("id2label", "label2id", "problem_type")  # of a config.json that was i
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote; `theirs` is None where the folder brings its own code."""
+    """What an export wrote; `theirs` is None where the folder brings its own code, and `why` says what it is for."""
 
     folder: Path
     theirs: FamilyConfig | None
     auto_class: str
+    why: tuple[Fault, ...] = ()
 
 
 def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
@@ -52,8 +54,9 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
     goal, kept = target_folder(target, "model", (CONFIG, SINGLE), _written, force), kept_of(run)
     check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
-    ids = _ids(run)
+    ids = ids_of(run)
     theirs = as_theirs(run.blueprint, _imported_as(run), ids)
+    why = _reasons(run, ids) if theirs is None else ()
     with whole_folder(goal) as folder:
         if theirs is not None:
             save_tensors(folder / SINGLE, _their_tensors(run.blueprint, theirs.family, tensors), {"format": "pt"})
@@ -62,16 +65,27 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
             save_tensors(
                 folder / SINGLE, {f"model.{name}": tensor for name, tensor in tensors.items()}, {"format": "pt"}
             )
-            config = own_config(run, tied) | ids
-            write_sources(run, folder)
+            config = own_config(run.model, run.labels, tied) | ids
+            write_sources(run.blueprint, folder)
+            (folder / RESOLVED).write_text(run.recipe.resolved(), encoding="utf-8", newline="\n")
         known = {key: id_ for key, id_ in ids.items() if id_ is not None}
-        write_json(folder / CONFIG, config | _facts(run.blueprint, tensors))
+        write_json(folder / CONFIG, config | facts(run.blueprint, tensors))
         if run.blueprint.decoder is not None:
             write_json(folder / GENERATION, read_optional(kept / GENERATION) or known)
         if has_tokenizer(run):
             write_tokenizer(run, kept, folder)
         restore(kept, folder)
-    return Exported(goal.path, theirs, auto_class(run.blueprint))
+    return Exported(goal.path, theirs, auto_class(run.blueprint), why)
+
+
+def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
+    """The settings, at their places, that the nearest family's config.json cannot say."""
+    found = nearest_unlike(run.blueprint, _imported_as(run), ids)
+    if found is None:
+        return ()
+    family, unlike = found
+    text = f"the config.json of the nearest family, '{family}', cannot say this"
+    return tuple(run.recipe.fault(f"model.{key}", text) for key in unlike.settings)
 
 
 def _written(folder: Path) -> Iterator[Path]:
@@ -113,7 +127,7 @@ def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> dict[str, Any]:
     return named_classes(run.labels) if run.labels and LABELS[0] in theirs.config else {}
 
 
-def _facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """What every config.json says besides its architecture."""
     paired = blueprint.encoder is not None and blueprint.decoder is not None
     dtype = str(_dtype(tensors)).removeprefix("torch.")
@@ -126,7 +140,7 @@ def _dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
-def _ids(run: Run) -> dict[str, int | None]:
+def ids_of(run: Run) -> dict[str, int | None]:
     """The special tokens by their keys: those that the recipe says, else those of the tokenizer; None for no token."""
     special = dict(run.blueprint.special_ids)
     if run.recipe.objective is not None or not special:

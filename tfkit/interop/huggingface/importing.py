@@ -13,11 +13,11 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
 from tfkit.core.files import write_json
 from tfkit.core.registry import is_shipped
+from tfkit.core.targets import target_folder, whole_folder
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
 from tfkit.interop.huggingface.convert import RenamedTensors
 from tfkit.interop.huggingface.files import CONFIG, open_checkpoint
-from tfkit.interop.huggingface.folder import target_folder, whole_folder
 from tfkit.interop.huggingface.kept import fingerprint, keep
 from tfkit.interop.huggingface.recipe import recipe_text, shortened
 from tfkit.interop.huggingface.source import Source, without_weights

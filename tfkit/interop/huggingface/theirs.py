@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,29 +45,48 @@ def as_theirs(
     whose code only its authors have does not count, as far as the transformers that is installed can tell. Warns where
     the family in `first` does not say the model, and where none does and a map of the user's own has failed.
     """
+    why: dict[str, Exception] = {}
+    found = None
+    for name, outcome in _tried(blueprint, first, ids):
+        if isinstance(outcome, FamilyConfig):
+            found = outcome
+            break
+        if not isinstance(outcome, Absent):
+            why.setdefault(name, outcome)
+    _warn(found, first, why, families())
+    return found
+
+
+def nearest_unlike(
+    blueprint: Blueprint, first: Sequence[str] = (), ids: Mapping[str, int | None] | None = None
+) -> tuple[str, Unlike] | None:
+    """The family that lacks the fewest settings of a model that none says whole, and which they are."""
+    outcomes = [(name, one) for name, one in _tried(blueprint, first, ids) if isinstance(one, Unlike) and one.settings]
+    return min(outcomes, key=lambda outcome: len(outcome[1].settings), default=None)
+
+
+def _tried(
+    blueprint: Blueprint, first: Sequence[str], ids: Mapping[str, int | None] | None
+) -> Iterator[tuple[str, FamilyConfig | Exception]]:
+    """Each family with what comes of saying the model as one of its classes, those in `first` before the others."""
     model = _bounded(spell(model_values(blueprint)))
     known = families()
     preferred = [*first, *FIRST]
     names = sorted(known, key=lambda name: (preferred.index(name) if name in preferred else len(preferred), name))
-    why: dict[str, Exception] = {}
-    found = None
     for name in names:
         for head_class in sorted(known[name].heads, key=lambda one: one not in first):
             try:
-                found = _said_by(known[name], head_class, model, ids)
-                break
-            except Absent:
-                continue
+                yield name, _said_by(known[name], head_class, model, ids)
             except Exception as error:  # whatever a map raises for a model that has not the parts it looks for
-                why.setdefault(name, error)
-        if found is not None:
-            break
-    _warn(found, first, why, known)
-    return found
+                yield name, error
 
 
 class Unlike(DataError):
-    """A family's config does not say all of a model."""
+    """A family's config does not say all of a model; `settings` are the dotted keys in which they differ."""
+
+    def __init__(self, message: str, settings: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.settings = tuple(settings)
 
 
 class Absent(DataError):
@@ -86,7 +105,7 @@ def _said_by(
     wanted = family.as_read(model)
     others = _differing(_essence(read, wanted), _essence(wanted, read))
     if others:
-        raise Unlike(f"its config.json cannot say {', '.join(others[:6])}{', ...' if len(others) > 6 else ''}")
+        raise Unlike(f"its config.json cannot say {', '.join(others[:6])}{', ...' if len(others) > 6 else ''}", others)
     config = config if ids is None else _with_ids(family, config, ids)
     _check_loads(config)
     return FamilyConfig(family, head_class, config)

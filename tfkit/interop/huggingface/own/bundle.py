@@ -6,12 +6,11 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, is_shipped, source_file
-from tfkit.run import Run
-from tfkit.training.folder import RESOLVED
-from tfkit.training.needs import parts_in
+from tfkit.training.needs import parts_of
 
 ROOT = Path(__file__).parents[3]  # of tfkit
 HERE = Path(__file__).parent
@@ -20,11 +19,9 @@ ENTRIES = ("tfkit.recipe.model", "tfkit.models.build")  # what tfkit_sources.bui
 SLOTS = {slot: module for slot, module in CATALOGUES.items() if module.startswith("tfkit.components.")}
 
 
-def write_sources(run: Run, folder: Path) -> None:
-    """Write the code that loads `run` without tfkit installed: the classes for transformers, and their sources."""
-    parts = [
-        part for part in parts_in(run.recipe, run.blueprint.last.vocab_size) if part.part_slot in (*SLOTS, "model")
-    ]
+def write_sources(blueprint: Blueprint, folder: Path) -> None:
+    """Write the code that loads a model without tfkit installed: the classes for transformers, and their sources."""
+    parts = [part for part in parts_of(blueprint) if part.part_slot in (*SLOTS, "model")]
     sources = {f"{_file(name)}": text for name, text in sorted(_modules(parts).items())} | _own_files(parts)
     text = (HERE / "tfkit_sources.py").read_text(encoding="utf-8")
     before, _, after = text.partition("SOURCES: dict[str, str] = {}\n")
@@ -32,7 +29,6 @@ def write_sources(run: Run, folder: Path) -> None:
     modeling = (HERE / "modeling_tfkit.py").read_text(encoding="utf-8")
     near = modeling.replace(f"from {__package__}.tfkit_sources import", "from .tfkit_sources import")
     (folder / "modeling_tfkit.py").write_text(near, encoding="utf-8", newline="\n")
-    (folder / RESOLVED).write_text(run.recipe.resolved(), encoding="utf-8", newline="\n")
 
 
 def _modules(parts: Iterable[type[Component]]) -> dict[str, str]:

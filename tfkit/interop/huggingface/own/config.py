@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
 from tfkit.interop.huggingface.classes import SEVERAL, named_classes, say_classes
 from tfkit.interop.huggingface.settings import look
+from tfkit.models.base import Model
 from tfkit.recipe.changes.migrate import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
-from tfkit.run import Run
 
 MODULE = "modeling_tfkit"
 # the type of a head -> their class that loads it, and ours
@@ -26,13 +26,14 @@ HEADS = {
 PAIR = ("AutoModelForSeq2SeqLM", "TfkitForSeq2SeqLM")
 
 
-def own_config(run: Run, tied: Mapping[str, str]) -> dict[str, Any]:
+def own_config(net: Model, labels: Sequence[str], tied: Mapping[str, str]) -> dict[str, Any]:
     """What names the classes, holds the recipe, and says the sizes that their tools ask a config for.
 
-    `tied` are the further names of tensors. Those of buffers are left out: only layers that are one share them.
+    `labels` are the names of the head's classes, if known; `tied` are the further names of tensors, of which those of
+    buffers are left out: only layers that are one share them.
     """
-    blueprint = run.blueprint
-    learned = dict(run.model.named_parameters(remove_duplicate=False))
+    blueprint = net.blueprint
+    learned = dict(net.named_parameters(remove_duplicate=False))
     tied = {f"model.{name}": f"model.{owner}" for name, owner in tied.items() if name in learned}
     model = spell(model_values(blueprint))
     head = head_classes(blueprint)
@@ -42,7 +43,7 @@ def own_config(run: Run, tied: Mapping[str, str]) -> dict[str, Any]:
         "model_type": "tfkit",
         "auto_map": {theirs: f"{MODULE}.{ours}" for theirs, ours in classes.items()},
         **_sizes(blueprint),
-        **_outputs(run, model),
+        **_outputs(labels, model),
         "tie_word_embeddings": bool(tied),
         "tied": tied,
         "recipe": {"tfkit": LANGUAGE, "model": model},
@@ -68,10 +69,10 @@ def _sizes(blueprint: Blueprint) -> dict[str, int]:
     return {name: size for name, size in entries.items() if size is not None}
 
 
-def _outputs(run: Run, model: Mapping[str, Any]) -> dict[str, Any]:
+def _outputs(labels: Sequence[str], model: Mapping[str, Any]) -> dict[str, Any]:
     """What the classes of the head are called, and which problem they solve; nothing of a head without classes."""
     entries: dict[str, Any] = {}
     say_classes(entries, model)
     if look(model, "head.independent"):
         entries["problem_type"] = SEVERAL
-    return entries | (named_classes(run.labels) if entries and run.labels else {})
+    return entries | (named_classes(labels) if entries and labels else {})

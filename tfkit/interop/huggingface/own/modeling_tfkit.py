@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 # the sources need einops and pydantic, and transformers tells who has not installed what this file imports
@@ -23,7 +24,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 
-from tfkit.interop.huggingface.own.tfkit_sources import build
+from tfkit.interop.huggingface.own.tfkit_sources import build, observer, write_code
 
 
 class TfkitConfig(PreTrainedConfig):
@@ -58,14 +59,20 @@ class TfkitPreTrainedModel(PreTrainedModel):
 
     config_class = TfkitConfig
     base_model_prefix = "model"
+    accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it by the steps that it accumulates
 
-    def __init__(self, config: TfkitConfig) -> None:
+    def __init__(self, config: TfkitConfig, model: nn.Module | None = None) -> None:
+        """Take `model` as it is, or build the one of the config's recipe."""
         super().__init__(config)
-        loading = torch.get_default_device().type == "meta"  # weights come from a file right after
-        with torch.device("cpu" if loading else torch.get_default_device()):
-            self.model = build(config.recipe, initialised=not loading)
+        self.model: Any = self._built(config) if model is None else model
         self._tied_weights_keys = dict(config.tied)
         self.post_init()
+
+    def _built(self, config: TfkitConfig) -> nn.Module:
+        loading = torch.get_default_device().type == "meta"  # weights come from a file right after
+        with torch.device("cpu" if loading else torch.get_default_device()):
+            built: nn.Module = build(config.recipe, initialised=not loading)
+        return built
 
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing: the recipe says how weights begin."""
@@ -80,9 +87,23 @@ class TfkitPreTrainedModel(PreTrainedModel):
         embedding: nn.Module = self.model.stack(stack.side).embedding
         return getattr(embedding, "tokens", embedding)
 
-    def called(self, **call: Any) -> Any:
-        """The model's own output; arguments that are None are left out."""
-        return self.model(**{name: value for name, value in call.items() if value is not None})
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save weights and config, with the code that loads them."""
+        write_code(self.model, Path(save_directory))
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    def called(self, asked: dict[str, Any], **call: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the model's own output, and the attention weights where they are asked for.
+
+        Arguments that are None are left out.
+        """
+        if asked.get("output_hidden_states"):
+            raise ValueError("output_hidden_states: the hidden states of each layer are not given; leave it out")
+        given = asked.get("output_attentions")
+        watched = self.config.output_attentions if given is None else given
+        call["collector"] = observer("attention") if watched else None
+        out = self.model(**{name: value for name, value in call.items() if value is not None})
+        return out, _weights(self.model, call["collector"]) if watched else {}
 
 
 class TfkitReader(TfkitPreTrainedModel):
@@ -107,7 +128,8 @@ class TfkitReader(TfkitPreTrainedModel):
         **kwargs: Any,
     ) -> Any:
         """What `as_output` makes of the model's own output."""
-        out = self.called(
+        out, weights = self.called(
+            kwargs,
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=_segments(self.model, token_type_ids),
@@ -120,7 +142,10 @@ class TfkitReader(TfkitPreTrainedModel):
             prefix_length=prefix_length,
             with_heads=self.with_heads,
         )
-        return _given(self.as_output(out, labels), return_dict)
+        made = self.as_output(out, labels)
+        if weights:
+            made["attentions"] = weights[self.model.blueprint.last.side]
+        return _given(made, return_dict)
 
     def as_output(self, out: Any, labels: Tensor | None) -> Any:
         """The output in transformers' words; with `labels` its loss."""
@@ -201,12 +226,21 @@ class TfkitForQuestionAnswering(TfkitReader):
         return QuestionAnsweringModelOutput(loss=loss, start_logits=begins, end_logits=ends)
 
 
-class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
-    """Logits of the next token, and `generate`."""
+class TfkitWriter(TfkitPreTrainedModel, GenerationMixin):
+    """Base of the classes that write."""
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # the past is the model's own
+
+    def past(self, past: Past | None, use_cache: bool | None) -> Past | None:
+        """Return the past, or a new one; none where positions change with the length, so that all is computed anew."""
+        serves = use_cache and self.model.caches and not self.model.stack(self.model.blueprint.last.side).moves
+        return Past(self.model.new_state()) if past is None and serves else past
+
+
+class TfkitForCausalLM(TfkitWriter):
+    """Logits of the next token, and `generate`."""
 
     def forward(
         self,
@@ -223,12 +257,11 @@ class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> Any:
         """Logits [batch time vocab]; with `labels` (-100: none) the mean loss of the next tokens."""
-        past = past_key_values
-        if past is None and use_cache and _remembers(self.model):
-            past = Past(self.model.new_state())
+        past = self.past(past_key_values, use_cache)
         if position_ids is None and attention_mask is not None and past_key_values is None:
             position_ids = _places(attention_mask)
-        out = self.called(
+        out, weights = self.called(
+            kwargs,
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
@@ -238,7 +271,10 @@ class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
             state=None if past is None else past.state,
         )
         loss = None if labels is None else _loss(out.logits[:, :-1], labels[:, 1:])
-        return _given(CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=past), return_dict)
+        made = CausalLMOutputWithPast(
+            loss=loss, logits=out.logits, past_key_values=past, attentions=weights.get("decoder")
+        )
+        return _given(made, return_dict)
 
     def prepare_inputs_for_generation(
         self,
@@ -282,7 +318,8 @@ class EncoderOnly(nn.Module):
         """Hidden states [batch source d_model]."""
         whole: Any = self.whole
         first = input_ids.new_zeros(input_ids.shape[0], 1)  # the pair is called as one; this token's states are dropped
-        out = whole.called(
+        out, weights = whole.called(
+            kwargs,
             input_ids=input_ids,
             attention_mask=attention_mask,
             decoder_input_ids=first,
@@ -290,15 +327,11 @@ class EncoderOnly(nn.Module):
             prefix_length=prefix_length,
             with_heads=False,
         )
-        return BaseModelOutput(last_hidden_state=out.memory)
+        return BaseModelOutput(last_hidden_state=out.memory, attentions=weights.get("encoder"))
 
 
-class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
+class TfkitForSeq2SeqLM(TfkitWriter):
     """Logits of the next token of the target, and `generate`."""
-
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
         """What `generate` encodes the source with."""
@@ -325,10 +358,9 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self._shifted(labels)
         memory = None if encoder_outputs is None else encoder_outputs[0]
-        past = past_key_values
-        if past is None and use_cache and _remembers(self.model):
-            past = Past(self.model.new_state())
-        out = self.called(
+        past = self.past(past_key_values, use_cache)
+        out, weights = self.called(
+            kwargs,
             input_ids=input_ids if memory is None else None,
             attention_mask=attention_mask,
             inputs_embeds=inputs_embeds if memory is None else None,
@@ -341,7 +373,15 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
             state=None if past is None else past.state,
         )
         loss = None if labels is None else _loss(out.logits, labels)
-        made = Seq2SeqLMOutput(loss=loss, logits=out.logits, past_key_values=past, encoder_last_hidden_state=out.memory)
+        made = Seq2SeqLMOutput(
+            loss=loss,
+            logits=out.logits,
+            past_key_values=past,
+            decoder_attentions=weights.get("decoder"),
+            cross_attentions=weights.get("cross"),
+            encoder_last_hidden_state=out.memory,
+            encoder_attentions=weights.get("encoder"),
+        )
         return _given(made, return_dict)
 
     def prepare_inputs_for_generation(
@@ -369,13 +409,29 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
 
     def _shifted(self, labels: Tensor) -> Tensor:
         """The labels after the start token, without their last."""
-        first = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
+        start = self.config.decoder_start_token_id
+        if start is None:
+            raise ValueError("the target begins with config.decoder_start_token_id: set it, or give decoder_input_ids")
+        first = labels.new_full((labels.shape[0], 1), start)
         return torch.cat((first, labels[:, :-1].clamp(min=0)), dim=1)
 
 
-def _remembers(model: Any) -> bool:
-    """Whether a past serves: where positions change with the length of the text, all of it is computed anew."""
-    return bool(model.caches) and not model.stack(model.blueprint.last.side).moves
+def _weights(model: Any, collector: Any) -> dict[str, Any]:
+    """Sort the observed weights, [batch head query key] for each layer, by encoder, decoder and cross."""
+    layers = [(plan.side, plan.layers[kind]) for plan in model.blueprint.stacks() for kind in plan.order]
+    parts = [
+        ("cross" if sublayer.memory else side, sublayer.config.part)
+        for side, layer in layers
+        for sublayer in layer.sublayers
+        if sublayer.config.part.part_slot == "attention"
+    ]
+    for _, part in parts:
+        if "weights" not in part.capabilities:
+            raise ValueError(f"output_attentions: the attention '{part.part_name}' hands out no weights")
+    observed = collector.observed.get("attention", [])
+    places = parts[len(parts) - len(observed) :]  # an encoder whose output was given observes nothing
+    pairs = [(kind, weights) for (kind, _), weights in zip(places, observed, strict=True)]
+    return {kind: tuple(weights for one, weights in pairs if one == kind) for kind, _ in pairs}
 
 
 def _places(attention_mask: Tensor) -> Tensor:

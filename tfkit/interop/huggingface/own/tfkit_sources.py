@@ -1,7 +1,8 @@
 """The sources of tfkit that this model is made of, and how they are imported.
 
-They stand below as they are in tfkit, one text a module. They are imported under the name of this file, so that they
-meet neither a tfkit that is installed nor those of another model; what they call `tfkit` is this copy.
+They stand below as they are in tfkit, one text a module; where there are none, the tfkit that is installed is meant.
+They are imported under the name of this file, so that they meet neither a tfkit that is installed nor those of another
+model; what they call `tfkit` is this copy.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -27,10 +29,31 @@ def build(recipe: Mapping[str, Any], initialised: bool) -> Any:
         # what its author added to tfkit
         if file.startswith("parts/") and not file.endswith("__init__.py"):
             importlib.import_module(_module(file))
-    blueprint = importlib.import_module(f"{ROOT}.recipe.model").blueprint_of(recipe["model"])
+    blueprint = _tfkit("recipe.model").blueprint_of(recipe["model"])
     if initialised:
-        return importlib.import_module(f"{ROOT}.models.build").build_model(blueprint, seed=None)
+        return _tfkit("models.build").build_model(blueprint, seed=None)
     return blueprint.type.build(blueprint)
+
+
+def observer(name: str) -> Any:
+    """Return the collector of a call that observes `name` in each layer."""
+    return _tfkit("core.context").Collector(frozenset({name}))
+
+
+def write_code(model: Any, folder: Path) -> None:
+    """Write the files of code that load `model` into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not SOURCES:
+        _tfkit("interop.huggingface.own.bundle").write_sources(model.blueprint, folder)
+        return
+    for name in ("modeling_tfkit.py", "tfkit_sources.py"):
+        text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+
+
+def _tfkit(module: str) -> ModuleType:
+    """Import a module of the copy, or of the tfkit that is installed."""
+    return importlib.import_module(f"{ROOT if SOURCES else 'tfkit'}.{module}")
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

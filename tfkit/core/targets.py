@@ -1,4 +1,4 @@
-"""The folder that an import or an export writes: it appears whole, or what was there stays as it was."""
+"""The folder that a save, an import or an export writes: it appears whole, or what was there stays as it was."""
 
 from __future__ import annotations
 

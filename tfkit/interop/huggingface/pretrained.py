@@ -1,0 +1,40 @@
+"""A model as transformers' own programs take it: the classes that an export brings along, around the same weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tfkit.core.errors import UsageError
+from tfkit.core.extras import optional
+from tfkit.interop.huggingface.exporting import facts, ids_of
+from tfkit.interop.huggingface.own import own_config
+from tfkit.interop.huggingface.special import THEIR_IDS
+from tfkit.interop.huggingface.weights import own_tensors
+from tfkit.models.base import Model
+from tfkit.run import Run
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def as_pretrained(model: Model | Run) -> PreTrainedModel:
+    """The PreTrainedModel around a model, which stays the same object; of a run, with its labels and special tokens.
+
+    Trainer trains it, `generate` writes with it, and `save_pretrained` writes a folder that loads with
+    trust_remote_code=True where tfkit is not installed. Raises UsageError for anything but a model or a run.
+    """
+    optional("transformers", "hf", "tfkit.as_pretrained needs")
+    if not isinstance(model, Model | Run):
+        raise UsageError(f"as_pretrained takes a model that tfkit.build made, or a run, got a {type(model).__name__}")
+    from tfkit.interop.huggingface.own import modeling_tfkit
+
+    net, labels = (model.model, model.labels) if isinstance(model, Run) else (model, ())
+    tensors, tied = own_tensors(net)
+    special = dict(net.blueprint.special_ids)
+    ids = ids_of(model) if isinstance(model, Run) else {key: special.get(role) for role, key in THEIR_IDS.items()}
+    if net.blueprint.encoder is not None and net.blueprint.decoder is not None:
+        ids = {"decoder_start_token_id": special.get("start"), **ids}
+    config = own_config(net, labels, tied) | ids | facts(net.blueprint, tensors)
+    classes = vars(modeling_tfkit)
+    made: PreTrainedModel = classes[config["architectures"][0]](modeling_tfkit.TfkitConfig(**config), net)
+    return made.train(net.training)

@@ -1,0 +1,107 @@
+"""A model that was trained elsewhere, as a run: its recipe, tokenizer and weights in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+
+from tfkit.core.component import spell
+from tfkit.core.errors import UsageError
+from tfkit.core.files import write_json
+from tfkit.core.targets import target_folder, whole_folder
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.models.base import Model
+from tfkit.models.build import build_model
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.views.resolved import model_values
+from tfkit.training.contents import run_files
+from tfkit.training.environment import environment
+from tfkit.training.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.labels import save_labels
+from tfkit.training.needs import NEEDS, recorded
+from tfkit.training.record import record_all
+from tfkit.training.setup import check_vocabulary
+from tfkit.training.start import differences
+from tfkit.training.weights import Weights, dtype_name
+
+
+def save_run(
+    model: Model,
+    recipe: Recipe,
+    tokenizer: Tokenizer | None,
+    out: str | Path,
+    labels: Sequence[str] = (),
+    force: bool = False,
+) -> Path:
+    """Write a run's folder; raises UsageError for a model that is not the recipe's, RunError for a folder in the way.
+
+    `labels` name the classes of a head in the order of its logits; `force` replaces a run that is there.
+    """
+    _check_given(model, recipe, tokenizer)
+    recipe = _labelled(recipe, labels)
+    size = None if tokenizer is None or not recipe.unknown_vocab else tokenizer.vocab_size
+    _check_model(model, recipe, size)
+    if tokenizer is not None:
+        check_vocabulary(recipe, model.blueprint, tokenizer, "the tokenizer that is saved with the model")
+    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), run_files, force)
+    resolved = recipe.resolved(size)
+    needs = recorded(recipe, goal.path, size)
+    known = environment(recipe.train.seed, next(model.parameters()).device) | {"recipe": recipe.name}
+    with whole_folder(goal) as folder:
+        (folder / RESOLVED).write_text(resolved, encoding="utf-8", newline="\n")
+        (folder / RECIPE).write_text(recipe.text or resolved, encoding="utf-8", newline="\n")
+        if tokenizer is not None:
+            tokenizer.save(folder / TOKENIZER)
+        save_labels(RunFolder(folder), labels)
+        Weights.of(model).save(folder / WEIGHTS)
+        write_json(folder / ENVIRONMENT, known | ({NEEDS: needs} if needs else {}))
+        record_all(folder)
+    return goal.path
+
+
+def _check_given(model: object, recipe: Recipe, tokenizer: object) -> None:
+    """Raise UsageError for what is no model with weights, and for a tokenizer that is missing or not tfkit's."""
+    if not isinstance(model, Model):
+        children = dict(model.named_children()) if isinstance(model, nn.Module) else {}
+        inside = "".join(f"; give its .{name}" for name, child in children.items() if isinstance(child, Model))
+        raise UsageError(f"save takes a model that tfkit.build made, got a {type(model).__name__}{inside}")
+    empty = next((name for name, tensor in model.state_dict().items() if tensor.is_meta), None)
+    if empty is not None:
+        raise UsageError(f"the model has no weights: {empty} is on the device meta")
+    if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+        raise UsageError(
+            f"tokenizer is a tfkit.data.tokenizer.Tokenizer, such as run.tokenizer, or None; got a "
+            f"{type(tokenizer).__name__}"
+        )
+    if tokenizer is None and recipe.data is not None:
+        raise UsageError(f"{recipe.fault('data', 'needs its tokenizer: give it to save')}")
+
+
+def _labelled(recipe: Recipe, labels: Sequence[str]) -> Recipe:
+    """The recipe with the number of labels; raises UsageError where they are missing, or one is there twice."""
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        raise UsageError(f"labels is a list of texts, got {labels!r}")
+    if len(set(labels)) < len(labels):
+        raise UsageError(f"labels holds a label twice: {', '.join(labels)}")
+    if recipe.unknown_labels and not labels:
+        raise UsageError(f"{recipe.name}: num_classes is the number of labels: give them to save, labels=[...]")
+    return recipe.labelled(len(labels))
+
+
+def _check_model(model: Model, recipe: Recipe, size: int | None) -> None:
+    """Raise UsageError naming the first tensor, else the first setting, in which a model is not the recipe's."""
+    blueprint = recipe.blueprint(size)
+    there, wanted = model.state_dict(), build_model(blueprint, device="meta").state_dict()
+    for name in [*wanted, *there]:
+        if name not in there or name not in wanted:
+            owner, other = ("recipe", "model") if name in wanted else ("model", "recipe")
+            raise UsageError(f"the model is not the recipe's: {name} is in the {owner}, not in the {other}")
+        one, two = there[name], wanted[name]
+        if one.shape != two.shape or one.is_floating_point() != two.is_floating_point():
+            texts = [f"{list(tensor.shape)} ({dtype_name(tensor)})" for tensor in (one, two)]
+            raise UsageError(f"the model is not the recipe's: {name} is {texts[0]}, in the recipe {texts[1]}")
+    own, said = (spell(model_values(each)) for each in (model.blueprint, blueprint))
+    for line in differences(own, said, "model", ("model", "recipe")):
+        raise UsageError(f"the model is not the recipe's: {line}")
