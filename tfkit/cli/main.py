@@ -51,13 +51,13 @@ GROUPS = {
         "predict": "Print predictions of a run: labels, tags, answers, fills for a mask.",
         "embed": "Print vectors of texts.",
         "import": "Import a Hugging Face model as a run.",
-        "export": "Export a run as a folder that transformers loads.",
+        "export": "Export a run for transformers, or to ONNX.",
     },
     "Comparing": {
         "study": "Train the variants of a recipe over several seeds, and say which is better.",
         "ladder": "Fit a law to smaller sizes of a recipe, predict its loss, and train it.",
         "compare": "Compare runs, or the runs of a study: intervals, verdicts, a page.",
-        "verify": "Compare a run with a Hugging Face model, layer by layer.",
+        "verify": "Compare a run with a Hugging Face model or its ONNX files.",
         "bench": "Measure attentions and decoding on this machine.",
     },
     "Extending": {
