@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-import tfkit
 from tfkit.core.errors import RunError, UsageError
 from tfkit.interop.onnx import exporting
 from tfkit.interop.onnx.comparing import CALLS, given_to, sizes_of
@@ -27,6 +26,7 @@ from .leaving import BOUND, NAMES, leave, listed, tiny
 from .made import command
 from .parity import randomise
 from .test_export import LAYER, decoder, trained
+from .test_verify import change
 
 ISOLATED = """
 import importlib.abc, runpy, sys
@@ -184,16 +184,15 @@ def test_a_decoder_leaves_and_is_equal(run: Run, opset: int, tmp_path: Path) -> 
     written = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
     assert written == run.generate("def f", 6, strategy="greedy")[0] + "\n"
     assert json.loads((folder / "metadata.json").read_text())["costs"]["parameters"] > 0
-    found = command("verify", changed(run, tmp_path / "other"), "--against", folder, "--accept-changes", "--json")
+    found = command(
+        "verify",
+        change(run.folder, tmp_path / "other", "decoder.layers.1.attention.query.weight"),
+        "--against",
+        folder,
+        "--accept-changes",
+        "--json",
+    )
     assert found.exit_code == 1 and "model.onnx: off by" in json.loads(found.stdout)["failures"][0]
-
-
-def changed(run: Run, folder: Path) -> Path:
-    model = as_float32(run.model)
-    with torch.no_grad():
-        next(model.parameters()).mul_(2)
-    tfkit.save(model, run.recipe, run.tokenizer, folder)
-    return folder
 
 
 @pytest.mark.slow

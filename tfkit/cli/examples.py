@@ -26,7 +26,6 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "verify": (
         "verify runs/theirs --against ./their-model",
         "verify runs/theirs --against openai-community/gpt2 --json",
-        "verify runs/mine --against graphs",
     ),
     "bench": ("bench attention --lengths 512,1024", "bench coordinates width-transfer --variant mup"),
     "bench attention": (

@@ -111,7 +111,7 @@ class Step(Graph):
             self.outputs.append(name)
 
     def compute(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
-        ids, mask, source = (given.get(name) for name in ("input_ids", "attention_mask", "encoder_attention_mask"))
+        ids, mask, source = given["input_ids"], given.get("attention_mask"), given.get("encoder_attention_mask")
         stack = self.model.stack("decoder")
         held = {name.partition(".")[2]: one for name, one in given.items() if "." in name}
         past = next((one.shape[2] for name, one in given.items() if name.startswith("past.")), 0)
@@ -119,7 +119,7 @@ class Step(Graph):
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # [batch total], padding counts for nothing
         real = mask.bool() if "attention_mask" in given else None
         state = TracedState(stack, held, past, positions, real)
-        memory = None if source is None else source[..., None].expand(-1, -1, stack.plan.memory_width).float()
+        memory = None if source is None else source[..., None].expand(-1, -1, stack.plan.memory_width or 1).float()
         memory_real = None if source is None else source.bool()
         call = Call(Inputs(ids, real=real), None, positions[:, past:], None, memory, memory_real, state)
         logits = self.model.head_of_last(stack(call))
