@@ -19,7 +19,7 @@ from tfkit.interop.huggingface.folder import target_folder, whole_folder
 from tfkit.interop.huggingface.kept import kept_of
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.onnx import METADATA, OPSETS
-from tfkit.interop.onnx.graphs import DECODER, ENCODER, WHOLE, Graph, Whole, graphs_of
+from tfkit.interop.onnx.graphs import DECODER, ENCODER, WHOLE, Graph, WholeGraph, graphs_of
 from tfkit.interop.onnx.quantizing import quantize_file
 from tfkit.interop.onnx.tracing import need, trace
 from tfkit.models import Model
@@ -76,7 +76,7 @@ def export_onnx(
             if run.blueprint.decoder is not None:
                 example = importlib.resources.files("tfkit.interop.onnx").joinpath(EXAMPLE)
                 write_text(folder / EXAMPLE, example.read_text("utf-8"))
-    whole_text = run.blueprint.decoder is not None and isinstance(graphs[0], Whole)
+    whole_text = run.blueprint.decoder is not None and isinstance(graphs[0], WholeGraph)
     return OnnxFolder(goal.path, sizes, full, whole_text)
 
 

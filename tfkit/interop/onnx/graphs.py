@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import StackPlan
 from tfkit.core.context import Inputs
-from tfkit.interop.onnx.past import TracedState, attentions, keeps_keys_alone
 from tfkit.models import Model
 from tfkit.models.call import Call
+from tfkit.models.traced import TracedState, attentions, keeps_keys_alone
 
 # sizes of the example that is traced, all different: equal ones would be taken for one axis
 SIZES = {"batch": 3, "time": 5, "past": 7, "total": 12, "source": 11}
@@ -53,7 +53,7 @@ class Graph(nn.Module):
         raise NotImplementedError
 
 
-class Whole(Graph):
+class WholeGraph(Graph):
     """A whole model, without a past."""
 
     def __init__(self, model: Model) -> None:
@@ -72,7 +72,7 @@ class Whole(Graph):
         return {"hidden": out.hidden, "logits": out.logits} | {f"heads.{name}": one for name, one in out.heads.items()}
 
 
-class Source(Graph):
+class EncoderGraph(Graph):
     """An encoder, and the keys and values that the decoder's layers project from its output."""
 
     def __init__(self, model: Model) -> None:
@@ -91,10 +91,10 @@ class Source(Graph):
         return {f"memory.{name}": held for name, held in state.held() if _of_memory(decoder, name)}
 
 
-class Step(Graph):
+class StepGraph(Graph):
     """A decoder: it reads tokens after a past, of which keys and values come in and go out."""
 
-    def __init__(self, model: Model, source: Source | None) -> None:
+    def __init__(self, model: Model, source: EncoderGraph | None) -> None:
         stack = model.stack("decoder")
         inputs = {"input_ids": Input(("batch", "time"))}
         if not stack.plan.without("padding"):
@@ -130,9 +130,9 @@ class Step(Graph):
 def graphs_of(model: Model) -> list[Graph]:
     """Return the graphs of a model: a decoder's step where its past is keys and values alone, else the whole."""
     if not steps(model):
-        return [Whole(model)]
-    source = None if model.blueprint.encoder is None else Source(model)
-    return [Step(model, source)] if source is None else [source, Step(model, source)]
+        return [WholeGraph(model)]
+    source = None if model.blueprint.encoder is None else EncoderGraph(model)
+    return [StepGraph(model, source)] if source is None else [source, StepGraph(model, source)]
 
 
 def writes(model: Model) -> bool:

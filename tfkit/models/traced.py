@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from tfkit.components.attention.base import KeyValueState
-from tfkit.models import DecodeState
 from tfkit.models.stack import Stack
+from tfkit.models.state import DecodeState
 
 KINDS = ("key", "value")
 
 
-class Past(KeyValueState):
+class GivenPast(KeyValueState):
     """Keys and values [batch heads past dim] of one attention: a text's, which grow, or a memory's."""
 
     def __init__(self, both: tuple[Tensor, Tensor] | None) -> None:
@@ -43,11 +43,11 @@ class TracedState(DecodeState):
     def __init__(
         self, stack: Stack, held: Mapping[str, Tensor], length: int, positions: Tensor, real: Tensor | None = None
     ) -> None:
-        layers: list[dict[str, Past]] = [{} for _ in stack.layers]
+        layers: list[dict[str, GivenPast]] = [{} for _ in stack.layers]
         for place in attentions(stack):
             index, _, name = place.partition(".")
             key, value = (held.get(f"{place}.{kind}") for kind in KINDS)
-            layers[int(index)][name] = Past(None if key is None or value is None else (key, value))
+            layers[int(index)][name] = GivenPast(None if key is None or value is None else (key, value))
         super().__init__(layers)
         self.length = length
         self._given = positions, real
