@@ -46,6 +46,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return trained(tmp_path_factory.mktemp("onnx") / "run", decoder())
 
 
+def needs_onnx() -> None:
+    """Skip a test where the extra is not installed."""
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason="the exports need the extra onnx")
+
+
 def model_of(**changes: Any) -> Model:
     recipe = {"tfkit": 1, "model": decoder(vocab_size=40, **changes)}
     made = build_model(load_recipe(recipe).blueprint(), seed=0).eval()
@@ -132,6 +138,8 @@ def test_a_part_that_cannot_leave_is_named() -> None:
 
 
 def test_nothing_half_written_stays(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_onnx()
+
     def full(graph: Graph, path: Path, opset: int) -> None:
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
@@ -143,6 +151,7 @@ def test_nothing_half_written_stays(run: Run, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_missing_library_is_named_with_its_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_onnx()
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UsageError, match="export to ONNX needs the package onnxscript: pip install"):
         export_onnx(run, tmp_path / "out")
@@ -150,6 +159,7 @@ def test_a_missing_library_is_named_with_its_command(run: Run, tmp_path: Path, m
 
 
 def test_wrong_options_are_refused(run: Run, tmp_path: Path) -> None:
+    needs_onnx()
     there = tmp_path / "there"
     there.mkdir()
     (there / "notes.txt").write_text("mine")
@@ -171,7 +181,7 @@ def test_wrong_options_are_refused(run: Run, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("opset", [18, 23])
 def test_a_decoder_leaves_and_is_equal(run: Run, opset: int, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime", reason="the exports need the extra onnx")
+    needs_onnx()
     folder = tmp_path / "out"
     done = command("export", run.folder, folder, "--to", "onnx", "--opset", str(opset))
     assert done.exit_code == 0, done.output
@@ -197,7 +207,7 @@ def test_a_decoder_leaves_and_is_equal(run: Run, opset: int, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_int8_is_measured_next_to_float32(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime", reason="the exports need the extra onnx")
+    needs_onnx()
     assert command("export", run.folder, tmp_path / "out", "--to", "onnx", "--quantize", "int8").exit_code == 0
     result = command("verify", run.folder, "--against", tmp_path / "out", "--json")
     assert result.exit_code == 0, result.output
@@ -209,7 +219,7 @@ def test_int8_is_measured_next_to_float32(run: Run, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_shipped_model_leaves_or_is_refused_by_its_part(name: str) -> None:
-    pytest.importorskip("onnxruntime", reason="the exports need the extra onnx")
+    needs_onnx()
     found = leave(name)
     assert found.refused or found.difference <= BOUND
     assert not found.refused or "'" in found.refused
