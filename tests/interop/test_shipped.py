@@ -90,15 +90,15 @@ def heads_of(blueprint: Blueprint) -> set[tuple[float, bool]]:
     return {(getattr(c, "head_dim", None) or width / c.num_heads, width % c.num_heads == 0) for width, c in heads}
 
 
-def shrunk(name: str) -> Recipe:
-    """Load a shipped model, as narrow as its ratios allow and as shallow as its pattern does."""
+def shrunk(name: str, least: int = 2) -> Recipe:
+    """Load a shipped model, as narrow as its ratios allow and as shallow as its pattern does, of `least` layers."""
     whole = load_recipe(name)
     model, blueprint = whole.root.plain()["model"], whole.blueprint()
     kinds, heads = [len(plan.layers) for plan in blueprint.stacks()], heads_of(blueprint)
-    common, room = math.gcd(*widths(model)), min(*(width for width, _ in heads), *widths(model)) // LEAST
+    common, room = math.gcd(*widths(model)), min([*(width for width, _ in heads), *widths(model)]) // LEAST
     changes = {"vocab_size": VOCABULARY, "special_ids": IDS | model.get("special_ids", {})}
     for by in (by for by in range(min(int(room), common), 0, -1) if common % by == 0):
-        for depth in range(max(2, *kinds), DEEPEST):
+        for depth in range(max(least, *kinds), DEEPEST):
             smaller = Smaller(by, depth, {width for width, _ in heads}).of(model)
             try:
                 recipe = load_recipe({"tfkit": 1, "model": smaller | changes})

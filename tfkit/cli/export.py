@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from tfkit.cli.options import ReadOptions, reads_run
 from tfkit.cli.terminal import echo
+from tfkit.core.errors import UsageError
+from tfkit.interop.onnx import OPSETS
 
-FORMATS = ("huggingface",)
+if TYPE_CHECKING:
+    from tfkit.run import Run
+
+HUGGINGFACE, ONNX = FORMATS = ("huggingface", "onnx")
 
 
 @click.command("export")
 @click.argument("run")
 @click.argument("folder")
-@click.option("--to", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="The format.")
+@click.option("--to", "form", type=click.Choice(FORMATS), default=HUGGINGFACE, show_default=True, help="The format.")
 @click.option("--force", is_flag=True, help="Replace the model that is there.")
+@click.option(
+    "--opset", type=click.IntRange(*OPSETS), help="Operators of an ONNX export.  [default: 23, with Attention]"
+)
+@click.option("--quantize", type=click.Choice(("int8",)), help="Weights of an ONNX export in int8.")
 @reads_run
-def command(run: str, folder: str, form: str, force: bool, reading: ReadOptions) -> None:
-    """Export RUN (a run's folder) to FOLDER, in the format that transformers loads.
+def command(
+    run: str, folder: str, form: str, force: bool, opset: int | None, quantize: str | None, reading: ReadOptions
+) -> None:
+    """Export RUN (a run's folder) to FOLDER, in the format that transformers loads, or to ONNX.
 
     Where the architecture is one that transformers knows, the folder holds nothing but its files. Any other brings its
     own code, which transformers runs with trust_remote_code=True; tfkit need not be installed there.
+
+    `--to onnx` writes graphs for any batch and length, a decoder with its cache as inputs and outputs, and an
+    example.py that generates with onnxruntime, numpy and tokenizers alone.
     """
+    if form == ONNX:
+        _to_onnx(reading.run(run, "cpu"), folder, force, opset or OPSETS[1], quantize)
+        return
+    for name, value in (("opset", opset), ("quantize", quantize)):
+        if value is not None:
+            raise UsageError(f"--{name} is an option of --to onnx")
     from tfkit.interop.huggingface.exporting import export_model
 
     made = export_model(reading.run(run, "cpu"), folder, force)
@@ -34,3 +56,18 @@ def command(run: str, folder: str, form: str, force: bool, reading: ReadOptions)
         echo(f"{made.folder}: {made.theirs.config['model_type']} ({made.theirs.head_class})")
         more = ""
     echo(f'Load: transformers.{made.auto_class}.from_pretrained("{made.folder}"{more})')
+
+
+def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | None) -> None:
+    from tfkit.interop.onnx.exporting import export_onnx
+    from tfkit.reports.counts import count
+
+    total = count(run.blueprint).total
+    made = export_onnx(run, folder, force, opset, quantize, vars(total))
+    for name, held in made.sizes.items():
+        echo(f"{made.path / name}: {held / 1e6:,.1f} MB")
+    if quantize is not None:
+        echo(f"{sum(made.sizes.values()) / made.full:.3f} of the {made.full / 1e6:,.1f} MB in float32")
+    if made.whole_text:
+        echo("the decoder keeps no past of keys and values alone: the whole text is read for every token")
+    echo(f"Compare: tfkit verify {run.folder} --against {made.path}")

@@ -1,18 +1,22 @@
-"""`tfkit verify`: a run beside a model of Hugging Face's."""
+"""`tfkit verify`: a run next to a model of Hugging Face's, or to its own files for ONNX."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tfkit.cli.options import EXACT_JSON, ReadOptions, reads_run
 from tfkit.cli.terminal import echo, echo_json
+from tfkit.core.errors import UsageError
+from tfkit.interop.onnx import METADATA, PROVIDERS
 
 if TYPE_CHECKING:
     from tfkit.interop.huggingface.verifying import Verdict
+    from tfkit.interop.onnx.verifying import OnnxVerdict
 
-WRONG = 2
+WRONG, WRONG_FILES = 2, 1
 
 
 @click.command("verify")
@@ -20,8 +24,13 @@ WRONG = 2
 @click.option("--against", required=True, metavar="FOLDER_OR_NAME", help="Their model: a folder, or a name on the hub.")
 @click.option("--text", help="The text that both read.  [default: random tokens]")
 @click.option(
-    "--tolerance", type=click.FloatRange(min=0), default=1e-4, show_default=True, help="Largest relative difference."
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=1e-4,
+    show_default=True,
+    help="Largest relative difference; of ONNX, largest difference.",
 )
+@click.option("--provider", type=click.Choice(tuple(PROVIDERS)), help="What runs an ONNX folder.  [default: cpu]")
 @EXACT_JSON
 @click.pass_context
 @reads_run
@@ -31,13 +40,27 @@ def command(
     against: str,
     text: str | None,
     tolerance: float,
+    provider: str | None,
     as_json: bool,
     reading: ReadOptions,
 ) -> None:
     """Compare RUN (a run's folder) with their model: hidden states layer by layer, and logits.
 
     Both compute in float32. Exit status 0: equal; 2: not. A model that brings its own code runs with --trust only.
+
+    A folder of `tfkit export --to onnx` is run by onnxruntime at other lengths and batch sizes than were traced, and
+    writes after 20 prompts; in int8, size, perplexity and speed are compared. Exit status 0: equal; 1: not.
     """
+    if (Path(against) / METADATA).is_file():
+        if text is not None:
+            raise UsageError("--text: an ONNX folder reads random tokens; leave it out")
+        from tfkit.interop.onnx.verifying import verify_onnx
+
+        found = verify_onnx(reading.run(run, "cpu"), Path(against), provider or "cpu", tolerance)
+        _print_onnx(found, as_json)
+        context.exit(WRONG_FILES if found.failures else 0)
+    if provider is not None:
+        raise UsageError(f"--provider: {against} is no folder of `tfkit export --to onnx`")
     from tfkit.interop.huggingface.verifying import verify
 
     verdict = verify(reading.run(run, "cpu"), against, text, tolerance, reading.trust)
@@ -73,3 +96,23 @@ def _print(verdict: Verdict) -> None:
     else:
         off = f"{worst.place} is off by {worst.relative:.1e} of its largest number"
         echo(f"not equal: {off}, allowed {verdict.tolerance:g}")
+
+
+def _print_onnx(verdict: OnnxVerdict, as_json: bool) -> None:
+    if as_json:
+        echo_json(verdict.as_data())
+        return
+    for name, worst in verdict.differences.items():
+        echo(f"{name}: largest difference {worst:.1e}")
+    if verdict.equal_prompts is not None:
+        echo(f"greedy tokens: equal after {verdict.equal_prompts} of {verdict.prompts} prompts")
+    for name, figures in verdict.figures.items():
+        shown = {key: f"{value:,.3f}" if key == "perplexity" else f"{value:,.0f}" for key, value in figures.items()}
+        echo(f"{name}: " + ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in shown.items()))
+    if verdict.quantized:
+        small, whole = (verdict.figures[name]["bytes"] for name in ("int8", "float32"))
+        echo(f"int8 is {small / whole:.3f} of float32 in size")
+    for failure in verdict.failures:
+        echo(f"not equal: {failure}")
+    if not verdict.failures and not verdict.quantized:
+        echo(f"equal: no difference above {verdict.tolerance:g}")

@@ -74,6 +74,8 @@ def _whole(
     if bias is not None:
         allowed = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
         allowed = allowed.to(query.dtype)
+    if allowed is not None and torch.compiler.is_exporting():
+        allowed = allowed.expand(-1, -1, query.shape[2], -1)  # exported kernels repeat a mask over rows and heads alone
     out = _fused(query, key, value, allowed, scores)
     return out if sees is None else out * sees[:, None]
 

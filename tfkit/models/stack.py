@@ -165,7 +165,8 @@ class Stack(nn.Module):
         contexts: list[Context] = []
         for index, kind in enumerate(self._kinds):
             # what a state has forgotten has no place: it gives the keys from the first that the oldest query may see
-            first = 0 if kind.keeps is None or call.state is None else max(0, facts.span.past - kind.keeps)
+            forgets = kind.keeps is not None and call.state is not None and call.state.forgets
+            first = max(0, facts.span.past - kind.keeps) if forgets else 0  # type: ignore[operator]
             twin = kind.twin != index
             mask = contexts[kind.twin].mask if twin else facts.visibility(kind.rules, first, call.inputs)
             if first not in placements:

@@ -20,6 +20,8 @@ class DecodeState:
     memory: those are the same whatever is written.
     """
 
+    forgets = True  # whether keys that no query can see any more are left out
+
     def __init__(
         self, layers: list[LayerState], names: Sequence[dict[str, str]] = (), memories: Sequence[frozenset[str]] = ()
     ) -> None:

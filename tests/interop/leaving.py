@@ -1,0 +1,93 @@
+"""What becomes of each shipped model as ONNX; `python -m tests.interop.leaving` writes the rows that lack.
+
+With names it measures those again. All are an hour of one core.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import UsageError
+from tfkit.interop.onnx.comparing import GraphSession, largest_difference
+from tfkit.interop.onnx.exporting import as_float32, check_leaves
+from tfkit.interop.onnx.graphs import graphs_of
+from tfkit.interop.onnx.tracing import trace
+from tfkit.models.build import build_model
+from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.shipped import shipped_recipes
+
+from ..documents import between, rewrite
+from .parity import randomise
+from .test_shipped import shrunk
+
+README = Path(__file__).parents[2] / "tfkit" / "interop" / "README.md"
+HEADER = "| model | files | largest difference |\n|---|---|---|"
+NAMES = sorted(name for name, path in shipped_recipes().items() if path.parent.name == "models")
+BOUND = 1e-4
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """The files of a model and the largest difference of their outputs, or why it stays."""
+
+    files: tuple[str, ...] = ()
+    difference: float = 0.0
+    refused: str = ""
+
+    def row(self, name: str) -> str:
+        """The line of the table."""
+        found = self.refused or ", ".join(self.files)
+        return f"| `{name}` | {found} | {'' if self.refused else f'{self.difference:.0e}'.replace('e-0', 'e-')} |"
+
+
+def tiny(name: str) -> Recipe:
+    """Load a small version of a shipped model, with one layer of each kind and few experts."""
+    return load_recipe({"tfkit": 1, "model": fewer(shrunk(name, 1).root.plain()["model"])})
+
+
+def fewer(tree: Any) -> Any:
+    """Copy a tree; of many experts there are eight, of which each token passes two."""
+    if isinstance(tree, list):
+        return [fewer(entry) for entry in tree]
+    if not isinstance(tree, dict):
+        return tree
+    made = {key: fewer(value) for key, value in tree.items()}
+    if made.get("num_experts", 0) > 8:
+        made |= {"num_experts": 8, "num_active": min(2, made["num_active"])}
+    if "num_groups" in made:
+        made |= {"num_groups": 2, "active_groups": 1}
+    return made
+
+
+def leave(name: str) -> Leaving:
+    """Export a small version of a shipped model with random weights, and run it at other sizes."""
+    blueprint = tiny(name).blueprint()
+    model = build_model(blueprint, seed=0).eval()
+    randomise(model, 0.3 * (32 / blueprint.last.d_model) ** 0.5)
+    worst, graphs = 0.0, graphs_of(as_float32(model))
+    try:
+        check_leaves(blueprint)
+        with tempfile.TemporaryDirectory() as folder:
+            for graph in graphs:
+                file = Path(folder) / graph.file
+                trace(graph, file)
+                worst = max(worst, largest_difference(graph, GraphSession(file), blueprint.last.max_length))
+    except UsageError as error:
+        return Leaving(refused=str(error))
+    return Leaving(tuple(graph.file for graph in graphs), worst)
+
+
+def listed() -> dict[str, str]:
+    """The rows of the table by model."""
+    table = between(README.read_text("utf-8"), "onnx models")[1]
+    return {line.split("`")[1]: line for line in table.splitlines() if "`" in line}
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or [name for name in NAMES if name not in listed()]:
+        rows = listed() | {name: leave(name).row(name)}
+        rewrite(README, "onnx models", "\n".join([HEADER, *(rows[one] for one in NAMES if one in rows)]))

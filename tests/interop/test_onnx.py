@@ -1,0 +1,227 @@
+"""`tfkit export --to onnx`: the files compute what the run computes, at any size, and what cannot leave is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tfkit.core.errors import RunError, UsageError
+from tfkit.interop.onnx import exporting
+from tfkit.interop.onnx.comparing import CALLS, given_to, sizes_of
+from tfkit.interop.onnx.exporting import as_float32, check_leaves, export_onnx
+from tfkit.interop.onnx.graphs import Graph, StepGraph, WholeGraph, graphs_of
+from tfkit.models import Model
+from tfkit.models.build import build_model
+from tfkit.recipe.load import load_recipe
+from tfkit.run import Run
+
+from .leaving import BOUND, NAMES, leave, listed, tiny
+from .made import command
+from .parity import randomise
+from .test_export import LAYER, decoder, trained
+from .test_verify import change
+
+ISOLATED = """
+import importlib.abc, runpy, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("tfkit", "torch", "transformers", "onnx"):
+            raise ModuleNotFoundError(name + " is not installed here", name=name)
+
+sys.meta_path.insert(0, Hidden())
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trained(tmp_path_factory.mktemp("onnx") / "run", decoder())
+
+
+def needs_onnx() -> None:
+    """Skip a test where the extra is not installed."""
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason="the exports need the extra onnx")
+
+
+def model_of(**changes: Any) -> Model:
+    recipe = {"tfkit": 1, "model": decoder(vocab_size=40, **changes)}
+    made = build_model(load_recipe(recipe).blueprint(), seed=0).eval()
+    randomise(made, 0.3)
+    return as_float32(made)
+
+
+def small(name: str) -> Model:
+    made = build_model(tiny(name).blueprint(), seed=0).eval()
+    randomise(made, 0.3)
+    return as_float32(made)
+
+
+# graphs, untraced
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("call", CALLS, ids=str)
+@pytest.mark.parametrize("mask", [None, {"type": "window", "size": 3}], ids=["all", "window"])
+def test_a_step_after_a_past_is_the_whole_text(mask: Any, call: tuple[int, ...]) -> None:
+    model = model_of(mask=mask)
+    (step,) = graphs_of(model)
+    assert isinstance(step, StepGraph)
+    sizes = sizes_of(call, None)
+    given = given_to(step, sizes | {"time": sizes["total"], "past": 0})
+    ids, mask_of = given["input_ids"], given["attention_mask"]
+    positions = (mask_of.cumsum(dim=1) - 1).clamp(min=0)
+    want = model(ids, attention_mask=mask_of, position_ids=positions).logits[:, sizes["past"] :]
+    empty = {name: one for name, one in given.items() if name.startswith("past.")}
+    past = sizes["past"]
+    if past:
+        first = step.compute({**empty, "input_ids": ids[:, :past], "attention_mask": mask_of[:, :past]})
+        empty = {name.replace("present.", "past."): one for name, one in first.items() if name != "logits"}
+    found = step.compute({**empty, "input_ids": ids[:, past:], "attention_mask": mask_of})["logits"]
+    torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_an_encoder_decoder_leaves_in_two_files() -> None:
+    model = small("t5-small")
+    source, step = graphs_of(model)
+    ids, target = torch.randint(5, 40, (2, 6)), torch.randint(5, 40, (2, 4))
+    real = torch.ones_like(ids)
+    real[1, 4:] = 0
+    memory = source.compute({"input_ids": ids, "attention_mask": real})
+    want = model(ids, attention_mask=real, decoder_input_ids=target).logits
+    given: dict[str, torch.Tensor] = {"encoder_attention_mask": real, **memory}
+    for place in range(4):
+        mask = torch.ones(2, place + 1, dtype=torch.int64)
+        out = step.compute({**given, "input_ids": target[:, place : place + 1], "attention_mask": mask})
+        torch.testing.assert_close(out["logits"][:, 0], want[:, place], rtol=1e-4, atol=1e-4)
+        given |= {name.replace("present.", "past."): one for name, one in out.items()}
+
+
+@pytest.mark.parametrize(
+    ("model", "outputs"),
+    [
+        (lambda: small("bert-base"), ["logits"]),
+        (lambda: model_of(mask={"type": "prefix"}), ["logits"]),
+        (
+            lambda: model_of(
+                position={"type": "rotary", "scaling": {"type": "dynamic", "factor": 2.0, "original_length": 32}}
+            ),
+            ["logits"],
+        ),
+    ],
+    ids=["an encoder", "a prefix", "positions that move"],
+)
+def test_what_keeps_no_past_leaves_whole(model: Callable[[], Model], outputs: list[str]) -> None:
+    (graph,) = graphs_of(model())
+    assert isinstance(graph, WholeGraph)
+    assert (graph.file, graph.outputs) == ("model.onnx", outputs)
+
+
+# what is refused, and what is left then
+
+
+def test_a_part_that_cannot_leave_is_named() -> None:
+    recipe = decoder(
+        vocab_size=40, layer={**LAYER, "attention": None, "sublayers": ["mixer", "feedforward"], "mixer": "lstm"}
+    )
+    with pytest.raises(UsageError, match="mixer 'lstm' of the decoder cannot leave as a graph of any length"):
+        check_leaves(load_recipe({"tfkit": 1, "model": recipe}).blueprint())
+
+
+def test_nothing_half_written_stays(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_onnx()
+
+    def full(graph: Graph, path: Path, opset: int) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(exporting, "trace", full)
+    with pytest.raises(RunError, match="out: cannot be written: No space left on device"):
+        export_onnx(run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_library_is_named_with_its_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_onnx()
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(UsageError, match="export to ONNX needs the package onnxscript: pip install"):
+        export_onnx(run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_options_are_refused(run: Run, tmp_path: Path) -> None:
+    needs_onnx()
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "notes.txt").write_text("mine")
+    for words, message in [
+        (["export", run.folder, there, "--to", "onnx"], "is not empty and holds no model as ONNX"),
+        (["export", run.folder, tmp_path / "out", "--opset", "20"], "--opset is an option of --to onnx"),
+        (["export", run.folder, tmp_path / "out", "--quantize", "int8"], "--quantize is an option of --to onnx"),
+        (["export", run.folder, tmp_path / "out", "--to", "onnx", "--opset", "17"], "not in the range 18<=x<=23"),
+        (["verify", run.folder, "--against", there, "--provider", "cpu"], "is no folder of `tfkit export --to onnx`"),
+    ]:
+        result = command(*words)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+# traced: seconds each
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [18, 23])
+def test_a_decoder_leaves_and_is_equal(run: Run, opset: int, tmp_path: Path) -> None:
+    needs_onnx()
+    folder = tmp_path / "out"
+    done = command("export", run.folder, folder, "--to", "onnx", "--opset", str(opset))
+    assert done.exit_code == 0, done.output
+    result = command("verify", run.folder, "--against", folder)
+    assert result.exit_code == 0, result.output
+    assert "greedy tokens: equal after 20 of 20 prompts" in result.stdout
+    refused = command("verify", run.folder, "--against", folder, "--provider", "tensorrt")
+    assert refused.exit_code == 2 and "--provider tensorrt: this onnxruntime has only" in refused.stderr
+    words = [sys.executable, "-c", ISOLATED, str(folder / "example.py"), "def f", "6"]
+    written = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert written == run.generate("def f", 6, strategy="greedy")[0] + "\n"
+    assert json.loads((folder / "metadata.json").read_text())["costs"]["parameters"] > 0
+    found = command(
+        "verify",
+        change(run.folder, tmp_path / "other", "decoder.layers.1.feedforward.up.bias"),
+        "--against",
+        folder,
+        "--accept-changes",
+        "--json",
+    )
+    assert found.exit_code == 1 and "model.onnx: off by" in json.loads(found.stdout)["failures"][0]
+
+
+@pytest.mark.slow
+def test_int8_is_measured_next_to_float32(run: Run, tmp_path: Path) -> None:
+    needs_onnx()
+    assert command("export", run.folder, tmp_path / "out", "--to", "onnx", "--quantize", "int8").exit_code == 0
+    result = command("verify", run.folder, "--against", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout)["figures"]
+    assert figures["int8"]["bytes"] < figures["float32"]["bytes"]
+    assert figures["int8"]["perplexity"] < 1.05 * figures["float32"]["perplexity"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_model_leaves_or_is_refused_by_its_part(name: str) -> None:
+    needs_onnx()
+    found = leave(name)
+    assert found.refused or found.difference <= BOUND
+    assert not found.refused or "'" in found.refused
+    if name in listed():
+        assert listed()[name].split("|")[2].strip() == found.row(name).split("|")[2].strip()

@@ -1,0 +1,87 @@
+"""An ONNX file beside the model it was traced from: the largest difference, at sizes that nobody traced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tfkit.core.errors import UsageError
+from tfkit.interop.onnx import PROVIDERS
+from tfkit.interop.onnx.example import call
+from tfkit.interop.onnx.graphs import Graph
+from tfkit.interop.onnx.tracing import need
+
+# batch, time, past and source of the calls that are compared; a past of 0 begins a text, a time of 1 is a step
+CALLS = ((2, 9, 4, 6), (1, 1, 3, 1), (4, 3, 0, 5), (3, 17, 0, 13))
+
+
+class GraphSession:
+    """A graph in onnxruntime; tensors in and out by name."""
+
+    def __init__(self, file: Path, provider: str = "cpu") -> None:
+        (runtime,) = need("running an ONNX model needs", "onnxruntime")
+        named = PROVIDERS[provider]
+        there = runtime.get_available_providers()
+        if named not in there:
+            raise UsageError(
+                f"--provider {provider}: this onnxruntime has only {', '.join(there)}; install one with it"
+            )
+        settings = runtime.SessionOptions()
+        settings.log_severity_level = 4  # an error is raised, which says the same
+        self.raw = runtime.InferenceSession(str(file), settings, providers=[named])
+        used = self.raw.get_providers()
+        if named not in used:
+            raise UsageError(f"--provider {provider}: onnxruntime falls back to {', '.join(used)}; see its libraries")
+        self.inputs = {one.name for one in self.raw.get_inputs()}
+
+    def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Compute the outputs by name; inputs that the file does not have are left out."""
+        found = call(self.raw, {name: one.numpy() for name, one in given.items() if name in self.inputs})
+        return {name: torch.from_numpy(one) for name, one in found.items()}
+
+
+def sizes_of(call: Sequence[int], longest: int | None) -> dict[str, int]:
+    """Return the sizes of a call, no longer than a text may be."""
+    batch, time, past, source = call
+    most = longest or sum(call)
+    time, source = min(time, most), min(source, most)
+    past = min(past, most - time)
+    return {"batch": batch, "time": time, "past": past, "total": past + time, "source": source}
+
+
+def given_to(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    """Return random inputs of a graph, one token of the last row left out where there are several."""
+    generator = torch.Generator().manual_seed(1)
+    vocabulary = min((plan.vocab_size or 2 for plan in graph.model.blueprint.stacks()), default=2)
+    given = {}
+    for name, one in graph.inputs.items():
+        value = one.example(sizes)
+        if one.dtype.is_floating_point:
+            value = torch.randn(value.shape, generator=generator)
+        elif name.endswith("input_ids"):
+            value = torch.randint(vocabulary // 8, vocabulary, value.shape, generator=generator)
+        elif name.endswith("attention_mask") and value.shape[1] > 2:
+            value[-1, 0 if "total" in one.axes else -1] = 0  # prompts are padded on the left
+        elif name == "token_type_ids":
+            value = torch.zeros_like(value)
+        elif name == "global_attention_mask":
+            value[:, 1:] = 0
+        given[name] = value
+    return given
+
+
+@torch.no_grad()
+def largest_difference(graph: Graph, session: GraphSession, longest: int | None = None) -> float:
+    """Return the largest difference of any output over all calls."""
+    worst = 0.0
+    for axes in CALLS:
+        given = given_to(graph, sizes_of(axes, longest))
+        found = session(given)
+        for name, want in graph.compute(dict(given)).items():
+            if name in found and want.numel():
+                off = float((found[name] - want).abs().max())
+                worst = max(worst, off if off == off else float("inf"))
+    return worst

@@ -1,0 +1,125 @@
+"""A run -> a folder of ONNX files, with its tokenizer, its recipe and costs, and code that writes with them."""
+
+from __future__ import annotations
+
+import copy
+import importlib.resources
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import UsageError
+from tfkit.core.files import write_json, write_text
+from tfkit.core.folders import named
+from tfkit.interop.huggingface.exporting import has_tokenizer
+from tfkit.interop.huggingface.folder import target_folder, whole_folder
+from tfkit.interop.huggingface.kept import kept_of
+from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
+from tfkit.interop.onnx import METADATA, OPSETS
+from tfkit.interop.onnx.graphs import DECODER, ENCODER, WHOLE, Graph, WholeGraph, graphs_of
+from tfkit.interop.onnx.quantizing import quantize_file
+from tfkit.interop.onnx.tracing import need, trace
+from tfkit.models import Model
+from tfkit.run import Run
+from tfkit.training.folder import RESOLVED, TOKENIZER
+from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
+
+EXAMPLE = "example.py"
+GRAPHS = (WHOLE, ENCODER, DECODER)
+WRITTEN = (*GRAPHS, *(f"{name}.data" for name in GRAPHS), METADATA, EXAMPLE, TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
+
+
+@dataclass(frozen=True)
+class OnnxFolder:
+    """What an export wrote: bytes of each graph, and those it had in float32."""
+
+    path: Path
+    sizes: Mapping[str, int]
+    full: int
+    whole_text: bool  # whether a decoder reads it anew for every token
+
+
+def export_onnx(
+    run: Run,
+    target: str | Path,
+    force: bool = False,
+    opset: int = OPSETS[1],
+    quantize: str | None = None,
+    costs: Mapping[str, Any] | None = None,
+) -> OnnxFolder:
+    """Write `run` to the folder `target` as ONNX; `costs` are written down with the recipe.
+
+    Raises UsageError for a missing library and for what ONNX cannot say, RunError for a folder that may not be
+    written; nothing is left then.
+    """
+    need("export to ONNX needs", "onnx", "onnxscript", *(["onnxruntime"] if quantize else []))
+    goal = target_folder(target, "model as ONNX", (METADATA,), _written, force)
+    check_leaves(run.blueprint)
+    graphs = graphs_of(as_float32(run.model))
+    with whole_folder(goal) as folder:
+        full = 0
+        for graph in graphs:
+            with tempfile.TemporaryDirectory(dir=folder) as beside:
+                whole = (folder if quantize is None else Path(beside)) / graph.file
+                trace(graph, whole, opset)
+                full += size_of(whole)
+                if quantize is not None:
+                    quantize_file(whole, folder / graph.file)
+        sizes = {graph.file: size_of(folder / graph.file) for graph in graphs}
+        about = {"opset": opset, "quantize": quantize, "float32_bytes": full, "bytes": sizes}
+        write_json(folder / METADATA, about | _facts(run, graphs) | {"costs": dict(costs or {})})
+        if has_tokenizer(run):
+            write_tokenizer(run, kept_of(run), folder)
+            if run.blueprint.decoder is not None:
+                example = importlib.resources.files("tfkit.interop.onnx").joinpath(EXAMPLE)
+                write_text(folder / EXAMPLE, example.read_text("utf-8"))
+    whole_text = run.blueprint.decoder is not None and isinstance(graphs[0], WholeGraph)
+    return OnnxFolder(goal.path, sizes, full, whole_text)
+
+
+def check_leaves(blueprint: Blueprint) -> None:
+    """Raise UsageError, with the part's name, for an architecture that cannot be exported."""
+    for plan in blueprint.stacks():
+        for part in plan.without("export"):
+            raise UsageError(f"{part} of the {plan.side} cannot leave as a graph of any length; choose another part")
+
+
+def as_float32(model: Model) -> Model:
+    """Return a copy in float32 on the CPU that asks for no gradients: the exporter traces no graph with them."""
+    return copy.deepcopy(model).float().cpu().eval().requires_grad_(False)
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a graph, with those of its weights where they are in a file of their own."""
+    beside = path.with_name(f"{path.name}.data")
+    return path.stat().st_size + (beside.stat().st_size if beside.is_file() else 0)
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder that an export writes."""
+    yield from named(folder, WRITTEN)
+
+
+def _facts(run: Run, graphs: list[Graph]) -> dict[str, Any]:
+    """Return what a reader of the folder needs: the recipe, the tensors of each file, and where texts begin and end."""
+    special = dict(run.blueprint.special_ids)
+    if has_tokenizer(run) and (run.recipe.objective is not None or not special):
+        special |= run.tokenizer.special_ids
+    paired = run.blueprint.encoder is not None and run.blueprint.decoder is not None
+    resolved = run.folder / RESOLVED
+    return {
+        "recipe": resolved.read_text("utf-8") if resolved.is_file() else None,
+        "start": special.get("start") if paired else None,
+        "ends": [special["end"]] if "end" in special else [],
+        "max_length": run.blueprint.last.max_length,
+        "graphs": {
+            graph.file: {
+                "inputs": {name: list(one.axes) for name, one in graph.inputs.items()},
+                "outputs": graph.outputs,
+            }
+            for graph in graphs
+        },
+    }

@@ -1,0 +1,172 @@
+"""The graphs that a model leaves in, a file each: modules from tensors to tensors, all with names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.core.blueprint import StackPlan
+from tfkit.core.context import Inputs
+from tfkit.models import Model
+from tfkit.models.call import Call
+from tfkit.models.traced import TracedState, attentions, keeps_keys_alone
+
+# sizes of the example that is traced, all different: equal ones would be taken for one axis
+SIZES = {"batch": 3, "time": 5, "past": 7, "total": 12, "source": 11}
+WHOLE, ENCODER, DECODER = "model.onnx", "encoder.onnx", "decoder.onnx"
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a graph: its axes, those of any size by name, and its dtype."""
+
+    axes: tuple[str | int, ...]
+    dtype: torch.dtype = torch.int64
+
+    def example(self, sizes: Mapping[str, int] = SIZES) -> Tensor:
+        """Return a tensor of ones: ids, and real tokens of a mask."""
+        shape = [sizes[axis] if isinstance(axis, str) else axis for axis in self.axes]
+        return torch.ones(shape, dtype=self.dtype)
+
+    def named(self) -> dict[int, str]:
+        """Return the axes of any size by number."""
+        return {place: axis for place, axis in enumerate(self.axes) if isinstance(axis, str)}
+
+
+class Graph(nn.Module):
+    """One file: tensors in the order of `inputs` to tensors in the order of `outputs`."""
+
+    def __init__(self, model: Model, file: str, inputs: Mapping[str, Input], outputs: list[str]) -> None:
+        super().__init__()
+        self.model, self.file, self.inputs, self.outputs = model, file, dict(inputs), outputs
+
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        found = self.compute(dict(zip(self.inputs, given, strict=True)))
+        return tuple(found[name] for name in self.outputs)
+
+    def compute(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Compute the outputs by name from the inputs by name."""
+        raise NotImplementedError
+
+
+class WholeGraph(Graph):
+    """A whole model, without a past."""
+
+    def __init__(self, model: Model) -> None:
+        first, last = next(model.blueprint.stacks()), model.blueprint.last
+        axis = "time" if first is last else "source"
+        inputs = _read_by(first, axis) | _marks(model, axis)
+        if first is not last:
+            inputs |= {f"decoder_{name}": one for name, one in _read_by(last, "time").items()}
+        elif first.memory_width is not None:
+            inputs["encoder_hidden_states"] = Input(("batch", "source", first.memory_width), torch.float32)
+        heads = ["logits"] * (model.head is not None) + [f"heads.{name}" for name in model.heads]
+        super().__init__(model, WHOLE, inputs, heads or ["hidden"])
+
+    def compute(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        out = self.model(**given)
+        return {"hidden": out.hidden, "logits": out.logits} | {f"heads.{name}": one for name, one in out.heads.items()}
+
+
+class EncoderGraph(Graph):
+    """An encoder, and the keys and values that the decoder's layers project from its output."""
+
+    def __init__(self, model: Model) -> None:
+        inputs = _read_by(next(model.blueprint.stacks()), "source") | _marks(model, "source")
+        super().__init__(model, ENCODER, inputs, [])
+        found = self.compute({name: one.example() for name, one in inputs.items()})
+        self.shapes = {name: held.shape for name, held in found.items()}
+        self.outputs = list(found)
+
+    def compute(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        decoder = self.model.stack("decoder")
+        start = torch.zeros(next(iter(given.values())).shape[0], 1, dtype=torch.int64)
+        state = TracedState(decoder, {}, 0, start[:1])
+        # what reads the text is no output, so that the exporter drops it
+        self.model(**given, decoder_input_ids=start, state=state, with_heads=False)
+        return {f"memory.{name}": held for name, held in state.held() if _of_memory(decoder, name)}
+
+
+class StepGraph(Graph):
+    """A decoder: it reads tokens after a past, of which keys and values come in and go out."""
+
+    def __init__(self, model: Model, source: EncoderGraph | None) -> None:
+        stack = model.stack("decoder")
+        inputs = {"input_ids": Input(("batch", "time"))}
+        if not stack.plan.without("padding"):
+            inputs["attention_mask"] = Input(("batch", "total"))
+        if source is not None:
+            inputs["encoder_attention_mask"] = Input(("batch", "source"))
+            for name, shape in source.shapes.items():
+                inputs[name] = Input(("batch", shape[1], "source", shape[3]), torch.float32)
+        super().__init__(model, WHOLE if source is None else DECODER, inputs, ["logits"])
+        found = self.compute({name: one.example(SIZES | {"total": SIZES["time"]}) for name, one in inputs.items()})
+        for name in (name for name in found if name != "logits"):
+            axes = ("batch", found[name].shape[1], "past", found[name].shape[3])
+            self.inputs[name.replace("present", "past", 1)] = Input(axes, torch.float32)
+            self.outputs.append(name)
+
+    def compute(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        ids, mask, source = given["input_ids"], given.get("attention_mask"), given.get("encoder_attention_mask")
+        stack = self.model.stack("decoder")
+        held = {name.partition(".")[2]: one for name, one in given.items() if "." in name}
+        past = next((one.shape[2] for name, one in given.items() if name.startswith("past.")), 0)
+        mask = torch.ones(1, past + ids.shape[1], dtype=torch.int64) if mask is None else mask
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # [batch total], padding counts for nothing
+        real = mask.bool() if "attention_mask" in given else None
+        state = TracedState(stack, held, past, positions, real)
+        memory = None if source is None else source[..., None].expand(-1, -1, stack.plan.memory_width or 1).float()
+        memory_real = None if source is None else source.bool()
+        call = Call(Inputs(ids, real=real), None, positions[:, past:], None, memory, memory_real, state)
+        logits = self.model.head_of_last(stack(call))
+        present = {f"present.{name}": one for name, one in state.held() if not _of_memory(stack, name)}
+        return {"logits": logits} | present
+
+
+def graphs_of(model: Model) -> list[Graph]:
+    """Return the graphs of a model: a decoder's step where its past is keys and values alone, else the whole."""
+    if not steps(model):
+        return [WholeGraph(model)]
+    source = None if model.blueprint.encoder is None else EncoderGraph(model)
+    return [StepGraph(model, source)] if source is None else [source, StepGraph(model, source)]
+
+
+def writes(model: Model) -> bool:
+    """Return True if the model writes text, given nothing but a text."""
+    plan, encoder, head = model.blueprint.decoder, model.blueprint.encoder, model.blueprint.head
+    if plan is None or plan.reads_vectors or model.special_inputs or (encoder is not None and encoder.reads_vectors):
+        return False
+    alone = plan.memory_width is not None and encoder is None
+    return not alone and head is not None and head.part.part_name == "language_model"
+
+
+def steps(model: Model) -> bool:
+    """Return True if the model writes from a past of keys and values."""
+    return writes(model) and not model.heads and keeps_keys_alone(model.stack("decoder"))
+
+
+def _read_by(plan: StackPlan, axis: str) -> dict[str, Input]:
+    """Return the inputs of a stack: ids or vectors, padding and segments."""
+    embedding: Any = plan.embedding
+    width = plan.d_model if embedding is None else embedding.reads(plan.shape())
+    vectors = {"inputs_embeds": Input(("batch", axis, width), torch.float32)}
+    inputs = {"input_ids": Input(("batch", axis))} if width is None else vectors
+    if not plan.without("padding"):
+        inputs["attention_mask"] = Input(("batch", axis))
+    if embedding is not None and embedding.num_segments():
+        inputs["token_type_ids"] = Input(("batch", axis))
+    return inputs
+
+
+def _marks(model: Model, axis: str) -> dict[str, Input]:
+    """Return the inputs that mask rules need."""
+    known = {"global_attention_mask": Input(("batch", axis)), "prefix_length": Input(("batch",))}
+    return {name: one for name, one in known.items() if name in model.special_inputs}
+
+
+def _of_memory(stack: Any, name: str) -> bool:
+    return attentions(stack)[name.rpartition(".")[0]]

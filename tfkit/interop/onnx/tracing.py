@@ -1,0 +1,87 @@
+"""A graph as an ONNX model: torch's own exporter, quietly, with what it cannot do told in words."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tfkit.core.blame import shortened
+from tfkit.core.component import Component
+from tfkit.core.errors import UsageError
+from tfkit.core.extras import optional
+from tfkit.interop.onnx import OPSETS
+from tfkit.interop.onnx.graphs import Graph
+
+EXTRA = "onnx"
+LARGEST = 1 << 30  # bytes of weights within a file; those of larger ones are in a file of their own
+
+
+def need(purpose: str, *modules: str) -> list[Any]:
+    """Import modules of the extra; raises UsageError with the way to install them."""
+    return [optional(module, EXTRA, purpose) for module in modules]
+
+
+@torch.no_grad()
+def trace(graph: Graph, path: Path, opset: int = OPSETS[1]) -> None:
+    """Write a graph to `path` with axes of any size; raises UsageError for what has no operator."""
+    examples = tuple(one.example() for one in graph.inputs.values())
+    weights = sum(weight.numel() * weight.element_size() for weight in graph.parameters())
+    try:
+        with quiet():
+            program = torch.onnx.export(
+                graph,
+                examples,
+                input_names=list(graph.inputs),
+                output_names=graph.outputs,
+                opset_version=opset,
+                dynamic_shapes=(tuple(one.named() for one in graph.inputs.values()),),
+                dynamo=True,
+                verbose=False,
+            )
+            written = None if program is None else program.model.opset_imports.get("")
+    except Exception as error:  # the exporter's own errors have no common class
+        raise UsageError(f"{graph.file}: cannot be exported to opset {opset}{_where(error)}: {_why(error)}") from None
+    if program is None or written != opset:
+        raise UsageError(f"{graph.file}: some operator has no form in opset {opset}; choose --opset {OPSETS[1]}")
+    program.save(path, external_data=weights > LARGEST)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the exporter's progress, hints and warnings from the terminal."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _why(error: BaseException) -> str:
+    """Return the innermost message: the exporter's own is pages of advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return shortened(error) or type(error).__name__
+
+
+def _where(error: BaseException) -> str:
+    """Return the part that was traced when an error was raised, in words."""
+    found = ""
+    walked: BaseException | None = error
+    while walked is not None:
+        for frame, _ in traceback.walk_tb(walked.__traceback__):
+            part = frame.f_locals.get("self")
+            if isinstance(part, Component) and isinstance(part, torch.nn.Module) and hasattr(part, "part_slot"):
+                found = f", in {part.part_slot} '{part.part_name}'"
+        walked = walked.__cause__
+    return found

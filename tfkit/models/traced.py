@@ -1,0 +1,80 @@
+"""The decode state of a traced graph: keys and values come in and go out as tensors, and nothing is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from tfkit.components.attention.base import KeyValueState
+from tfkit.models.stack import Stack
+from tfkit.models.state import DecodeState
+
+KINDS = ("key", "value")
+
+
+class GivenPast(KeyValueState):
+    """Keys and values [batch heads past dim] of one attention: a text's, which grow, or a memory's."""
+
+    def __init__(self, both: tuple[Tensor, Tensor] | None) -> None:
+        super().__init__()
+        self.both = both
+
+    @property
+    def length(self) -> int:
+        return 0 if self.both is None else self.both[0].shape[2]
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        if self.both is not None:
+            key, value = (torch.cat(pair, dim=2) for pair in zip(self.both, (key, value), strict=True))
+        self.both = key, value
+        return key, value
+
+    def stored(self) -> tuple[Tensor, Tensor] | None:
+        return self.both
+
+
+class TracedState(DecodeState):
+    """A decode state that is given all it holds: tensors by name, and the facts of all tokens of a text."""
+
+    forgets = False
+
+    def __init__(
+        self, stack: Stack, held: Mapping[str, Tensor], length: int, positions: Tensor, real: Tensor | None = None
+    ) -> None:
+        layers: list[dict[str, GivenPast]] = [{} for _ in stack.layers]
+        for place in attentions(stack):
+            index, _, name = place.partition(".")
+            key, value = (held.get(f"{place}.{kind}") for kind in KINDS)
+            layers[int(index)][name] = GivenPast(None if key is None or value is None else (key, value))
+        super().__init__(layers)
+        self.length = length
+        self._given = positions, real
+
+    def extend(
+        self, positions: Tensor, real: Tensor | None, segments: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        return *self._given, segments
+
+    def held(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield keys and values by name."""
+        for index, layer in enumerate(self.layers):
+            for name, past in layer.items():
+                yield from zip((f"{index}.{name}.{kind}" for kind in KINDS), past.both or (), strict=False)
+
+
+def attentions(stack: Stack) -> dict[str, bool]:
+    """Return the attentions that keep keys and values, as layer and name: True for those of a memory."""
+    found = {}
+    for index, layer in enumerate(stack.layers):
+        for name, state in layer.new_state().items():  # type: ignore[operator]
+            if isinstance(state, KeyValueState):
+                found[f"{index}.{name}"] = name in layer.reads_memory  # type: ignore[operator]
+    return found
+
+
+def keeps_keys_alone(stack: Stack) -> bool:
+    """Return True if all that the stack keeps of a text are keys and values, whose positions never change."""
+    states = [state for layer in stack.layers for state in layer.new_state().values()]  # type: ignore[operator]
+    return stack.caches and not stack.moves and all(isinstance(state, KeyValueState) for state in states)
