@@ -513,7 +513,7 @@ class Run:
         objective.attach(model)
         settings = self.recipe.train
         feed = Feed(objective, items, data.batch, settings.seed, self.device)
-        return Task(self.recipe, model, self.tokenizer, objective, settings, feed, None, {})
+        return Task(self.recipe, model, self.tokenizer, objective, settings, settings.steps or 1, feed, None, {})
 
     def _outputs(self, examples: Sequence[Mapping[str, str]], purpose: str) -> tuple[list[str], list[str]]:
         """The model's output for each example, and the reference; empty for a source that is too long."""

@@ -86,9 +86,16 @@ def _trainer(task: Task, folder: Path) -> Trainer:
     folder.mkdir()
     freeze(task.model, task.settings.freeze)
     half = STEPS // 2
-    few = {"steps": STEPS, "evaluate_every": STEPS, "checkpoint_every": half, "keep": "last", "patience": None}
+    few = {
+        "steps": STEPS,
+        "epochs": None,
+        "evaluate_every": STEPS,
+        "checkpoint_every": half,
+        "keep": "last",
+        "patience": None,
+    }
     settings = task.settings.model_copy(update=few)
-    task = Task(task.recipe, task.model, task.tokenizer, task.objective, settings, task.train, None, {})
+    task = Task(task.recipe, task.model, task.tokenizer, task.objective, settings, STEPS, task.train, None, {})
     trainer = Trainer(task, RunFolder(folder), Reporter(False))
     trainer.history.start(0)
     return trainer

@@ -14,8 +14,8 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import UsageError
 from tfkit.core.files import write_json, write_text
 from tfkit.core.folders import named
+from tfkit.core.targets import target_folder, whole_folder
 from tfkit.interop.huggingface.exporting import has_tokenizer
-from tfkit.interop.huggingface.folder import target_folder, whole_folder
 from tfkit.interop.huggingface.kept import kept_of
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.onnx import METADATA, OPSETS
