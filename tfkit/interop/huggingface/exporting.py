@@ -15,6 +15,7 @@ from tfkit.core.errors import Fault
 from tfkit.core.files import write_json
 from tfkit.core.folders import named
 from tfkit.core.targets import target_folder, whole_folder
+from tfkit.interop.huggingface.card import CARD, card, is_ours
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_theirs
 from tfkit.interop.huggingface.family import Family
@@ -75,6 +76,8 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
         if has_tokenizer(run):
             write_tokenizer(run, kept, folder)
         restore(kept, folder)
+        text = card(run, auto_class(run.blueprint), theirs is None)
+        (folder / CARD).write_text(text, encoding="utf-8", newline="\n")
     return Exported(goal.path, theirs, auto_class(run.blueprint), why)
 
 
@@ -91,6 +94,7 @@ def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
 def _written(folder: Path) -> Iterator[Path]:
     """The files in a folder that an export writes."""
     yield from named(folder, WRITTEN)
+    yield from filter(is_ours, named(folder, [CARD]))
     yield from template_files(folder)
 
 
