@@ -27,21 +27,24 @@ __all__ = [
     "UsageError",
     "__version__",
     "build",
+    "context",
     "evaluate",
     "load_recipe",
     "load_run",
+    "part",
     "parts",
     "register",
     "train",
 ]
 
 _ROOMS = {
-    "tfkit.api": ("build", "parts"),
+    "tfkit.api": ("build", "part", "parts"),
     "tfkit.core.component": ("Component", "Config", "Slot"),
     "tfkit.core.context": ("Context",),
     "tfkit.core.errors": ("DataError", "RecipeError", "RunError", "TfkitError", "UsageError"),
     "tfkit.core.registry": ("register",),
     "tfkit.core.shape": ("Shape",),
+    "tfkit.models.alone": ("context",),
     "tfkit.recipe.load": ("Recipe", "load_recipe"),
     "tfkit.run": ("Run", "evaluate", "load_run", "train"),
 }
