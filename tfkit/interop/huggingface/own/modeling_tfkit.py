@@ -25,6 +25,8 @@ from transformers.modeling_outputs import (
 
 from tfkit.interop.huggingface.own.tfkit_sources import build
 
+WEIGHTS = frozenset({"attention"})  # what output_attentions observes
+
 
 class TfkitConfig(PreTrainedConfig):
     """`recipe` is the architecture in tfkit's recipe language, with every value spelled out."""
@@ -103,6 +105,7 @@ class TfkitReader(TfkitPreTrainedModel):
         global_attention_mask: Tensor | None = None,
         prefix_length: Tensor | None = None,
         labels: Tensor | None = None,
+        output_attentions: bool | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -118,9 +121,10 @@ class TfkitReader(TfkitPreTrainedModel):
             decoder_inputs_embeds=decoder_inputs_embeds,
             global_attention_mask=global_attention_mask,
             prefix_length=prefix_length,
+            observe=WEIGHTS if output_attentions else None,
             with_heads=self.with_heads,
         )
-        return _given(self.as_output(out, labels), return_dict)
+        return _given(_with_weights(self.as_output(out, labels), out), return_dict)
 
     def as_output(self, out: Any, labels: Tensor | None) -> Any:
         """The output in transformers' words; with `labels` its loss."""
@@ -219,6 +223,7 @@ class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
         prefix_length: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        output_attentions: bool | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -236,9 +241,11 @@ class TfkitForCausalLM(TfkitPreTrainedModel, GenerationMixin):
             global_attention_mask=global_attention_mask,
             prefix_length=prefix_length,
             state=None if past is None else past.state,
+            observe=WEIGHTS if output_attentions else None,
         )
         loss = None if labels is None else _loss(out.logits[:, :-1], labels[:, 1:])
-        return _given(CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=past), return_dict)
+        made = CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=past)
+        return _given(_with_weights(made, out), return_dict)
 
     def prepare_inputs_for_generation(
         self,
@@ -318,6 +325,7 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
         prefix_length: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        output_attentions: bool | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -339,10 +347,11 @@ class TfkitForSeq2SeqLM(TfkitPreTrainedModel, GenerationMixin):
             global_attention_mask=global_attention_mask,
             prefix_length=prefix_length,
             state=None if past is None else past.state,
+            observe=WEIGHTS if output_attentions else None,
         )
         loss = None if labels is None else _loss(out.logits, labels)
         made = Seq2SeqLMOutput(loss=loss, logits=out.logits, past_key_values=past, encoder_last_hidden_state=out.memory)
-        return _given(made, return_dict)
+        return _given(_with_weights(made, out), return_dict)
 
     def prepare_inputs_for_generation(
         self,
@@ -398,6 +407,23 @@ def _segments(model: Any, token_type_ids: Tensor | None) -> Tensor | None:
 
 def _loss(logits: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100)
+
+
+def _with_weights(made: Any, out: Any) -> Any:
+    """The attention weights of the layers that have any, [batch heads query key] each, under transformers' names."""
+    fields = made.__dataclass_fields__
+    last = "decoder" if any(place.startswith("decoder") for place in out.observed) else "encoder"
+    found: dict[str, list[Tensor]] = {}
+    for place, weights in out.observed.items():
+        side, cross = place.partition(".")[0], place.endswith(".cross_attention")
+        name = "cross_attentions" if cross else f"{side}_attentions"
+        if name not in fields and side == last and not cross:
+            name = "attentions"
+        if name in fields:
+            found.setdefault(name, []).append(weights)
+    for name, layers in found.items():
+        made[name] = tuple(layers)
+    return made
 
 
 def _given(output: Any, return_dict: bool | None) -> Any:
