@@ -26,7 +26,7 @@ ALLOWED = {
     "studies": "core models recipe data training run reports",
     "cli": "core recipe generation training run contracts interop reports studies",
     "api": "core models recipe",
-    "__init__": "core recipe run api",
+    "__init__": "core models recipe run api",
     "__main__": "cli",
 }
 # the rooms of recipe/, each importing only those of the lines before it

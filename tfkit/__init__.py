@@ -28,9 +28,11 @@ __all__ = [
     "__version__",
     "as_pretrained",
     "build",
+    "context",
     "evaluate",
     "load_recipe",
     "load_run",
+    "part",
     "parts",
     "register",
     "save",
@@ -38,13 +40,14 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "tfkit.api": ("build", "parts"),
+    "tfkit.api": ("build", "part", "parts"),
     "tfkit.core.component": ("Component", "Config", "Slot"),
     "tfkit.core.context": ("Context",),
     "tfkit.core.errors": ("DataError", "RecipeError", "RunError", "TfkitError", "UsageError"),
     "tfkit.core.registry": ("register",),
     "tfkit.core.shape": ("Shape",),
     "tfkit.interop.huggingface.pretrained": ("as_pretrained",),
+    "tfkit.models.alone": ("context",),
     "tfkit.recipe.load": ("Recipe", "load_recipe"),
     "tfkit.run": ("Run", "evaluate", "load_run", "save", "train"),
 }

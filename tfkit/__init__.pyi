@@ -1,4 +1,5 @@
 from tfkit.api import build as build
+from tfkit.api import part as part
 from tfkit.api import parts as parts
 from tfkit.core.component import Component as Component
 from tfkit.core.component import Config as Config
@@ -12,6 +13,7 @@ from tfkit.core.errors import UsageError as UsageError
 from tfkit.core.registry import register as register
 from tfkit.core.shape import Shape as Shape
 from tfkit.interop.huggingface.pretrained import as_pretrained as as_pretrained
+from tfkit.models.alone import context as context
 from tfkit.recipe.load import Recipe as Recipe
 from tfkit.recipe.load import load_recipe as load_recipe
 from tfkit.run import Run as Run

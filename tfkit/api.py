@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, overload
 
 import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import nn
 
 from tfkit.core.blame import parts_named
 from tfkit.core.bounds import SEED
-from tfkit.core.errors import UsageError
+from tfkit.core.component import Config, Problem
+from tfkit.core.errors import Place, RecipeError, UsageError
+from tfkit.core.options import Heads, NonNegativeInt, PositiveInt, Width
 from tfkit.core.registry import CATALOGUES, REGISTRY, nearest
+from tfkit.core.shape import Shape, Side
+from tfkit.core.slots import AttentionFacts, EmbeddingFacts, HeadFacts, MaskFacts
+from tfkit.models.alone import callable_alone
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
+from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.load import ReadingOptions, Recipe, read_for
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.source import from_value
 
+# the slots whose parts tfkit.part builds
+ALONE = (
+    *("attention", "mixer", "feedforward", "norm", "activation", "residual", "position", "embedding", "mask", "head"),
+    "init",
+)
 Source = str | Path | Mapping[str, Any] | Recipe
 
 
@@ -48,6 +65,116 @@ def build(
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UsageError(f"dtype is a dtype of floating-point numbers such as torch.float32, got {dtype!r}")
     return build_model(loaded.blueprint(), device, dtype, seed)
+
+
+class ShapeOptions(BaseModel):
+    """The shape of a part alone, as keywords of tfkit.part."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    d_model: Width | None = None
+    vocab_size: Width | None = None
+    max_length: Width | None = None
+    memory_width: Width | None = None
+    num_heads: Heads | None = None
+    side: Side = "decoder"
+    causal: bool | None = None
+    layer: NonNegativeInt = 0
+    depth: PositiveInt = 1
+    other_depth: NonNegativeInt = 0
+
+
+@dataclass(frozen=True)
+class Unsized(Shape):
+    """A shape without a d_model, which raises UsageError when it is read."""
+
+    part: str = ""
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "d_model":
+            raise UsageError(f"{self.part} needs its width: tfkit.part(..., d_model=64)")
+        return super().__getattribute__(name)
+
+
+@overload
+def part(slot: Literal["mask"], type: str, **options: Any) -> MaskFacts: ...
+@overload
+def part(slot: Literal["init"], type: str, **options: Any) -> Callable[[nn.Module], None]: ...
+@overload
+def part(slot: str, type: str, **options: Any) -> nn.Module: ...
+def part(slot: str, type: str, *, embedding: nn.Module | None = None, **options: Any) -> Any:
+    """Build one part of a model: `part("attention", "multi_head", num_heads=4, d_model=64)`.
+
+    The keywords are the options of the part and the sizes of its shape: d_model, vocab_size, max_length, memory_width,
+    num_heads (of a position), causal, side, layer, depth, other_depth. Sublayers are called with x [batch time d_model]
+    and the keywords of tfkit.context, embeddings with ids, residual layouts with x, functions and a norm, and what
+    takes tensors anyway with those. A head that is tied takes the `embedding`.
+    Raises RecipeError for wrong options, all of them at once, and UsageError for a slot that is not of a model.
+    """
+    if slot not in ALONE:
+        hint = nearest(slot, list(ALONE))
+        more = f"did you mean '{hint}'?" if hint else "a whole model is built by tfkit.build" * (slot == "model")
+        raise UsageError(f"tfkit.part builds parts of {', '.join(ALONE)}, got '{slot}'" + (more and f"; {more}"))
+    if embedding is not None and slot != "head":
+        raise UsageError(f"embedding is for a head that is tied to its table; {slot} takes none")
+    config, shape = _described(slot, type, options, embedding)
+    arguments = () if slot == "init" else (shape, embedding) if slot == "head" else (shape,)
+    return callable_alone(config.build(*arguments))
+
+
+def _described(slot: str, name: str, options: dict[str, Any], embedding: nn.Module | None) -> tuple[Config, Shape]:
+    """Tell the options of a part from its shape, and check both; raises RecipeError."""
+    own = set(REGISTRY.get(slot, name).Config.model_fields) if REGISTRY.has(slot, name) else set(options)
+    sizes = {key: value for key, value in options.items() if key in ShapeOptions.model_fields and key not in own}
+    rest = {key: value for key, value in options.items() if key not in sizes}
+    node, found = from_value({"type": name, **rest}, Place("tfkit.part"), slot)
+    size_node, wrong = from_value(sizes, Place("tfkit.part"), slot)
+    faults = Faults([*found, *wrong])
+    if isinstance(node.value, dict) and own:
+        for key in [key for key in rest if key not in own]:
+            known = sorted(own | set(ShapeOptions.model_fields))
+            faults.unknown_key(node.value[key], known)
+        node = replace(node, value={key: node.value[key] for key in node.value if key in own | {"type"}})
+    config = Preparer(faults).config(node, slot)
+    given = _sizes(size_node, faults)
+    if config is None or given is None or faults.found:
+        raise RecipeError(faults.found)
+    shape = _shape(config, given, embedding)
+    faults.problems(node, _problems(config, shape, embedding))
+    if faults.found:
+        raise RecipeError(faults.found)
+    return config, shape
+
+
+def _sizes(node: Node, faults: Faults) -> ShapeOptions | None:
+    try:
+        return ShapeOptions.model_validate(node.plain())
+    except ValidationError as error:
+        faults.invalid(node, error, ShapeOptions)
+    return None
+
+
+def _shape(config: Config, given: ShapeOptions, embedding: nn.Module | None) -> Shape:
+    """The shape of a part alone: hidden from the future if it can stand nowhere else, as wide as what it is tied to."""
+    sizes = given.model_dump(exclude_none=True)
+    if isinstance(embedding, EmbeddingFacts):
+        sizes = {"d_model": embedding.shape.d_model, "vocab_size": embedding.shape.vocab_size, **sizes}
+    able = config.part.able(config)
+    sizes.setdefault("causal", "causal" in able and "bidirectional" not in able)
+    if isinstance(config, AttentionFacts.Config):
+        sizes["num_heads"] = config.heads()
+    if "d_model" in sizes:
+        return Shape(**sizes)
+    return Unsized(0, **sizes, part=f"{config.part.part_slot} '{config.part.part_name}'")
+
+
+def _problems(config: Config, shape: Shape, embedding: nn.Module | None) -> Iterator[Problem]:
+    """What cannot fit a shape, or cannot be had without a model."""
+    yield from config.check(shape)
+    if isinstance(config, HeadFacts.Config) and config.is_tied() and embedding is None:
+        yield Problem("tied", "is tied to the table of an embedding; give it as embedding=")
+    if isinstance(config, EmbeddingFacts.Config) and config.vectors_file() is not None:
+        yield Problem("vectors", "pretrained vectors are read when a recipe is trained; a part alone has none")
 
 
 def parts(slot: str) -> list[str]:

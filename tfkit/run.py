@@ -27,6 +27,7 @@ from tfkit.data.corpus import VectorCorpus
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
 from tfkit.data.vectors import Array, Vectors, as_vectors
+from tfkit.generation.attention import Attention, attention_of
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.prompts import Ids, Prompts, Source, prompt_ids
 from tfkit.generation.rate import generation_rate
@@ -314,6 +315,35 @@ class Run:
         if not ids:
             return torch.empty(0, plan.d_model)
         return text_vectors(self.model, ids, pooling, normalize, batch_size)
+
+    @parts_named()
+    def attention(self, text: str, target: str | None = None) -> Attention:
+        """Return the attention weights of every head for a text, with its tokens as labels.
+
+        An encoder-decoder reads `text` and the `target`, by default the one that it generates. Raises UsageError for a
+        text without tokens, or longer than the model can read, and for a model that hands out no weights.
+        """
+        model = self.model
+        pair = model.blueprint.encoder is not None and model.blueprint.decoder is not None
+        if not isinstance(text, str) or not isinstance(target, (str, type(None))):
+            raise UsageError(f"attention is of a text, or of a source and a target, got {text!r} and {target!r}")
+        if target is not None and not pair:
+            raise UsageError(f"{self.folder}: reads one text; a target is for an encoder-decoder")
+        (ids,) = self.read([text]) if self.writes else self._read_plainly([text])
+        if not ids:
+            raise UsageError("the text has no tokens")
+        special = self._labels(list(self.tokenizer.special_ids.values()))
+        return attention_of(model, ids, self._target(text, target) if pair else None, self._labels, special)
+
+    def _target(self, source: str, target: str | None) -> list[int]:
+        """The ids of a target from the start to the end token; None: of the one that the model generates."""
+        ids = self.tokenizer.encode(target) if target is not None else list(self.candidates(source)[0][0].ids)
+        end = dict(self.blueprint.special_ids).get("end", self.tokenizer.special_ids.get("end"))
+        ids = ids if end is None or ids[-1:] == [end] else [*ids, end]
+        return [self._start, *ids]
+
+    def _labels(self, ids: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self.tokenizer.readable_token(id_) for id_ in ids)
 
     def _read_plainly(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts between the special tokens of the objective, or of an imported tokenizer's own template."""

@@ -370,6 +370,27 @@ def test_its_generate_writes_what_the_run_writes(own: Run, tmp_path: Path) -> No
     assert loss > 0
 
 
+def test_its_classes_hand_out_attention_weights(own: Run, tmp_path: Path) -> None:
+    export_model(own, tmp_path / "out")
+    model = theirs_of(tmp_path / "out", trust_remote_code=True)
+    out = model(tokens(), output_attentions=True)
+    seen = own.model(tokens(), observe={"attention"}).observed
+    assert len(out.attentions) == len(seen) == 2 and model(tokens()).attentions is None
+    for theirs, ours in zip(out.attentions, seen.values(), strict=True):
+        torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-5)
+    assert (
+        model(tokens(), output_attentions=True, return_dict=False)[-1][0].shape
+        == seen["decoder.layers.0.attention"].shape
+    )
+
+
+def test_attention_without_an_output_projection_is_not_theirs() -> None:
+    gpt2 = load_recipe("gpt2")
+    assert as_theirs(gpt2.blueprint()) is not None
+    changed = load_recipe("gpt2", overrides={"model.layer.attention.output": False})
+    assert as_theirs(changed.blueprint()) is None
+
+
 def test_layers_that_differ(tmp_path: Path) -> None:
     layers = {"local": {"mask": {"type": "window", "size": 3}}, "global": {"position": "none"}}
     run = trained(tmp_path / "run", decoder(layers=layers, pattern=["local", "global"], num_layers=3))
@@ -396,6 +417,11 @@ def test_an_encoder_decoder(tmp_path: Path, joined: str) -> None:
     with torch.no_grad():
         ours = run.model(source, decoder_input_ids=target).logits
         torch.testing.assert_close(theirs(source, decoder_input_ids=target).logits, ours, rtol=1e-4, atol=1e-4)
+        seen = theirs(source, decoder_input_ids=target, output_attentions=True)
+        assert [len(side) for side in (seen.encoder_attentions, seen.decoder_attentions, seen.cross_attentions)] == [
+            *(2, 2, 2)
+        ]
+        assert seen.cross_attentions[0].shape == (2, 4, 5, 7)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
     texts = ["3 cats", "1 cat"]
     batch = tokenizer(texts, return_tensors="pt", padding=True)

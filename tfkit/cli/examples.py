@@ -19,6 +19,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "generate": ('generate runs/mine "twenty-one"', 'generate runs/mine "twenty-one" --num-beams 4 --n-best 2'),
     "predict": ('predict runs/mine "a good film"', 'predict runs/mine "a good film" --json'),
     "embed": ("embed runs/mine texts.txt --out vectors.npy", "embed runs/mine - --pooling mean"),
+    "look": ('look runs/mine "twenty-one" --out page.html', 'look runs/mine "it was too tired" --token it'),
     "import": ("import openai-community/gpt2", "import ./their-model --out runs/theirs --dtype bfloat16"),
     "export": ("export runs/mine exported", "export runs/mine graphs --to onnx --quantize int8"),
     "study": ("study norm-placement --dry-run", "study mine.yaml --out studies/mine --jobs 2"),

@@ -52,6 +52,7 @@ GROUPS = {
         "generate": "Generate text with a run.",
         "predict": "Print predictions of a run: labels, tags, answers, fills for a mask.",
         "embed": "Print vectors of texts.",
+        "look": "Show what the attention heads of a run attend to in a text.",
         "import": "Import a Hugging Face model as a run.",
         "export": "Export a run for transformers, or to ONNX.",
     },

@@ -310,21 +310,34 @@ def _total(terms: Sequence[Tensor | None]) -> Tensor | None:
     return result
 
 
-class Collector:
-    """Collects what sublayers return besides x: auxiliary losses, and observations that the caller asked for."""
+OBSERVATIONS = ("attention", "hidden_states")
 
-    def __init__(self, watch: frozenset[str] = frozenset()) -> None:
+
+class Collector:
+    """Collects what sublayers return besides x: auxiliary losses, and observations that the caller asked for.
+
+    `place` is where in the model the observer is, such as `decoder.layers.3.attention`; empty for a part alone.
+    """
+
+    def __init__(self, watch: frozenset[str] = frozenset(), place: str = "") -> None:
         self.watch = watch
+        self.place = place
         self.losses: list[Tensor] = []
         self.observed: dict[str, list[Tensor]] = {}
+
+    def at(self, name: str) -> Collector:
+        """The same collection, as a part called `name` within the place sees it."""
+        inner = Collector(self.watch, f"{self.place}.{name}" if self.place else name)
+        inner.losses, inner.observed = self.losses, self.observed
+        return inner
 
     def watches(self, name: str) -> bool:
         """Whether the caller asked to observe `name`."""
         return name in self.watch
 
     def observe(self, name: str, value: Tensor) -> None:
-        """Keep `value` under `name`, in the order of the calls."""
-        self.observed.setdefault(name, []).append(value)
+        """Keep `value` under the place, or under `name` for a part alone, in the order of the calls."""
+        self.observed.setdefault(self.place or name, []).append(value)
 
     def add_loss(self, loss: Tensor) -> None:
         """Add an auxiliary loss, such as a router's."""

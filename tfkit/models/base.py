@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
-from tfkit.core.context import Inputs
+from tfkit.core.context import OBSERVATIONS, Collector, Inputs
 from tfkit.core.errors import UsageError
 from tfkit.core.output import block
 from tfkit.core.slots import HeadFacts, ModelFacts
@@ -28,6 +29,7 @@ class ModelOutput:
     memory: Tensor | None = None  # [batch source d_model] of the encoder, in an encoder-decoder; or its last states
     heads: dict[str, Tensor] = field(default_factory=dict)  # of `heads`, by name
     auxiliary_loss: Tensor | None = None  # sum of what sublayers added
+    observed: dict[str, Tensor] = field(default_factory=dict)  # what `observe` asked for, by place
 
 
 torch.export.register_dataclass(ModelOutput)
@@ -99,11 +101,39 @@ class Model(ModelFacts, nn.Module):
         """An empty decode state: pass it as `state` to decode a few tokens a call; raises UsageError."""
         return self.stack(self.blueprint.last.side).new_state()
 
+    def collector(self, observe: Collection[str] | None) -> Collector:
+        """What a call collects; raises UsageError for what nothing in this model hands out."""
+        if not observe:
+            return Collector()
+        if not isinstance(observe, Collection) or isinstance(observe, str) or set(observe) - set(OBSERVATIONS):
+            raise UsageError(f"observe is a set of {' and '.join(OBSERVATIONS)}, got {observe!r}")
+        if "attention" in observe:
+            with_weights, without = self.attention_places()
+            if not with_weights:
+                raise UsageError("no part of this model hands out attention weights" + ": ".join(["", *without[:1]]))
+        return Collector(frozenset(observe))
+
+    def attention_places(self) -> tuple[list[str], list[str]]:
+        """The places whose parts hand out attention weights, and those whose parts do not, with the part."""
+        with_weights: list[str] = []
+        without: list[str] = []
+        for plan in self.blueprint.stacks():
+            for index, kind in enumerate(plan.order):
+                for sublayer in plan.layers[kind].sublayers:
+                    part, place = sublayer.config.part, f"{plan.side}.layers.{index}.{sublayer.name}"
+                    if "weights" in part.able(sublayer.config):
+                        with_weights.append(place)
+                    elif part.part_slot in ("attention", "mixer"):
+                        without.append(f"{place} ({part.part_name})")
+        return with_weights, without
+
     def finish(self, body: Body, with_heads: bool) -> ModelOutput:
         """The output of a call: its hidden states and, if asked for, the outputs of all heads."""
         out = ModelOutput(hidden=body.hidden, memory=body.memory)
-        if body.call.collector.losses:
-            out.auxiliary_loss = torch.stack(body.call.collector.losses).sum()
+        collector = body.call.collector
+        if collector.losses:
+            out.auxiliary_loss = torch.stack(collector.losses).sum()
+        out.observed = {place: values[-1] for place, values in collector.observed.items()}
         if not with_heads:
             return out
         if self.head is not None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 from torch import Tensor
 
-from tfkit.core.context import Collector
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import register
 from tfkit.models.base import Body, Model, ModelOutput
@@ -35,7 +35,7 @@ class EncoderDecoder(Model):
         decoder_inputs_embeds: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         state: DecodeState | None = None,
-        collector: Collector | None = None,
+        observe: Collection[str] | None = None,
         with_heads: bool = True,
         **unknown: object,
     ) -> ModelOutput:
@@ -43,8 +43,9 @@ class EncoderDecoder(Model):
 
         `attention_mask` [batch source] and `decoder_attention_mask` [batch target]: 1 = a real token. With `state`, the
         encoder runs in the first call only, and the decoder ids follow those of earlier calls. `with_heads=False`
-        leaves the heads to the caller, who may compute them at a few positions only. Raises UsageError for inputs of
-        the wrong shape or kind.
+        leaves the heads to the caller, who may compute them at a few positions only. `observe={"attention",
+        "hidden_states"}` keeps weights [batch heads query key] and the outputs of layers in `out.observed`, by place:
+        `decoder.layers.3.cross_attention`. Raises UsageError for inputs of the wrong shape or kind.
         """
         if unknown:
             refuse_unknown(unknown, self.inputs(), self.part_name)
@@ -68,7 +69,7 @@ class EncoderDecoder(Model):
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise UsageError("give decoder_input_ids: the tokens so far, the start token first")
         self.check(inputs)
-        collector = collector or Collector()
+        collector = self.collector(observe)
         source = Call(inputs, inputs_embeds, position_ids, memory=encoder_hidden_states, collector=collector)
         memory = self._encoded(source, state)
         target = Call(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -50,6 +51,8 @@ class Layer(nn.Module):
             seen = context.memory if name in self.reads_memory else context
             if seen is None:
                 raise UsageError(f"{name} needs a memory to attend to: give encoder_hidden_states")
+            if context.collector.watch:
+                seen = replace(seen, collector=context.collector.at(name))
             own = state.get(name)
             seen = seen if own is None and seen.state is None else seen.with_state(own)
             branches.append(Branch(name, parts[name], seen, parts["dropout"], parts, self.branch_scale))

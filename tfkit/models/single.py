@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 from torch import Tensor
 
-from tfkit.core.context import Collector
 from tfkit.core.registry import register
 from tfkit.core.shape import Side
 from tfkit.models.base import Body, Model, ModelOutput
@@ -32,7 +32,7 @@ class SingleStack(Model):
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         state: DecodeState | None = None,
-        collector: Collector | None = None,
+        observe: Collection[str] | None = None,
         with_heads: bool = True,
         **unknown: object,
     ) -> ModelOutput:
@@ -41,7 +41,9 @@ class SingleStack(Model):
         `attention_mask` [batch time]: 1 = a real token. `segment_ids` [batch time]: tokens of one number see one
         another (packing). `prefix_length` [batch] and `global_attention_mask` [batch time] serve those rules.
         With `state`, the ids follow those of earlier calls. `with_heads=False` leaves the heads to the caller,
-        who may compute them at a few positions only. Raises UsageError for inputs of the wrong shape or kind.
+        who may compute them at a few positions only. `observe={"attention", "hidden_states"}` keeps weights
+        [batch heads query key] and the outputs of layers in `out.observed`, by place: `decoder.layers.3.attention`.
+        Raises UsageError for inputs of the wrong shape or kind.
         """
         if unknown:
             refuse_unknown(unknown, self.inputs(), self.part_name)
@@ -57,7 +59,7 @@ class SingleStack(Model):
         source = input_ids if encoder_hidden_states is None else encoder_hidden_states
         memory_real = as_real(encoder_attention_mask, source, "encoder_attention_mask")
         memory = encoder_hidden_states, memory_real
-        call = Call(inputs, inputs_embeds, position_ids, segment_ids, *memory, state, collector or Collector())
+        call = Call(inputs, inputs_embeds, position_ids, segment_ids, *memory, state, self.collector(observe))
         return self.finish(Body(self.stack(self.side)(call), call), with_heads)
 
 

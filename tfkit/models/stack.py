@@ -97,11 +97,15 @@ class Stack(nn.Module):
         contexts = self._contexts(call)
         x = self._embed(call, contexts[0])
         states = self._states(call)
-        for layer, kind, state in zip(self.layers, self._order, states, strict=True):
+        for place, (layer, kind, state) in enumerate(zip(self.layers, self._order, states, strict=True)):
             context = contexts[kind]
             if self._kinds[kind].with_weights:
                 context = replace(context, position=context.position.of(layer.position))  # type: ignore[arg-type]
+            if call.collector.watch:
+                context = replace(context, collector=call.collector.at(f"{self.plan.side}.layers.{place}"))
             x = layer(x, context, state)
+            if context.collector.watches("hidden_states"):
+                context.collector.observe("hidden_states", x)
         if self._last_state is not None and self.plan.side == "encoder":
             return self._last_state.gathered(states)  # [batch 1 width]
         out: Tensor = self.final_dropout(self.final_norm(x))

@@ -49,6 +49,8 @@ class MyPart(Attention):
         query, key = self.sharpness * F.normalize(query, dim=-1), F.normalize(key, dim=-1)
         if context.state is not None:  # decoding: the keys and values of all earlier tokens come before these
             key, value = context.state.append(key, value)
+        # `attend` is softmax(query keyᵀ) value by the fastest kernel. For weights of your own ask for the mask:
+        # visible = context.mask.dense()  # [batch query key], True = may look, or None: everything is visible
         out = attend(query, key, value, context.mask, Scores(1.0))
         merged: Tensor = self.output(rearrange(out, "batch head time dim -> batch time (head dim)"))
         return merged

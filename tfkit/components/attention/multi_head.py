@@ -61,6 +61,7 @@ class MultiHead(Attention):
         )
         value_norm: Norm | None = Field(None, description="norm of each value head (Gemma 3n)")
         output_norm: Norm | None = Field(None, description="norm of the joined heads, before the output (BitNet)")
+        output: bool = Field(True, description="a projection of the joined heads; false: none, they are d_model wide")
         clip: PositiveFloat | None = Field(None, description="queries, keys and values are kept within -clip to clip")
         gate: Gate | None = Field(None, description="a gate on the heads' outputs, made from the layer's input")
         sinks: bool = Field(False, description="a learned score for each head that takes weight to nothing (GPT-OSS)")
@@ -80,7 +81,18 @@ class MultiHead(Attention):
                 yield Problem("qk_norm_at", "there is no norm of queries and keys; say qk_norm")
             for option, message in check_bias(self.bias, PROJECTIONS):
                 yield Problem(option, message)
+            if not self.output:
+                yield from self._check_joined(shape)
             yield from self._check_norms(shape)
+
+        def _check_joined(self, shape: Shape) -> Iterator[Problem]:
+            """Without an output projection the joined heads have the width of the layer, and nothing has its bias."""
+            value_dim = self.value_dim or self.width(shape)
+            if self.num_heads * value_dim != shape.d_model:
+                joined = f"{self.num_heads} heads of {value_dim} channels are {self.num_heads * value_dim} wide"
+                yield Problem("output", f"{joined}, and d_model is {shape.d_model}: only a projection makes them fit")
+            if not isinstance(self.bias, bool) and "output" in self.bias:
+                yield Problem("bias", "there is no output projection to have a bias; leave 'output' out")
 
         def _check_norms(self, shape: Shape) -> Iterator[Problem]:
             """The norms inside have the widths of heads."""
@@ -121,7 +133,7 @@ class MultiHead(Attention):
         self.query = linear("query", shape.d_model, heads * self.head_dim)
         self.key = linear("key", shape.source_width, kv_heads * self.head_dim)
         self.value = linear("value", shape.source_width, kv_heads * value_dim)
-        self.output = linear("output", heads * value_dim, shape.d_model)
+        self.output = linear("output", heads * value_dim, shape.d_model) if config.output else nn.Identity()
         self.heads, self.kv_heads = heads, kv_heads
         scale = self.head_dim**-0.5 if config.scale is None else scale_factor(config.scale, shape.d_model)
         self.scores = Scores(scale, config.softcap)

@@ -24,7 +24,9 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 
-from tfkit.interop.huggingface.own.tfkit_sources import build, observer, write_code
+from tfkit.interop.huggingface.own.tfkit_sources import build, write_code
+
+WEIGHTS = frozenset({"attention"})  # what output_attentions observes
 
 
 class TfkitConfig(PreTrainedConfig):
@@ -92,18 +94,16 @@ class TfkitPreTrainedModel(PreTrainedModel):
         write_code(self.model, Path(save_directory))
         super().save_pretrained(save_directory, *args, **kwargs)
 
-    def called(self, asked: dict[str, Any], **call: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the model's own output, and the attention weights where they are asked for.
+    def called(self, asked: dict[str, Any], output_attentions: bool | None = None, **call: Any) -> Any:
+        """Return the model's own output, with the attention weights observed if they are asked for.
 
         Arguments that are None are left out.
         """
         if asked.get("output_hidden_states"):
             raise ValueError("output_hidden_states: the hidden states of each layer are not given; leave it out")
-        given = asked.get("output_attentions")
-        watched = self.config.output_attentions if given is None else given
-        call["collector"] = observer("attention") if watched else None
-        out = self.model(**{name: value for name, value in call.items() if value is not None})
-        return out, _weights(self.model, call["collector"]) if watched else {}
+        watched = self.config.output_attentions if output_attentions is None else output_attentions
+        call["observe"] = WEIGHTS if watched else None
+        return self.model(**{name: value for name, value in call.items() if value is not None})
 
 
 class TfkitReader(TfkitPreTrainedModel):
@@ -124,12 +124,14 @@ class TfkitReader(TfkitPreTrainedModel):
         global_attention_mask: Tensor | None = None,
         prefix_length: Tensor | None = None,
         labels: Tensor | None = None,
+        output_attentions: bool | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
         """What `as_output` makes of the model's own output."""
-        out, weights = self.called(
+        out = self.called(
             kwargs,
+            output_attentions,
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=_segments(self.model, token_type_ids),
@@ -142,10 +144,7 @@ class TfkitReader(TfkitPreTrainedModel):
             prefix_length=prefix_length,
             with_heads=self.with_heads,
         )
-        made = self.as_output(out, labels)
-        if weights:
-            made["attentions"] = weights[self.model.blueprint.last.side]
-        return _given(made, return_dict)
+        return _given(_with_weights(self.as_output(out, labels), out), return_dict)
 
     def as_output(self, out: Any, labels: Tensor | None) -> Any:
         """The output in transformers' words; with `labels` its loss."""
@@ -253,6 +252,7 @@ class TfkitForCausalLM(TfkitWriter):
         prefix_length: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        output_attentions: bool | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -260,8 +260,9 @@ class TfkitForCausalLM(TfkitWriter):
         past = self.past(past_key_values, use_cache)
         if position_ids is None and attention_mask is not None and past_key_values is None:
             position_ids = _places(attention_mask)
-        out, weights = self.called(
+        out = self.called(
             kwargs,
+            output_attentions,
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
@@ -271,10 +272,8 @@ class TfkitForCausalLM(TfkitWriter):
             state=None if past is None else past.state,
         )
         loss = None if labels is None else _loss(out.logits[:, :-1], labels[:, 1:])
-        made = CausalLMOutputWithPast(
-            loss=loss, logits=out.logits, past_key_values=past, attentions=weights.get("decoder")
-        )
-        return _given(made, return_dict)
+        made = CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=past)
+        return _given(_with_weights(made, out), return_dict)
 
     def prepare_inputs_for_generation(
         self,
@@ -318,8 +317,9 @@ class EncoderOnly(nn.Module):
         """Hidden states [batch source d_model]."""
         whole: Any = self.whole
         first = input_ids.new_zeros(input_ids.shape[0], 1)  # the pair is called as one; this token's states are dropped
-        out, weights = whole.called(
+        out = whole.called(
             kwargs,
+            kwargs.pop("output_attentions", None),
             input_ids=input_ids,
             attention_mask=attention_mask,
             decoder_input_ids=first,
@@ -327,7 +327,8 @@ class EncoderOnly(nn.Module):
             prefix_length=prefix_length,
             with_heads=False,
         )
-        return BaseModelOutput(last_hidden_state=out.memory, attentions=weights.get("encoder"))
+        weights = [value for place, value in out.observed.items() if place.startswith("encoder.")]
+        return BaseModelOutput(last_hidden_state=out.memory, attentions=tuple(weights) or None)
 
 
 class TfkitForSeq2SeqLM(TfkitWriter):
@@ -351,6 +352,7 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         prefix_length: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        output_attentions: bool | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -359,8 +361,9 @@ class TfkitForSeq2SeqLM(TfkitWriter):
             decoder_input_ids = self._shifted(labels)
         memory = None if encoder_outputs is None else encoder_outputs[0]
         past = self.past(past_key_values, use_cache)
-        out, weights = self.called(
+        out = self.called(
             kwargs,
+            output_attentions,
             input_ids=input_ids if memory is None else None,
             attention_mask=attention_mask,
             inputs_embeds=inputs_embeds if memory is None else None,
@@ -373,16 +376,8 @@ class TfkitForSeq2SeqLM(TfkitWriter):
             state=None if past is None else past.state,
         )
         loss = None if labels is None else _loss(out.logits, labels)
-        made = Seq2SeqLMOutput(
-            loss=loss,
-            logits=out.logits,
-            past_key_values=past,
-            decoder_attentions=weights.get("decoder"),
-            cross_attentions=weights.get("cross"),
-            encoder_last_hidden_state=out.memory,
-            encoder_attentions=weights.get("encoder"),
-        )
-        return _given(made, return_dict)
+        made = Seq2SeqLMOutput(loss=loss, logits=out.logits, past_key_values=past, encoder_last_hidden_state=out.memory)
+        return _given(_with_weights(made, out), return_dict)
 
     def prepare_inputs_for_generation(
         self,
@@ -416,24 +411,6 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         return torch.cat((first, labels[:, :-1].clamp(min=0)), dim=1)
 
 
-def _weights(model: Any, collector: Any) -> dict[str, Any]:
-    """Sort the observed weights, [batch head query key] for each layer, by encoder, decoder and cross."""
-    layers = [(plan.side, plan.layers[kind]) for plan in model.blueprint.stacks() for kind in plan.order]
-    parts = [
-        ("cross" if sublayer.memory else side, sublayer.config.part)
-        for side, layer in layers
-        for sublayer in layer.sublayers
-        if sublayer.config.part.part_slot == "attention"
-    ]
-    for _, part in parts:
-        if "weights" not in part.capabilities:
-            raise ValueError(f"output_attentions: the attention '{part.part_name}' hands out no weights")
-    observed = collector.observed.get("attention", [])
-    places = parts[len(parts) - len(observed) :]  # an encoder whose output was given observes nothing
-    pairs = [(kind, weights) for (kind, _), weights in zip(places, observed, strict=True)]
-    return {kind: tuple(weights for one, weights in pairs if one == kind) for kind, _ in pairs}
-
-
 def _places(attention_mask: Tensor) -> Tensor:
     return (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)
 
@@ -454,6 +431,23 @@ def _segments(model: Any, token_type_ids: Tensor | None) -> Tensor | None:
 
 def _loss(logits: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100)
+
+
+def _with_weights(made: Any, out: Any) -> Any:
+    """The attention weights of the layers that have any, [batch heads query key] each, under transformers' names."""
+    fields = made.__dataclass_fields__
+    last = "decoder" if any(place.startswith("decoder") for place in out.observed) else "encoder"
+    found: dict[str, list[Tensor]] = {}
+    for place, weights in out.observed.items():
+        side, cross = place.partition(".")[0], place.endswith(".cross_attention")
+        name = "cross_attentions" if cross else f"{side}_attentions"
+        if name not in fields and side == last and not cross:
+            name = "attentions"
+        if name in fields:
+            found.setdefault(name, []).append(weights)
+    for name, layers in found.items():
+        made[name] = tuple(layers)
+    return made
 
 
 def _given(output: Any, return_dict: bool | None) -> Any:

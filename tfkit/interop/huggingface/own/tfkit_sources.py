@@ -35,11 +35,6 @@ def build(recipe: Mapping[str, Any], initialised: bool) -> Any:
     return blueprint.type.build(blueprint)
 
 
-def observer(name: str) -> Any:
-    """Return the collector of a call that observes `name` in each layer."""
-    return _tfkit("core.context").Collector(frozenset({name}))
-
-
 def write_code(model: Any, folder: Path) -> None:
     """Write the files of code that load `model` into a folder."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,159 @@
+"""Attention of a text: the weights of every head with tokens as labels, and what each head does in numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor
+
+from tfkit.core.errors import UsageError
+from tfkit.core.slots import HeadFacts
+from tfkit.models import Model
+from tfkit.models.base import ModelOutput
+
+Tokens = tuple[str, ...]
+Labels = Callable[[Sequence[int]], Tokens]  # the tokens of ids
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """One head in numbers.
+
+    `entropy` is the mean entropy of its rows in bits. `distance` is the mean distance in tokens to what it attends to,
+    None for cross-attention. `induction` is the mean weight on the token after an earlier copy of the query's token,
+    None without a repetition.
+    """
+
+    place: str
+    head: int
+    entropy: float
+    distance: float | None
+    induction: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMap:
+    """The weights of the heads of one attention, [head query key], with the tokens of both axes."""
+
+    place: str
+    weights: Tensor
+    queries: Tokens
+    keys: Tokens
+
+    @property
+    def is_cross(self) -> bool:
+        """True if the keys are those of another text."""
+        return self.place.endswith(".cross_attention")
+
+    def scores(self) -> Iterator[HeadScores]:
+        """The numbers of each head."""
+        weights = self.weights.double()
+        entropy = -reduce(torch.xlogy(weights, weights), "head query key -> head query", "sum") / math.log(2)
+        far = None if self.is_cross else reduce(weights * _distances(weights), "head query key -> head", "sum")
+        induction = None if self.is_cross else self._induction(weights)
+        for head in range(len(weights)):
+            yield HeadScores(
+                self.place,
+                head,
+                float(entropy[head].mean()),
+                None if far is None else float(far[head]) / weights.shape[1],
+                None if induction is None else float(induction[head]),
+            )
+
+    def _induction(self, weights: Tensor) -> Tensor | None:
+        """The weight on tokens that follow an earlier copy of the query's token, a mean for each head."""
+        same = torch.tensor([[key == query for key in self.keys] for query in self.queries])
+        follows = same.roll(1, dims=1).tril()  # [query key], the key before it is an earlier copy of the query
+        follows[:, 0] = False
+        repeats = follows.any(dim=1)
+        if not bool(repeats.any()):
+            return None
+        return (weights * follows).sum(dim=-1)[:, repeats].mean(dim=-1)
+
+
+@dataclass(frozen=True)
+class TokenProbability:
+    """A token with the probability that the model gives it."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """What a model attends to in a text, or in a source and its target.
+
+    `probabilities` are those of the tokens of the last text: given those before them (`predicts` "next"), or, of a
+    masked language model, of each token where it stands ("itself"). `special` are the special tokens of the vocabulary,
+    `left_out` the places without weights.
+    """
+
+    maps: tuple[AttentionMap, ...]
+    probabilities: tuple[TokenProbability, ...]
+    predicts: Literal["next", "itself"] | None
+    special: frozenset[str]
+    left_out: tuple[str, ...]
+
+    def heads(self) -> list[HeadScores]:
+        """All heads, the most focused first."""
+        return sorted((one for each in self.maps for one in each.scores()), key=lambda one: one.entropy)
+
+    def map(self, place: str) -> AttentionMap:
+        """The map of that place; raises UsageError for a place that has none."""
+        found = next((each for each in self.maps if each.place == place), None)
+        if found is None:
+            raise UsageError(
+                f"no attention weights of '{place}'; there are: {', '.join(one.place for one in self.maps)}"
+            )
+        return found
+
+
+def attention_of(
+    model: Model, ids: Sequence[int], target: Sequence[int] | None, labels: Labels, special: Tokens
+) -> Attention:
+    """Run the model on a text, or on a source and a target (start to end), and keep the weights of every head."""
+    call, read = {"input_ids": _row(model, ids)}, labels(ids)
+    if target is not None:
+        call["decoder_input_ids"] = _row(model, target[:-1])
+    with torch.no_grad():
+        out = model(**call, observe={"attention"})
+    written = read if target is None else labels(target)
+    maps = []
+    for place, weights in out.observed.items():
+        queries = written[: weights.shape[2]] if place.startswith(model.blueprint.last.side) else read
+        keys = read if place.endswith(".cross_attention") else queries
+        maps.append(AttentionMap(place, weights[0].float().cpu(), queries, keys))
+    text = ids if target is None else target
+    left_out = tuple(model.attention_places()[1])
+    return Attention(tuple(maps), *_probabilities(model, out, text, written), frozenset(special), left_out)
+
+
+def _row(model: Model, ids: Sequence[int]) -> Tensor:
+    device = next(model.parameters()).device
+    return torch.tensor([list(ids)], device=device)
+
+
+def _probabilities(
+    model: Model, out: ModelOutput, ids: Sequence[int], tokens: Tokens
+) -> tuple[tuple[TokenProbability, ...], Literal["next", "itself"] | None]:
+    """The probability of each token by the head, where it has one for tokens."""
+    head = model.blueprint.head
+    of_tokens = isinstance(head, HeadFacts.Config) and head.part.part_name in ("language_model", "masked_lm")
+    if out.logits is None or out.logits.dim() != 3 or not of_tokens:
+        return (), None
+    probabilities = out.logits[0].float().softmax(dim=-1).cpu()
+    causal = model.blueprint.last.causal
+    places = range(1, len(ids)) if causal else range(len(ids))
+    found = tuple(TokenProbability(tokens[place], float(probabilities[place - causal, ids[place]])) for place in places)
+    return found, "next" if causal else "itself"
+
+
+def _distances(weights: Tensor) -> Tensor:
+    """[1 query key], the distance between query and key in tokens."""
+    places = torch.arange(weights.shape[-1], device=weights.device)
+    return rearrange((places[:, None] - places[None]).abs(), "query key -> 1 query key")

@@ -1,0 +1,214 @@
+"""Parts outside of a model: the context of a call, and parts that are called with tensors instead of a context."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.components.embedding import Embedding
+from tfkit.components.mask import Causal
+from tfkit.components.residual.base import Branch, Residual
+from tfkit.components.sublayer import Sublayer
+from tfkit.core.capabilities import CAPABILITIES
+from tfkit.core.context import Collector, Context, Inputs, Placement, Span, Visibility
+from tfkit.core.errors import UsageError
+from tfkit.core.shape import Shape
+from tfkit.core.slots import MaskFacts, PositionFacts, of_kind
+from tfkit.models.call import as_real, beyond, check_length, check_needed, make_inputs, refuse_unknown
+from tfkit.models.stack import Facts, text_lengths
+
+Rules = Tensor | MaskFacts | Sequence[MaskFacts]
+Positions = PositionFacts | Sequence[PositionFacts]
+One = TypeVar("One")
+PAST = Causal(Causal.Config(), Shape(1, causal=True))
+MARKS = "global_attention_mask"
+
+
+class Given(MaskFacts):
+    """A limit that is given as a tensor [query key] or [batch query key], True = may look."""
+
+    def __init__(self, mask: Tensor, span: Span, rows: int) -> None:
+        sizes, shape = [span.queries, span.keys], list(mask.shape)
+        if mask.dtype != torch.bool or shape not in (sizes, [1, *sizes], [rows, *sizes]):
+            got = f"shape {shape} of {mask.dtype}"
+            raise UsageError(f"mask is [query key] or [batch query key], here {sizes}, True = may look; got {got}")
+        self.mask = mask if mask.dim() == 3 else mask[None]
+
+    def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
+        row = torch.arange(len(self.mask), device=self.mask.device)[:, None, None]
+        return self.mask[row, query.clamp(max=self.mask.shape[1] - 1), key.clamp(max=self.mask.shape[2] - 1)]
+
+
+def context(
+    x: Tensor,
+    *,
+    memory: Tensor | None = None,
+    mask: Rules = (),
+    causal: bool = False,
+    position: Positions = (),
+    attention_mask: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    segment_ids: Tensor | None = None,
+    global_attention_mask: Tensor | None = None,
+    prefix_length: Tensor | None = None,
+    state: Any | None = None,
+    observe: Collection[str] = (),
+) -> Context:
+    """Return the context of a call with x [batch time width], for parts that are used without a model.
+
+    `mask` is a tensor [query key] or [batch query key], True = may look, or mask parts; `causal` hides the future too.
+    `position` are parts that turn queries and keys or change the scores. `memory` [batch key width] is attended to
+    instead of x, and `attention_mask` [batch key], 1 = a real token, is then the memory's. `observe={"attention"}`
+    keeps the weights in `context.collector.observed`. Raises UsageError for shapes that do not fit.
+    """
+    if x.dim() != 3 or (memory is not None and (memory.dim() != 3 or len(memory) != len(x))):
+        got = f"shape {list(x.shape)}" + ("" if memory is None else f", and a memory of shape {list(memory.shape)}")
+        raise UsageError(f"x is [batch time width], and memory [batch key width] of the same batch; got {got}")
+    if memory is not None and segment_ids is not None:
+        raise UsageError("segment_ids separate the texts of x, not those of a memory; give a mask instead")
+    if state is not None and (position_ids is not None or segment_ids is not None):
+        raise UsageError("with a state, positions count on from its length; leave position_ids and segment_ids out")
+    source, past = (x, 0 if state is None else state.length) if memory is None else (memory, 0)
+    span = Span(x.shape[1], past + source.shape[1], past, x.device)
+    rules = _rules(mask, span, len(x)) + ([PAST] if causal else [])
+    check_needed({name for rule in rules for name in rule.needs} - {MARKS}, {"prefix_length": prefix_length})
+    check_length(position_ids, x, "position_ids")
+    check_length(segment_ids, x, "segment_ids")
+    check_length(global_attention_mask, x, MARKS)
+    real = as_real(attention_mask, source, "attention_mask", past)
+    inputs = Inputs(None, None, global_attention_mask, prefix_length, real)
+    parts, places = _several("position", position, PositionFacts), span.key()[:, 0]
+    collector = Collector(frozenset(observe))
+    if memory is not None:
+        query = span.query()[:, :, 0] if position_ids is None else position_ids
+        placement = Placement(parts, query, places)
+        return Context(Visibility(rules, span, inputs, real), placement, state, memory, None, inputs, collector)
+    positions = places if position_ids is None else position_ids
+    lengths = text_lengths(positions, segment_ids) if any(part.moves for part in parts) else None
+    facts = Facts(span, positions, real, segment_ids, lengths, None)
+    visibility = facts.visibility(rules, 0, inputs)
+    return Context(visibility, facts.placement(parts, 0), state, None, None, inputs, collector)
+
+
+def _rules(mask: Rules, span: Span, rows: int) -> list[MaskFacts]:
+    return [Given(mask, span, rows)] if isinstance(mask, Tensor) else _several("mask", mask, MaskFacts)
+
+
+def _several(slot: str, given: object, kind: type[One]) -> list[One]:
+    """One part or several, as a list; raises UsageError for anything else."""
+    several = list(given) if isinstance(given, (list, tuple)) else [given]
+    found = [one for one in several if isinstance(one, kind)]
+    if len(found) < len(several):
+        raise UsageError(f'{slot} is built by tfkit.part("{slot}", ...), one or a list of them; got {given!r}')
+    return found
+
+
+def callable_alone(part: Any) -> Any:
+    """Let a part be called with tensors and the keywords of `context`, besides the way a model calls it."""
+    for kind, adapt in ADAPTED.items():
+        if isinstance(part, kind):
+            part.register_forward_pre_hook(adapt, with_kwargs=True)
+    return part
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]] | None
+
+
+def _sublayer(part: Sublayer, given: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
+    """part(x, memory=..., mask=..., causal=...) -> part(x, context)."""
+    if len(given) != 1 or "context" in options:
+        return None
+    name, shape = f"{part.part_slot} '{part.part_name}'", part.shape
+    if unknown := options.keys() - KEYWORDS:
+        refuse_unknown(dict.fromkeys(sorted(unknown)), sorted(KEYWORDS), name)
+    memory = options.get("memory")
+    options = {"causal": shape.causal and memory is None, **options}
+    for word, tensor, width in (("x", given[0], shape.d_model), ("memory", memory, shape.source_width)):
+        if tensor is not None and tensor.shape[-1] != width:
+            raise UsageError(f"{name} was built for {word} of width {width}, got shape {list(tensor.shape)}")
+    if memory is None and shape.memory_width is not None:
+        raise UsageError(f"{name} was built to attend to a memory of width {shape.memory_width}; give memory")
+    made = context(given[0], **options)
+    _check_able(part, name, made, options)
+    if made.inputs.global_attention_mask is not None:
+        readers = part.needs.union(*(rule.needs for rule in made.mask.rules))
+        check_needed(readers, {MARKS: made.inputs.global_attention_mask})
+    return (given[0], made), {}
+
+
+def _check_able(part: Sublayer, name: str, made: Context, options: dict[str, Any]) -> None:
+    """Raise UsageError for what the part does not declare, by the name of the keyword."""
+    able, rules = part.able(part.config), made.mask.rules
+    if "masks" not in able and options["causal"] != part.shape.causal and made.source is None:
+        raise UsageError(f"{name} was built for causal={part.shape.causal}; build it with causal={options['causal']}")
+    asked = {
+        "memory": ("cross_attention", made.source is not None),
+        "mask": ("masks", any(not rule.triangle for rule in rules)),
+        "causal": ("causal", any(rule.triangle for rule in rules)),
+        "causal=False": ("bidirectional", not rules and made.source is None),
+        "attention_mask": ("padding", made.mask.real is not None),
+        "segment_ids": ("packing", made.mask.segments is not None),
+        "state": ("cache", made.state is not None),
+        "observe": ("weights", made.collector.watches("attention")),
+    }
+    hooks = {hook for one in made.position.parts for hook in one.hooks()} - {"embed"}
+    asked |= {f"position ({hook})": (hook, True) for hook in sorted(hooks)}
+    for word, (capability, is_asked) in asked.items():
+        if is_asked and capability not in able:
+            raise UsageError(f"{name} takes no {word}: it does not declare '{capability}' ({CAPABILITIES[capability]})")
+    if made.position.parts and not hooks:
+        raise UsageError("a position that is only added to embeddings does nothing here; give it to the embedding")
+
+
+def _embedding(part: Embedding, given: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
+    """part(ids, position=..., token_type_ids=...) -> part(inputs, placement, vectors); floats are vectors."""
+    if len(given) != 1 or isinstance(given[0], Inputs):
+        return None
+    if unknown := options.keys() - {"position", "position_ids", "token_type_ids", "attention_mask"}:
+        refuse_unknown(dict.fromkeys(sorted(unknown)), ["position", "token_type_ids"], part.part_name)
+    x, types = given[0], options.pop("token_type_ids", None)
+    vectors = x if x.is_floating_point() else None
+    ids = x if vectors is None else None
+    inputs = make_inputs(ids, options.get("attention_mask"), types, vectors=vectors)
+    if wrong := beyond(ids, part.shape.vocab_size, "ids"):
+        raise wrong
+    made = context(x if ids is None else torch.zeros_like(x)[..., None], **options)
+    return (inputs, made.position, vectors), {}
+
+
+def _residual(part: Residual, given: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
+    """part(x, sublayer, ..., norm=norm) -> part(x, branches); a sublayer is a function of x."""
+    if not given:
+        return None
+    x, *sublayers = given
+    if len(sublayers) == 1 and isinstance(sublayers[0], (list, tuple)):
+        return None
+    if not sublayers or options.keys() - {"norm"} or not all(map(callable, sublayers)):
+        raise UsageError(f"residual '{part.part_name}' is called with x and its sublayers: residual(x, f, norm=norm)")
+    norm = options.get("norm", nn.Identity())
+    names = [f"sublayer_{place}" for place in range(len(sublayers))]
+    norms = dict.fromkeys(part.norm_names(names), norm)
+    config = of_kind(part.config, Residual.Config)
+    scale = 1.0 if config is None else config.branch_scale
+    seen = context(x)
+    made = [
+        Branch(name, _without_context(sublayer), seen, nn.Identity(), norms, scale)
+        for name, sublayer in zip(names, sublayers, strict=True)
+    ]
+    return (x, made), {}
+
+
+def _without_context(sublayer: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:
+    return lambda x, _: sublayer(x)
+
+
+KEYWORDS = frozenset(inspect.signature(context).parameters) - {"x"}
+ADAPTED: dict[type[nn.Module], Callable[..., Arguments]] = {
+    Sublayer: _sublayer,
+    Embedding: _embedding,
+    Residual: _residual,
+}

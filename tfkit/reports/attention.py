@@ -1,0 +1,171 @@
+"""What `tfkit look` shows: tables of heads for a terminal, and one page of HTML that opens without a network."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from einops import reduce
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tfkit.core.console import Console
+from tfkit.core.errors import UsageError
+from tfkit.core.output import printable
+from tfkit.generation.attention import Attention
+
+TEMPLATE, DATA = Path(__file__).with_name("attention.html"), "/* data */"
+LARGEST = 3_000_000  # cells of all maps in a page, each a byte, 4/3 of one in base64
+SHOWN = 10  # heads in a table
+STEPS = 255  # of a weight in the page, from 0 to the largest of its map
+
+
+def as_data(seen: Attention, token: str | None = None) -> dict[str, Any]:
+    """The figures of a text as data: heads, the keys that each query attends to most, probabilities."""
+    return {
+        "heads": [asdict(one) for one in seen.heads()],
+        "texts": {each.place: {"queries": each.queries, "keys": each.keys} for each in seen.maps},
+        "predicts": seen.predicts,
+        "probabilities": [asdict(one) for one in seen.probabilities],
+        "without_weights": list(seen.left_out),
+    } | ({} if token is None else {"token": token, "attended": _attended(seen, token)})
+
+
+def print_heads(seen: Attention, console: Console) -> None:
+    """Print the most focused heads, and the probabilities of tokens."""
+    heads = seen.heads()
+    rows = [
+        [one.place, str(one.head), f"{one.entropy:.2f}", _figure(one.distance, 1), _figure(one.induction, 3)]
+        for one in heads[:SHOWN]
+    ]
+    _table(console, ["attention", "head", "entropy", "distance", "induction"], rows)
+    if len(heads) > SHOWN:
+        _line(console, f"the {SHOWN} of {len(heads)} heads with the least entropy (bits)")
+    for place in seen.left_out:
+        _line(console, f"{place} has no attention weights")
+    if seen.probabilities:
+        given = "before it" if seen.predicts == "next" else "of the text, itself included"
+        _line(console, f"\nprobability of each token, given those {given}:")
+        _line(console, " ".join(f"{one.token} {one.probability:.3f}" for one in seen.probabilities))
+
+
+def print_head(seen: Attention, named: str, console: Console) -> None:
+    """Print for one head, `PLACE:NUMBER`, which key each query attends to most; raises UsageError."""
+    place, _, number = named.rpartition(":")
+    found = seen.map(place or named)
+    if not number.isdecimal() or int(number) >= len(found.weights):
+        raise UsageError(f"--head is {found.place}:0 to {found.place}:{len(found.weights) - 1}, got {named}")
+    rows = []
+    for query, weights in zip(found.queries, found.weights[int(number)], strict=True):
+        best = weights.topk(min(2, len(found.keys)))
+        rows.append(
+            [query, *(f"{found.keys[int(key)]} {float(weight):.2f}" for weight, key in zip(*best, strict=True))]
+        )
+    _table(console, ["query", "most", "second"][: len(rows[0])], rows, figures=False)
+
+
+def print_token(seen: Attention, token: str, console: Console) -> None:
+    """Print which other token a query attends to most, the heads with the largest weights first; raises UsageError."""
+    found = _attended(seen, token)
+    rows = [
+        [one["place"], str(one["head"]), one["key"], f"{one['weight']:.3f}", f"{one['special']:.3f}"]
+        for one in found[:SHOWN]
+    ]
+    _table(console, ["attention", "head", "to", "weight", "on special tokens"], rows)
+
+
+def _attended(seen: Attention, token: str) -> list[dict[str, Any]]:
+    """The key that the first query called `token` attends to most in each head, but itself and special tokens."""
+    found = []
+    for each in seen.maps:
+        place = _place(token, each.queries)
+        if place is None:
+            continue
+        special = torch.tensor([key in seen.special for key in each.keys])
+        left_out = special.clone()
+        left_out[[] if each.is_cross else [place]] = True
+        for head, weights in enumerate(each.weights[:, place]):
+            others = weights.masked_fill(left_out, 0.0)
+            key, on_special = int(others.argmax()), float(weights[special].sum())
+            one = {"place": each.place, "head": head, "key": each.keys[key], "weight": float(others[key])}
+            found.append(one | {"special": on_special})
+    if not found:
+        tokens = dict.fromkeys(word for each in seen.maps for word in each.queries)
+        raise UsageError(f"'{token}' is no token of the text; it has {', '.join(tokens)}")
+    return sorted((one for one in found if one["weight"]), key=lambda one: -one["weight"])
+
+
+def _place(token: str, tokens: Sequence[str]) -> int | None:
+    """The first place of a token; one may leave out what marks the beginning of a word."""
+    for words in (tokens, [word.lstrip("\u2581 ") for word in tokens]):
+        if token in words:
+            return words.index(token)
+    return None
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]], figures: bool = True) -> None:
+    """Print columns, those of figures to the right."""
+    cells = [[printable(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    for row in cells:
+        parts = [
+            cell.rjust(width) if figures and place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        _line(console, "  ".join(parts).rstrip())
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def page(seen: Attention, title: str) -> str:
+    """One page with every map; long texts are shown in blocks of tokens, each with the largest weight in it."""
+    cells, block = sum(each.weights.numel() for each in seen.maps), 1
+    while cells / block**2 > LARGEST:
+        block *= 2
+    data = {
+        "title": printable(title),
+        "block": block,
+        "maps": [
+            {
+                "place": each.place,
+                "queries": [printable(token) for token in each.queries],
+                "keys": [printable(token) for token in each.keys],
+                "heads": [_packed(_blocks(weights, block)) for weights in each.weights],
+            }
+            for each in seen.maps
+        ],
+        "scores": [asdict(one) for one in seen.heads()],
+        "without": seen.left_out,
+        "predicts": seen.predicts,
+        "probabilities": [[printable(one.token), one.probability] for one in seen.probabilities],
+    }
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e")
+    before, _, after = TEMPLATE.read_text(encoding="utf-8").partition(DATA)
+    return before + text + after
+
+
+def _packed(cells: Tensor) -> dict[str, Any]:
+    """Weights as bytes in base64, 255 for the largest."""
+    most = float(cells.max())
+    parts = (cells / max(most, 1e-30) * STEPS).round().byte().contiguous()
+    return {"most": most, "bytes": base64.b64encode(parts.numpy().tobytes()).decode("ascii")}
+
+
+def _blocks(weights: Tensor, block: int) -> Tensor:
+    """[query key] -> the largest of each block x block weights."""
+    if block == 1:
+        return weights
+    bottom, right = (-size % block for size in weights.shape)
+    padded = pad(weights, (0, right, 0, bottom))
+    return reduce(padded, "(query a) (key b) -> query key", "max", a=block, b=block)
