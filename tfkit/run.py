@@ -23,7 +23,7 @@ from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
-from tfkit.generation.attention import Attention, attention_of
+from tfkit.generation.attention import AttentionMaps, attention_of
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.prompts import Ids, Prompts, prompt_ids
 from tfkit.generation.rate import generation_rate
@@ -275,7 +275,7 @@ class Run:
         return text_vectors(self.model, ids, pooling, normalize, batch_size)
 
     @parts_named()
-    def attention(self, text: str, target: str | None = None) -> Attention:
+    def attention(self, text: str, target: str | None = None) -> AttentionMaps:
         """Return the attention weights of every head for a text, with its tokens as labels.
 
         An encoder-decoder reads `text` and the `target`, by default the one that it generates. Raises UsageError for a
