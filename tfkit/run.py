@@ -27,7 +27,7 @@ from tfkit.data.corpus import VectorCorpus
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
 from tfkit.data.vectors import Array, Vectors, as_vectors
-from tfkit.generation.attention import Attention, attention_of
+from tfkit.generation.attention import AttentionMaps, attention_of
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.prompts import Ids, Prompts, Source, prompt_ids
 from tfkit.generation.rate import generation_rate
@@ -317,7 +317,7 @@ class Run:
         return text_vectors(self.model, ids, pooling, normalize, batch_size)
 
     @parts_named()
-    def attention(self, text: str, target: str | None = None) -> Attention:
+    def attention(self, text: str, target: str | None = None) -> AttentionMaps:
         """Return the attention weights of every head for a text, with its tokens as labels.
 
         An encoder-decoder reads `text` and the `target`, by default the one that it generates. Raises UsageError for a

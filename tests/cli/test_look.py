@@ -20,7 +20,7 @@ from tests.test_run import recipe, silent
 from tests.training.small import small
 from tests.training.small import trained as train_small
 from tfkit.cli.main import main
-from tfkit.generation.attention import Attention, AttentionMap
+from tfkit.generation.attention import AttentionMap, AttentionMaps
 from tfkit.reports.attention import LARGEST, page
 from tfkit.run import Run
 
@@ -97,6 +97,7 @@ def test_the_command_prints_heads_rows_and_tokens(writer: Run, tmp_path: Path) -
     assert "probability of each token, given those before it" in out
     rows = command(writer.folder, "one two three one", "--head", "decoder.layers.0.attention:1").stdout.splitlines()
     assert len(rows) == 1 + len(writer.read(["one two three one"])[0])
+    assert rows[0].split() == ["query", "next", "most", "second"] and rows[2].split()[:2] == ["▁one", "▁two"]
     assert "on special tokens" in command(writer.folder, "one two", "--token", "two").stdout
     data = json.loads(command(writer.folder, "one two", "--json", "--token", "two").stdout)
     assert len(data["heads"]) == 2 and data["token"] == "two" and data["predicts"] == "next"
@@ -123,7 +124,7 @@ def test_the_page_replaces_an_older_one_and_lets_no_text_act(writer: Run, tmp_pa
     text = (tmp_path / "page.html").read_text()
     assert text.startswith("<!doctype html>") and "http" not in text.replace("http-equiv", "")
     tokens = (HOSTILE, "b")
-    found = Attention(
+    found = AttentionMaps(
         (AttentionMap("decoder.layers.0.attention", torch.full((1, 2, 2), 0.5), tokens, tokens),),
         (), None, frozenset(), (),
     )  # fmt: skip
@@ -132,11 +133,11 @@ def test_the_page_replaces_an_older_one_and_lets_no_text_act(writer: Run, tmp_pa
     assert "\x1b" not in text and "\\u202e" not in text.replace("\\\\u202e", "")
 
 
-def large(layers: int, heads: int, time: int) -> Attention:
+def large(layers: int, heads: int, time: int) -> AttentionMaps:
     tokens = tuple(f"token{place}" for place in range(time))
     weights = torch.rand(heads, time, time).softmax(dim=-1)
     maps = (AttentionMap(f"decoder.layers.{layer}.attention", weights, tokens, tokens) for layer in range(layers))
-    return Attention(tuple(maps), (), None, frozenset(), ())
+    return AttentionMaps(tuple(maps), (), None, frozenset(), ())
 
 
 def test_long_texts_are_shown_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +158,9 @@ def test_the_page_in_a_real_browser(tmp_path: Path, tokens: tuple[str, ...]) -> 
     pytest.importorskip("PySide6.QtWebEngineWidgets", reason="pip install PySide6, which brings a browser")
     weights = torch.rand(12, len(tokens), len(tokens)).softmax(dim=-1)
     maps = tuple(AttentionMap(f"decoder.layers.{layer}.attention", weights, tokens, tokens) for layer in range(12))
-    (tmp_path / "page.html").write_text(page(Attention(maps, (), None, frozenset(), ()), "A text"), encoding="utf-8")
+    (tmp_path / "page.html").write_text(
+        page(AttentionMaps(maps, (), None, frozenset(), ()), "A text"), encoding="utf-8"
+    )
     seen = in_browser(tmp_path / "page.html")
     assert (seen["loaded"], seen["said"]) == (True, [])
     assert len(seen["pictures"]) == 13 and all(height > 90 for height in seen["pictures"])

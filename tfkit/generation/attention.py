@@ -85,7 +85,7 @@ class TokenProbability:
 
 
 @dataclass(frozen=True, eq=False)
-class Attention:
+class AttentionMaps:
     """What a model attends to in a text, or in a source and its target.
 
     `probabilities` are those of the tokens of the last text: given those before them (`predicts` "next"), or, of a
@@ -115,7 +115,7 @@ class Attention:
 
 def attention_of(
     model: Model, ids: Sequence[int], target: Sequence[int] | None, labels: Labels, special: Tokens
-) -> Attention:
+) -> AttentionMaps:
     """Run the model on a text, or on a source and a target (start to end), and keep the weights of every head."""
     call, read = {"input_ids": _row(model, ids)}, labels(ids)
     if target is not None:
@@ -130,7 +130,7 @@ def attention_of(
         maps.append(AttentionMap(place, weights[0].float().cpu(), queries, keys))
     text = ids if target is None else target
     left_out = tuple(model.attention_places()[1])
-    return Attention(tuple(maps), *_probabilities(model, out, text, written), frozenset(special), left_out)
+    return AttentionMaps(tuple(maps), *_probabilities(model, out, text, written), frozenset(special), left_out)
 
 
 def _row(model: Model, ids: Sequence[int]) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from tfkit.core.console import Console
 from tfkit.core.errors import UsageError
 from tfkit.core.output import printable
-from tfkit.generation.attention import Attention
+from tfkit.generation.attention import AttentionMaps
 
 TEMPLATE, DATA = Path(__file__).with_name("attention.html"), "/* data */"
 LARGEST = 3_000_000  # cells of all maps in a page, each a byte, 4/3 of one in base64
@@ -25,7 +25,7 @@ SHOWN = 10  # heads in a table
 STEPS = 255  # of a weight in the page, from 0 to the largest of its map
 
 
-def as_data(seen: Attention, token: str | None = None) -> dict[str, Any]:
+def as_data(seen: AttentionMaps, token: str | None = None) -> dict[str, Any]:
     """The figures of a text as data: heads, the keys that each query attends to most, probabilities."""
     return {
         "heads": [asdict(one) for one in seen.heads()],
@@ -36,7 +36,7 @@ def as_data(seen: Attention, token: str | None = None) -> dict[str, Any]:
     } | ({} if token is None else {"token": token, "attended": _attended(seen, token)})
 
 
-def print_heads(seen: Attention, console: Console) -> None:
+def print_heads(seen: AttentionMaps, console: Console) -> None:
     """Print the most focused heads, and the probabilities of tokens."""
     heads = seen.heads()
     rows = [
@@ -54,22 +54,24 @@ def print_heads(seen: Attention, console: Console) -> None:
         _line(console, " ".join(f"{one.token} {one.probability:.3f}" for one in seen.probabilities))
 
 
-def print_head(seen: Attention, named: str, console: Console) -> None:
+def print_head(seen: AttentionMaps, named: str, console: Console) -> None:
     """Print for one head, `PLACE:NUMBER`, which key each query attends to most; raises UsageError."""
     place, _, number = named.rpartition(":")
     found = seen.map(place or named)
     if not number.isdecimal() or int(number) >= len(found.weights):
         raise UsageError(f"--head is {found.place}:0 to {found.place}:{len(found.weights) - 1}, got {named}")
+    follows = seen.predicts == "next" and found.place.startswith("decoder")
+    written = [*(one.token for one in seen.probabilities), ""][: len(found.queries)]  # predicted at each query
     rows = []
-    for query, weights in zip(found.queries, found.weights[int(number)], strict=True):
+    for place_of_query, weights in enumerate(found.weights[int(number)]):
         best = weights.topk(min(2, len(found.keys)))
-        rows.append(
-            [query, *(f"{found.keys[int(key)]} {float(weight):.2f}" for weight, key in zip(*best, strict=True))]
-        )
-    _table(console, ["query", "most", "second"][: len(rows[0])], rows, figures=False)
+        keys = [f"{found.keys[int(key)]} {float(weight):.2f}" for weight, key in zip(*best, strict=True)]
+        rows.append([found.queries[place_of_query], *written[place_of_query:][:follows], *keys])
+    names = ["query", *["next"] * follows, "most", "second"]
+    _table(console, names[: len(rows[0])], rows, figures=False)
 
 
-def print_token(seen: Attention, token: str, console: Console) -> None:
+def print_token(seen: AttentionMaps, token: str, console: Console) -> None:
     """Print which other token a query attends to most, the heads with the largest weights first; raises UsageError."""
     found = _attended(seen, token)
     rows = [
@@ -79,7 +81,7 @@ def print_token(seen: Attention, token: str, console: Console) -> None:
     _table(console, ["attention", "head", "to", "weight", "on special tokens"], rows)
 
 
-def _attended(seen: Attention, token: str) -> list[dict[str, Any]]:
+def _attended(seen: AttentionMaps, token: str) -> list[dict[str, Any]]:
     """The key that the first query called `token` attends to most in each head, but itself and special tokens."""
     found = []
     for each in seen.maps:
@@ -128,7 +130,7 @@ def _line(console: Console, text: str) -> None:
     console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
-def page(seen: Attention, title: str) -> str:
+def page(seen: AttentionMaps, title: str) -> str:
     """One page with every map; long texts are shown in blocks of tokens, each with the largest weight in it."""
     cells, block = sum(each.weights.numel() for each in seen.maps), 1
     while cells / block**2 > LARGEST:
