@@ -102,6 +102,6 @@ def _check_model(model: Model, recipe: Recipe, size: int | None) -> None:
         if one.shape != two.shape or one.is_floating_point() != two.is_floating_point():
             texts = [f"{list(tensor.shape)} ({dtype_name(tensor)})" for tensor in (one, two)]
             raise UsageError(f"the model is not the recipe's: {name} is {texts[0]}, in the recipe {texts[1]}")
-    own, said = (spell(model_values(each)) for each in (model.blueprint, blueprint))
-    for line in differences(own, said, "model", ("model", "recipe")):
+    settings, wanted_settings = (spell(model_values(each)) for each in (model.blueprint, blueprint))
+    for line in differences(settings, wanted_settings, "model", ("model", "recipe")):
         raise UsageError(f"the model is not the recipe's: {line}")
