@@ -49,7 +49,7 @@ def label(block: Block) -> str:
 
 def test_every_mark_is_known():
     marks = {mark for path in DOCUMENTS for mark in re.findall(r"^<!-- (\w+)", path.read_text("utf-8"), re.MULTILINE)}
-    assert marks <= {*KINDS, "families", "reference", "end"}
+    assert marks <= {*KINDS, "families", "onnx", "reference", "end"}
 
 
 @pytest.mark.parametrize("block", blocks("recipe"), ids=label)
