@@ -216,6 +216,8 @@ def calls(tree: ast.AST) -> Iterator[str]:
 def test_everything_is_printed_through_the_doors(room: str) -> None:
     root = Path(tfkit.__file__).parent / room
     for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+        if file.name == "example.py":  # a script that travels with an export
+            continue
         text = file.read_text(encoding="utf-8")
         called = set(calls(ast.parse(text)))
         assert not called & {"print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"}, file

@@ -17,7 +17,7 @@ from tfkit.cli.main import main
 from tfkit.cli.texts import LONGEST
 from tfkit.core.errors import DataError
 from tfkit.core.registry import REGISTRY
-from tfkit.data.corpus import Capo, Docstrings, Phrases, Probe, lines, watch
+from tfkit.data.corpus import Capo, Docstrings, Phrases, Probe, VectorCorpus, lines, watch
 
 DEEP = 100_000
 LAYER = {
@@ -120,7 +120,7 @@ def test_every_corpus_of_files_is_tried() -> None:
     made_here = {
         name
         for name in REGISTRY.names("corpus")
-        if issubclass(REGISTRY.get("corpus", name), (Probe, Phrases, Docstrings, Capo))
+        if issubclass(REGISTRY.get("corpus", name), (Probe, Phrases, Docstrings, Capo, VectorCorpus))
     }
     assert set(REGISTRY.names("corpus")) - set(CORPORA) == made_here
 

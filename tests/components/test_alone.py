@@ -39,7 +39,8 @@ def test_every_part_of_a_model_is_called_alone(slot: str, name: str) -> None:
     elif slot == "residual":
         assert part(x, torch.tanh, torch.sin, norm=nn.LayerNorm(WIDTH)).shape == x.shape
     elif slot == "embedding":
-        assert part(ids if name != "features" else x).shape == x.shape
+        vectors = {"features": x, "patches": states(2, TIME, 27)}
+        assert part(vectors.get(name, ids)).shape == x.shape
     elif slot == "head":
         assert len(part(x)) == 2
     elif slot == "mask":

@@ -56,7 +56,7 @@ def calls() -> Iterator[tuple[str, str, str]]:
                 and node.func.id in ("optional", "installing")
             ):
                 extra = node.args[node.func.id == "optional"]
-                assert isinstance(extra, ast.Constant)
+                assert isinstance(extra, ast.Constant), f"{file}:{node.lineno}"
                 yield f"{file}:{node.lineno}", node.func.id, str(extra.value)
 
 

@@ -206,7 +206,7 @@ def test_unreadable_source(here):
     for name in ("broken.yaml", "words.yaml"):
         with pytest.raises(RecipeError, match=name):
             compose(name)
-    with pytest.raises(UsageError, match="not a int"):
+    with pytest.raises(UsageError, match="not an int"):
         compose(3)  # type: ignore[arg-type]
 
 

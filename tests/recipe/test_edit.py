@@ -195,7 +195,7 @@ def test_an_anchor_that_nobody_uses_is_in_nobodys_way() -> None:
 def test_what_is_wrong_is_a_fault(text: str, key: str, value: Any, message: str) -> None:
     with pytest.raises(RecipeError) as caught:
         edited(text, key, value, "mine.yaml")
-    assert message.replace("an object", "a object") in str(caught.value)
+    assert message in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------------------- removing
@@ -343,5 +343,6 @@ def test_any_text_becomes_any_data(text: str, data: dict[str, Any]) -> None:
 def test_a_shipped_recipe_said_again_is_the_same_text(name: str) -> None:
     text = shipped_recipes()[name].read_text(encoding="utf-8")
     assert rewritten(text, read(text)) == text
-    said = "d_model" in read(text)["model"]  # a recipe that extends another may not say it
+    # a recipe that extends another may not say it, or have the whole model on one line
+    said = "d_model" in read(text)["model"] or "\nmodel: {" in text
     assert len(changes(text, edited(text, "model.d_model", 8))) == 1 + said

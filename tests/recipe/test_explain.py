@@ -397,11 +397,11 @@ def test_every_key_of_the_grammar_has_one_sentence() -> None:
 
 
 def test_a_plain_key_is_written_in_two_places() -> None:
-    """Where it is declared, and where it is used; families of other libraries map their own settings to it."""
+    """Where it is declared and used, and where a last state refuses it; families map their own settings to it."""
     package = Path(tfkit.__file__).parent
     sources = [file for file in package.rglob("*.py") if "families" not in file.parts]
     found = {file.relative_to(package).as_posix() for file in sources if "final_dropout" in file.read_text("utf-8")}
-    assert found == {"core/blueprint.py", "models/stack.py"}
+    assert found == {"core/blueprint.py", "models/stack.py", "recipe/architecture/last_state.py"}
 
 
 def test_a_study_is_a_section_like_the_others() -> None:

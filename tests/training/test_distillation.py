@@ -14,7 +14,6 @@ import torch.nn.functional as F
 
 from tests.sampling import some
 from tests.training.small import outcome
-from tfkit.core.context import Collector
 from tfkit.core.errors import RecipeError, RunError
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run, train
@@ -166,9 +165,8 @@ def test_states_are_compared_as_the_formula_says(tmp_path: Path) -> None:
         layers: list[torch.Tensor] = []
         for layer in model.encoder.layers:  # type: ignore[union-attr,operator]
             layer.register_forward_hook(lambda module, inputs, out, layers=layers: layers.append(out))
-        collector = Collector(frozenset({"attention"}))
-        out = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], collector=collector)
-        seen.append((out.hidden, layers, collector.observed["attention"]))
+        out = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], observe={"attention"})
+        seen.append((out.hidden, layers, list(out.observed.values())))
     (own, own_layers, own_maps), (other, layers, maps) = seen
     real = batch["attention_mask"].bool()
     pairs = real[:, :, None] & real[:, None, :]

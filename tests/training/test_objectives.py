@@ -417,8 +417,9 @@ SET_UP = {"config", "rows", "answers", "module", "tokens", "labels", "template",
 @pytest.mark.parametrize("name", REGISTRY.names("objective"))
 def test_an_objective_is_three_small_things(name):
     kind = REGISTRY.get("objective", name)
-    for thing in (kind, kind.rows_type, kind.answers_type):
-        assert thing is None or len(members(thing)) <= 15, f"{thing.__name__}: {sorted(members(thing))}"
+    # rows are made of texts and of vectors
+    for thing, most in ((kind, 15), (kind.rows_type, 20), (kind.answers_type, 15)):
+        assert thing is None or len(members(thing)) <= most, f"{thing.__name__}: {sorted(members(thing))}"
 
 
 def test_members_are_counted():

@@ -23,12 +23,14 @@ HUGGINGFACE, ONNX = FORMATS = ("huggingface", "onnx")
 @click.option("--to", "form", type=click.Choice(FORMATS), default=HUGGINGFACE, show_default=True, help="The format.")
 @click.option("--force", is_flag=True, help="Replace the model that is there.")
 @click.option(
-    "--opset", type=click.IntRange(*OPSETS), help="Operators of an ONNX export.  [default: 23, with Attention]"
+    "--opset",
+    type=click.Choice([str(number) for number in range(OPSETS[0], OPSETS[1] + 1)]),
+    help="Operators of an ONNX export.  [default: 23, with Attention]",
 )
 @click.option("--quantize", type=click.Choice(("int8",)), help="Weights of an ONNX export in int8.")
 @reads_run
 def command(
-    run: str, folder: str, form: str, force: bool, opset: int | None, quantize: str | None, reading: ReadOptions
+    run: str, folder: str, form: str, force: bool, opset: str | None, quantize: str | None, reading: ReadOptions
 ) -> None:
     """Export RUN (a run's folder) to FOLDER, in the format that transformers loads, or to ONNX.
 
@@ -39,7 +41,7 @@ def command(
     example.py that generates with onnxruntime, numpy and tokenizers alone.
     """
     if form == ONNX:
-        _to_onnx(reading.run(run, "cpu"), folder, force, opset or OPSETS[1], quantize)
+        _to_onnx(reading.run(run, "cpu"), folder, force, int(opset or OPSETS[1]), quantize)
         return
     for name, value in (("opset", opset), ("quantize", quantize)):
         if value is not None:

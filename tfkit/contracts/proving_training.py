@@ -101,7 +101,7 @@ def _trainer(task: Task, folder: Path) -> Trainer:
     return trainer
 
 
-class Given(Feed):
+class MadeFeed(Feed):
     """Batches that are made already."""
 
     def __init__(self, feed: Feed, batches: Sequence[Batch]) -> None:
@@ -136,7 +136,7 @@ def _gradient(task: Task, batches: Sequence[Batch], indices: Sequence[Sequence[i
     """The gradient of one step over these batches, by the name of the weight."""
     task.model.zero_grad(set_to_none=True)
     places = ((0, number, rows) for number, rows in enumerate(indices))
-    sums = accumulate(task.model, Given(task.train, batches), places, len(batches), "float32")
+    sums = accumulate(task.model, MadeFeed(task.train, batches), places, len(batches), "float32")
     named = task.model.named_parameters()
     return {name: weight.grad * sums.factor for name, weight in named if weight.grad is not None}
 

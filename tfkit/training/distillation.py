@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from tfkit.core.context import Collector
 from tfkit.core.options import LayerPair, layer_pairs
 from tfkit.functional.precision import wide
 from tfkit.models import Model
@@ -154,19 +153,23 @@ class States:
 @contextlib.contextmanager
 def recording(model: Model, attention: bool = False) -> Iterator[States]:
     """Record the states of a call of `model` within the block; attention weights only on request: they are slow."""
-    states, collector = States(), Collector(frozenset({"attention"} if attention else ()))
+    states, observe = States(), {"attention"} if attention else None
 
     def watch(module: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        return arguments, {**keywords, "collector": collector}
+        return arguments, {**keywords, "observe": observe}
 
     def keep(module: nn.Module, arguments: Any, out: Any) -> None:
         states.last = out.hidden
+        for place, weights in out.observed.items():
+            side, _, layer, name = place.split(".")
+            if name == "attention":
+                states.attention[side, int(layer)] = weights
         if out.auxiliary_loss is not None:
             states.auxiliary = out.auxiliary_loss
 
     handles = [model.register_forward_pre_hook(watch, with_kwargs=True), model.register_forward_hook(keep)]
     for plan in model.blueprint.stacks():
-        handles += _watched(model, plan.side, states, collector)
+        handles += _watched(model, plan.side, states)
     try:
         yield states
     finally:
@@ -174,7 +177,7 @@ def recording(model: Model, attention: bool = False) -> Iterator[States]:
             handle.remove()
 
 
-def _watched(model: Model, side: str, states: States, collector: Collector) -> list[Any]:
+def _watched(model: Model, side: str, states: States) -> list[Any]:
     """Hook the layers of a stack; layers that share weights are one module, so calls are counted."""
     handles: list[Any] = []
     calls = iter(range(len(model.stack(side).layers)))
@@ -187,13 +190,6 @@ def _watched(model: Model, side: str, states: States, collector: Collector) -> l
     def leave(module: nn.Module, arguments: Any, out: Tensor) -> None:
         states.hidden[side, current] = out
 
-    def attend(module: nn.Module, arguments: Any, out: Tensor) -> None:
-        if collector.observed.get("attention"):
-            states.attention[side, current] = collector.observed["attention"][-1]
-
     for layer in dict.fromkeys(model.stack(side).layers):
         handles += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
-    attentions = [dict(layer.named_children()).get("attention") for layer in model.stack(side).layers]
-    for part in dict.fromkeys(part for part in attentions if part is not None):
-        handles.append(part.register_forward_hook(attend))
     return handles

@@ -40,8 +40,9 @@ def load_theirs(folder: Path, trust: bool) -> nn.Module:
 
 def reply_of(theirs: nn.Module, call: dict[str, Tensor], folder: Path) -> Any:
     """Their output; raises DataError where their model cannot read what ours can."""
+    own = theirs.config.model_type == "tfkit"  # type: ignore[union-attr]  # its classes hand out no states of layers
     try:
-        return theirs(**call, output_hidden_states=True)
+        return theirs(**call) if own else theirs(**call, output_hidden_states=True)
     except Exception as error:  # whatever their code raises
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"{folder}: its model cannot read what this run reads; is it the same one? {first}") from None

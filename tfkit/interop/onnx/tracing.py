@@ -20,13 +20,12 @@ from tfkit.core.extras import optional
 from tfkit.interop.onnx import OPSETS
 from tfkit.interop.onnx.graphs import Graph
 
-EXTRA = "onnx"
 LARGEST = 1 << 30  # bytes of weights within a file; those of larger ones are in a file of their own
 
 
 def need(purpose: str, *modules: str) -> list[Any]:
     """Import modules of the extra; raises UsageError with the way to install them."""
-    return [optional(module, EXTRA, purpose) for module in modules]
+    return [optional(module, "onnx", purpose) for module in modules]
 
 
 @torch.no_grad()
