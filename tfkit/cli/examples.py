@@ -20,6 +20,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "embed": ("embed runs/mine texts.txt --out vectors.npy", "embed runs/mine - --pooling mean"),
     "import": ("import openai-community/gpt2", "import ./their-model --out runs/theirs --dtype bfloat16"),
     "export": ("export runs/mine exported", "export runs/mine exported --force"),
+    "quantize": ("quantize runs/mine runs/small --to int8", "quantize runs/mine runs/small --limit 100 --json"),
     "study": ("study norm-placement --dry-run", "study mine.yaml --out studies/mine --jobs 2"),
     "ladder": ("ladder gpt-docstrings --dry-run", "ladder mine.yaml --sizes 4 --seeds 3 --jobs 2"),
     "compare": ("compare runs/a runs/b --measure valid.loss", "compare studies/mine --out page"),

@@ -52,6 +52,7 @@ GROUPS = {
         "predict": "Print predictions of a run: labels, tags, answers, fills for a mask.",
         "embed": "Print vectors of texts.",
         "import": "Import a Hugging Face model as a run.",
+        "quantize": "Store the weights of a run in int8, and print what that changes.",
         "export": "Export a run as a folder that transformers loads.",
     },
     "Comparing": {
