@@ -63,7 +63,7 @@ from tfkit.training.setup import Task, longest_example
 from tfkit.training.supply import saved_recipe
 from tfkit.training.validation import ValidationScores, total_loss
 from tfkit.training.vocabularies import check_tokenizer, load_tokenizer, tokenizer_files
-from tfkit.training.weights import load_weights, saved_dtype
+from tfkit.training.weights import holds_int8, load_weights, saved_dtype
 
 # what a model without an objective, which is imported, is taken to say of a text, by its head
 PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
@@ -131,6 +131,12 @@ class Run:
             model = build_model(self.blueprint, device=self.device, dtype=saved_dtype(file))
             load_weights(model, file)
         return model.eval()
+
+    @cached_property
+    def stores_int8(self) -> bool:
+        """True if the weights of this run are stored in int8; the model has them in float32."""
+        file = self.folder / WEIGHTS
+        return file.is_file() and holds_int8(file)
 
     @cached_property
     def objective(self) -> Objective:
@@ -216,7 +222,12 @@ class Run:
         return writer
 
     def decoder(self, quantize: Quantize | None = None) -> StepDecoder:
-        """The decoder, made once for each value of `quantize`; raises UsageError for an unknown one."""
+        """The decoder, made once for each value of `quantize`; raises UsageError for an unknown one.
+
+        On a CPU, weights that are stored in int8 decode in int8.
+        """
+        if quantize is None and self.stores_int8 and self.device.type == "cpu":
+            quantize = "int8"
         found = self._decoders.get(quantize)
         if found is None or found.model is not self.model:
             found = self._decoders[quantize] = StepDecoder(self.model, quantize)

@@ -15,12 +15,13 @@ from tfkit.cli import prove
 from tfkit.cli.main import main
 from tfkit.contracts import proving, proving_training
 from tfkit.contracts.proving import Promise
-from tfkit.models import ModelOutput
+from tfkit.models import ModelOutput, build_model
+from tfkit.recipe.load import load_recipe
 from tfkit.run import Run, load_run
 from tfkit.training import checkpoint
 from tfkit.training.step import accumulate
 
-from ..training.small import LINES, small, trained
+from ..training.small import LINES, RECIPE, small, trained
 
 MODEL = ("packed = apart", "padded left = right", "future leak", "cached = uncached", "saved = loaded")
 TRAINING = ("accumulated = one batch", "resumed = unbroken", "bfloat16 near float32")
@@ -119,6 +120,22 @@ def test_a_translator(tmp_path: Path) -> None:
     assert all(proof.holds for proof in found.values())
     assert found["packed = apart"].reason == "an encoder-decoder reads one text a row"
     assert [name for name, proof in found.items() if not proof.applies] == ["packed = apart", "exported = own"]
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder_decoder"])
+def test_a_run_without_data_reads_random_ids(folder: Path, kind: str) -> None:
+    model = {key: value for key, value in RECIPE["model"].items() if key != "head"} | {"type": kind, "vocab_size": 9}
+    if kind == "encoder_decoder":
+        del model["num_layers"]
+        model |= {"encoder": {"num_layers": 1}, "decoder": {"num_layers": 1}}
+        model["embedding"] = {"type": "tokens", "shared": True}
+    run = load_run(folder)
+    run.recipe = load_recipe({"tfkit": 1, "model": model})
+    run.__dict__["model"] = build_model(run.recipe.blueprint(), seed=0).eval()
+    found = proofs(run)
+    assert all(proof.holds for proof in found.values())
+    assert {found[name].reason for name in TRAINING} == {"the run says no data"}
+    assert found["padded left = right"].value is not None
 
 
 def test_an_error_of_the_model_breaks_a_promise_in_words(folder: Path) -> None:

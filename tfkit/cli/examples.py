@@ -22,6 +22,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "look": ('look runs/mine "twenty-one" --out page.html', 'look runs/mine "it was too tired" --token it'),
     "import": ("import openai-community/gpt2", "import ./their-model --out runs/theirs --dtype bfloat16"),
     "export": ("export runs/mine exported", "export runs/mine graphs --to onnx --quantize int8"),
+    "quantize": ("quantize runs/mine runs/small --to int8", "quantize runs/mine runs/small --limit 100 --json"),
     "study": ("study norm-placement --dry-run", "study mine.yaml --out studies/mine --jobs 2"),
     "ladder": ("ladder gpt-docstrings --dry-run", "ladder mine.yaml --sizes 4 --seeds 3 --jobs 2"),
     "compare": ("compare runs/a runs/b --measure valid.loss", "compare studies/mine --out page"),

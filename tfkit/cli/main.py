@@ -54,6 +54,7 @@ GROUPS = {
         "embed": "Print vectors of texts.",
         "look": "Show what the attention heads of a run attend to in a text.",
         "import": "Import a Hugging Face model as a run.",
+        "quantize": "Store the weights of a run in int8, and print what that changes.",
         "export": "Export a run for transformers, or to ONNX.",
     },
     "Comparing": {

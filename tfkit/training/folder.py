@@ -26,6 +26,7 @@ ENVIRONMENT = "environment.json"
 RUN = "run.json"
 EVALUATION = "evaluation.json"
 CURVES = "curves.svg"
+QUANTIZED = "quantized"  # entry of environment.json: the type of weights that are stored in another one
 # what --force may remove; whatever else stands in the folder belongs to somebody else
 OURS = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS)
 
@@ -62,6 +63,11 @@ class RunFolder:
     def holds_import(self) -> bool:
         """Whether the run here was imported, not trained."""
         return self.holds_run and "imported" in self.known
+
+    @property
+    def holds_quantized(self) -> bool:
+        """True if the weights of the run here were quantized after training."""
+        return self.holds_run and QUANTIZED in self.known
 
     @property
     def is_free(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ from tfkit.training.changed import Hashes, example_hashes
 from tfkit.training.device import check_memory, choose_device, describe
 from tfkit.training.distillation import Distillation
 from tfkit.training.feed import VALID, Feed
+from tfkit.training.folder import RunFolder
 from tfkit.training.initial import fill_vectors, freeze, layer_faults, start_from
 from tfkit.training.objective import Objective
 from tfkit.training.objective.labels import learn
@@ -166,6 +168,10 @@ def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> 
     missing = [fault for fault in recipe.missing_files() if fault.path.startswith(tuple(needed))]
     if missing:
         raise RecipeError(missing)
+    source = recipe.train.initial
+    if initial and source is not None and RunFolder(Path(source.run)).holds_quantized:
+        text = f"{source.run} holds quantized weights, which cannot be trained; name the run that it was made of"
+        raise RecipeError([recipe.fault("train.init_from", text)])
 
 
 def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> Tokenizer:

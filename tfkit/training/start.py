@@ -15,7 +15,7 @@ from tfkit.recipe.settings.sections import Data
 from tfkit.training.changed import DATA, file_hashes, moved
 from tfkit.training.checkpoint import Checkpoints, read_progress
 from tfkit.training.contents import in_checkpoints
-from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, WEIGHTS, RunFolder
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, QUANTIZED, RESOLVED, WEIGHTS, RunFolder
 
 # what a run is about: with other values it would be another run; steps and intervals may change
 GROUPED = ("train.groups", "train.layer_decay")  # which parameters make a group of the optimizer
@@ -44,6 +44,9 @@ def check_use(folder: RunFolder, resume: bool, force: bool) -> None:
     if resume and folder.holds_import:
         begin = f"to begin with its weights say train.init_from: {folder}"
         raise RunError(f"{folder}: holds an imported model, which has no training to resume; {begin}")
+    if resume and folder.holds_quantized:
+        what = f"holds weights in {folder.known[QUANTIZED]}, which cannot be trained"
+        raise RunError(f"{folder}: {what}; resume the run that it was made of, or choose another --out")
     if not (resume or force):
         raise RunError(f"{folder}: {_what_is_there(folder)}--force replaces it, or choose another --out")
 
@@ -118,6 +121,8 @@ def _replaced(value: Any, places: Mapping[str, str]) -> Any:
 def _what_is_there(folder: RunFolder) -> str:
     if folder.holds_import:
         return "holds an imported model; "
+    if folder.holds_quantized:
+        return f"holds a run in {folder.known[QUANTIZED]}; "
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is None:
         there = _worth_keeping(folder)

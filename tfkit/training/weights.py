@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tfkit.core.checksums import recorded
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.core.output import some
+from tfkit.training.int8 import restored_rows
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as the format calls them
 
@@ -99,24 +100,35 @@ def tensor_names(path: Path) -> list[str]:
 
 def saved_dtype(path: Path) -> torch.dtype:
     """The dtype of a file's floating-point tensors, float32 where they differ; raises RunError naming the file."""
+    dtypes = _dtypes(path)
+    halves = {HALVES[name] for name in dtypes if name in HALVES}
+    return halves.pop() if len(halves) == 1 and "F32" not in dtypes else torch.float32
+
+
+def _dtypes(path: Path) -> set[str]:
+    """The dtypes of a file's tensors, as the format calls them."""
     if not path.is_file():
         raise RunError(f"{path}: there is no such file")
     try:
         with safe_open(path, framework="pt") as file:
             names = file.keys()
-            dtypes = {file.get_slice(name).get_dtype() for name in names}
+            return {file.get_slice(name).get_dtype() for name in names}
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path}: is no whole safetensors file: {error}") from None
-    halves = {HALVES[name] for name in dtypes if name in HALVES}
-    return halves.pop() if len(halves) == 1 and "F32" not in dtypes else torch.float32
+
+
+def holds_int8(path: Path) -> bool:
+    """True if a file stores weights in int8; raises RunError naming the file."""
+    return "I8" in _dtypes(path)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load every tensor of `model` from `path`; warns of those that are not finite.
+    """Load every tensor of `model` from `path`, those in int8 with their scales; warns of those that are not finite.
 
     Raises RunError naming what is missing, unknown, of another shape, or of integers where floats belong.
     """
-    found, wanted = Weights.read(path).by_name(), model.state_dict()
+    stored, wanted = Weights.read(path), model.state_dict()
+    found = Weights(restored_rows(path, stored.tensors), stored.tied).by_name()
     ties = Weights.of(model).tied
     found |= {name: found[owner] for name, owner in ties.items() if name not in found and owner in found}
     wrong = [f"{name} is missing" for name in wanted if name not in found]
