@@ -11,7 +11,7 @@ from typing import Any
 
 from tfkit.core.errors import UsageError
 from tfkit.core.files import write_json
-from tfkit.interop.huggingface.folder import target_folder, whole_folder
+from tfkit.core.targets import target_folder, whole_folder
 from tfkit.run import Run, load_run
 from tfkit.training.contents import run_files
 from tfkit.training.folder import ENVIRONMENT, LABELS, QUANTIZED, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
