@@ -14,14 +14,14 @@ from tfkit.core.files import write_json
 from tfkit.core.targets import target_folder, whole_folder
 from tfkit.run import Run, load_run
 from tfkit.training.contents import run_files
-from tfkit.training.folder import ENVIRONMENT, LABELS, QUANTIZED, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.folder import ENVIRONMENT, LABELS, QUANTIZED, RECIPE, RESOLVED, TOKENIZERS, WEIGHTS, RunFolder
 from tfkit.training.int8 import matrices, rounded_rows
 from tfkit.training.kept import KEPT, kept_files
 from tfkit.training.needs import NEEDS, recorded
 from tfkit.training.record import check_listed, record_all
 from tfkit.training.weights import Weights, not_finite
 
-COPIED = (RECIPE, RESOLVED, TOKENIZER, LABELS)
+COPIED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS)
 
 
 @dataclass(frozen=True)
