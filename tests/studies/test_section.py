@@ -211,3 +211,13 @@ def test_a_missing_teacher_is_refused_before_anything_is_trained(tmp_path: Path)
     said = f"variant 'taught': there is no folder of a run {tmp_path / 'teacher'}; make it first"
     assert said in str(error.value) and "train.teacher.run" in str(error.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_check_opens_the_data_of_a_variant(tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"good\n\xff\xfe\n")
+    corpus = {"type": "text", "files": [str(tmp_path / "bad.txt")]}
+    more = {"variants": {"other": {"data.train": corpus}}}
+    file = study(tmp_path, more=more, compare=["other"])
+    with pytest.raises(RecipeError, match="variant 'other': .*bad.txt") as found:
+        check_study(StudySource(str(file)))
+    assert [fault.path for fault in found.value.faults] == ["data.train"]

@@ -18,6 +18,7 @@ from tfkit.studies.plan import Plan
 from tfkit.studies.plan_file import PLAN, read_plan
 from tfkit.studies.probing import probes_of
 from tfkit.studies.trial import trial
+from tfkit.training.splits import first_examples
 
 
 def make_plan(
@@ -52,8 +53,13 @@ def make_plan(
 
 
 def check_study(source: StudySource) -> int:
-    """Return how many variants the study in a recipe compares; raises RecipeError with all faults of all of them."""
-    arms, _ = _planner(source, lambda text: None).checked()
+    """Return how many variants the study in a recipe compares; raises RecipeError with all faults of all of them.
+
+    The first examples of data that only a variant reads are read too.
+    """
+    planner = _planner(source, lambda text: None)
+    arms, _ = planner.checked()
+    planner.check_data(arms)
     return len(arms)
 
 
@@ -125,6 +131,19 @@ class _Planner:
                 missing.setdefault(f"{fault.place} {fault.path}", replace(fault, message=text))
         if missing:
             raise RecipeError(by_place(missing.values()))
+
+    def check_data(self, arms: Sequence[Arm]) -> None:
+        """Raise RecipeError for faults in the first examples of data that the study's own recipe does not read."""
+        known, faults = {repr(self.recipe.data)}, []
+        for arm in arms:
+            recipe = self.source.recipe(arm.variants, arm.all_values(self.start))
+            if repr(recipe.data) in known:
+                continue
+            known.add(repr(recipe.data))
+            _, found = first_examples(recipe)
+            faults += [replace(fault, message=f"variant '{arm.name}': {fault.message}") for fault in found]
+        if faults:
+            raise RecipeError(by_place(faults))
 
     def counted(self, arms: Sequence[Arm]) -> list[Arm]:
         """The arms with their parameters and FLOPs, and where a counter matches them, with the value that does."""
