@@ -218,6 +218,6 @@ def test_check_opens_the_data_of_a_variant(tmp_path: Path) -> None:
     corpus = {"type": "text", "files": [str(tmp_path / "bad.txt")]}
     more = {"variants": {"other": {"data.train": corpus}}}
     file = study(tmp_path, more=more, compare=["other"])
-    with pytest.raises(RecipeError, match="variant 'other': .*bad.txt") as found:
+    with pytest.raises(RecipeError, match=r"variant 'other': .*bad\.txt") as found:
         check_study(StudySource(str(file)))
     assert [fault.path for fault in found.value.faults] == ["data.train"]

@@ -249,7 +249,8 @@ def spectra(samples: Array, rate: int, window_ms: float, hop_ms: float, place: s
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)  # [window]
     pieces = np.lib.stride_tricks.sliding_window_view(samples, window)[::hop]  # [frames, window]
     magnitude = np.abs(np.fft.rfft(pieces * hann)) / hann.sum() * 2  # [frames, frequencies]
-    return (1 + np.log10(np.maximum(magnitude, 0.001)) / 3).astype(np.float32)
+    frames: Array = (1 + np.log10(np.maximum(magnitude, 0.001)) / 3).astype(np.float32)
+    return frames
 
 
 def read_wav(path: str) -> tuple[Array, int]:
