@@ -1,0 +1,212 @@
+"""The model `tfkit` of lm-eval: scores and generations of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from tfkit.core.errors import UsageError
+from tfkit.core.extras import optional
+from tfkit.data.by_length import by_length
+from tfkit.run import Run, load_run
+from tfkit.training.objective.base import token_logits
+
+NEEDS = "the adapter of lm-eval needs"
+UNBOUNDED = 2048  # tokens of a window for a model without max_length, as for lm-eval's own models
+NEW_TOKENS = 256  # of a generation whose task says no number
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's names of that number
+SAMPLING = ("temperature", "top_k", "top_p", "num_beams")
+
+_api: Any = optional("lm_eval.api.model", "eval", NEEDS)
+_registry: Any = optional("lm_eval.api.registry", "eval", NEEDS)
+_utils: Any = optional("lm_eval.utils", "eval", NEEDS)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A continuation to score: the ids that the decoder reads, the targets of the last of them, and the source."""
+
+    read: Sequence[int]
+    targets: Sequence[int]
+    source: Sequence[int] | None = None
+
+
+@_registry.register_model("tfkit")
+class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
+    """A run that writes: a decoder, or an encoder-decoder, whose encoder reads the context.
+
+    `run` is a run's folder or a loaded Run, `trust` imports the code of its parts. `max_length` is the size of a
+    window in tokens, by default the model's. Raises UsageError for a run that writes no text, RunError for no run.
+    """
+
+    def __init__(
+        self,
+        run: str | Path | Run = "",
+        trust: bool = False,
+        device: str | None = None,
+        batch_size: int | str | None = None,
+        max_length: int | None = None,
+        max_batch_size: int | None = None,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        if unknown or not run:
+            wrong = f"no argument of the model is called '{next(iter(unknown))}'" if unknown else "the run is missing"
+            raise UsageError(f"--model_args: {wrong}; give run=FOLDER, and trust, max_length")
+        if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
+            device = "auto"  # lm-eval's default is cuda:0, on every machine
+        self.run = run if isinstance(run, Run) else load_run(run, trust, device)
+        if self.run.reads_vectors or not self.run.writes:
+            raise UsageError(f"{self.run.folder}: lm-eval needs a model that continues texts, such as a decoder")
+        self._device = self.run.device
+        self._max_length = max_length
+        self.batch_size = int(batch_size) if str(batch_size).isdecimal() else None  # None: as many as suit the device
+        self.backend = "causal" if self.run.blueprint.encoder is None else "seq2seq"
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a window."""
+        return self._max_length or next(self.run.blueprint.stacks()).max_length or UNBOUNDED
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Name under which lm-eval caches requests."""
+        return str(self.run.folder.resolve()).replace("/", "__")
+
+    @cached_property
+    def eot_token_id(self) -> int:
+        """The token that ends a text; raises UsageError for a tokenizer without one."""
+        end: int | None = self.run.tokenizer.special_ids.get("end")
+        if end is None:
+            raise UsageError(f"{self.run.folder}: the tokenizer has no end token, and the task has an empty context")
+        return end
+
+    @cached_property
+    def prefix_token_id(self) -> int:
+        """The token after which a text begins."""
+        begun = self.run.read([""])[0]
+        return begun[0] if begun else self.eot_token_id
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """The ids of a text as the model reads it, or without special tokens."""
+        return self.run.tokenizer.encode(string) if add_special_tokens is False else self.run.read([string])[0]
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """The log-probability of each text, in windows that overlap by one token."""
+        if self.backend != "causal":
+            raise UsageError(
+                f"{self.run.folder}: loglikelihood_rolling is for decoders, and this run also has an encoder"
+            )
+        found = []
+        for (text,) in (request.args for request in requests):
+            windows = _utils.get_rolling_token_windows(
+                self.run.tokenizer.encode(text), self.prefix_token_id, self.max_length, context_len=1
+            )
+            pairs = [(None, *_utils.make_disjoint_window(window)) for window in windows]
+            found.append(sum(score for score, _ in self._loglikelihood_tokens(pairs)))
+            self.cache_hook.add_partial("loglikelihood_rolling", (text,), found[-1])
+        return found
+
+    def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
+        """The log-probability of each continuation, and whether greedy decoding writes it."""
+        rows = [self._row(context, continuation) for _, context, continuation in requests]
+        found = [(0.0, False)] * len(rows)
+        lengths = [len(row.read) + len(row.source or ()) for row in rows]
+        for batch in by_length(lengths, self.device.type, self.batch_size):
+            for place, score in zip(batch, _scores(self.run, [rows[place] for place in batch]), strict=True):
+                found[place] = score
+                if requests[place][0] is not None:
+                    self.cache_hook.add_partial("loglikelihood", requests[place][0], score)
+        return found
+
+    def _row(self, context: Sequence[int], continuation: Sequence[int]) -> Row:
+        """Cut a context on the left where both are longer than a window; raises UsageError for no room."""
+        most = self.max_length
+        if not 0 < len(continuation) <= most:
+            raise UsageError(f"a continuation of {len(continuation)} tokens cannot be scored; windows have 1 to {most}")
+        if self._start is not None:
+            return Row([self._start, *continuation[:-1]], continuation, context[-most:])
+        return Row([*context, *continuation][-(most + 1) :][:-1], continuation)
+
+    @cached_property
+    def _start(self) -> int | None:
+        """The first token of an encoder-decoder's target."""
+        return None if self.backend == "causal" else self.run.writer().start
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """The continuation of each context up to a stop string, greedy unless the task samples or searches."""
+        found = [""] * len(requests)
+        groups: dict[str, list[int]] = {}
+        for place, request in enumerate(requests):
+            groups.setdefault(repr(request.args[1]), []).append(place)
+        for places in groups.values():
+            texts = self._written([requests[place].args[0] for place in places], requests[places[0]].args[1])
+            for place, text in zip(places, texts, strict=True):
+                found[place] = text
+                self.cache_hook.add_partial("generate_until", requests[place].args, text)
+        return found
+
+    def _written(self, contexts: Sequence[str], asked: Mapping[str, Any]) -> list[str]:
+        new, until, options = _options(asked)
+        room = self.max_length - new if self.backend == "causal" else self.max_length
+        if room < 1:
+            raise UsageError(f"{new} new tokens leave no room for a context in {self.max_length}; set max_gen_toks")
+        prompts = [ids[-room:] for ids in self.run.read(contexts)]
+        stop: list[Any] = ["end_token"] if "end" in self.run.tokenizer.special_ids else []
+        stop += [{"type": "strings", "strings": until}] if until else []
+        options |= {"stop": stop, "logits": []} | ({"batch_size": self.batch_size} if self.batch_size else {})
+        if options["strategy"] == "sample":
+            options["seed"] = int(torch.randint(2**31, ()))  # lm-eval seeds torch
+        return self.run.generate(prompts, new, **options)
+
+
+def _options(asked: Mapping[str, Any]) -> tuple[int, list[str], dict[str, Any]]:
+    """Number of new tokens, stop strings and options of `generate`; raises UsageError for an unknown one."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    until = given.pop("until", [])
+    limits = [given.pop(name) for name in LIMITS if name in given]
+    draws = bool(given.pop("do_sample", given.get("temperature", 0) > 0))
+    unknown = next((name for name in given if name not in SAMPLING), None)
+    if unknown is not None:
+        raise UsageError(
+            f"gen_kwargs: unknown option '{unknown}'; there are until, {', '.join((*LIMITS[:1], *SAMPLING))}"
+        )
+    if not draws:
+        given = {"num_beams": given["num_beams"]} if given.get("num_beams", 1) > 1 else {}
+    strategy = "beam" if "num_beams" in given else "sample" if draws else "greedy"
+    stops = [until] if isinstance(until, str) else [text for text in until if text]
+    return int(limits[0]) if limits else NEW_TOKENS, stops, {**given, "strategy": strategy}
+
+
+def _scores(run: Run, rows: Sequence[Row]) -> Iterator[tuple[float, bool]]:
+    """Score rows in one call of the model."""
+    ids, real = _padded([row.read for row in rows], run.device)
+    with torch.no_grad():  # what a part keeps between calls stays usable for training
+        if rows[0].source is None:
+            hidden = run.model(ids, attention_mask=real, with_heads=False).hidden
+        else:
+            source, known = _padded([row.source or () for row in rows], run.device)
+            hidden = run.model(
+                source, attention_mask=known, decoder_input_ids=ids, decoder_attention_mask=real, with_heads=False
+            ).hidden
+        ends = [(place * ids.shape[1] + len(row.read), len(row.targets)) for place, row in enumerate(rows)]
+        predicted = torch.cat([torch.arange(end - count, end, device=run.device) for end, count in ends])
+        found = token_logits(run.model, hidden, {"predicted": predicted}).log_softmax(dim=-1)  # [targets, vocab_size]
+    for row, scores in zip(rows, found.split([len(row.targets) for row in rows]), strict=True):
+        targets = torch.tensor(row.targets, device=run.device)
+        total = scores.gather(1, targets[:, None]).double().sum().item()
+        yield total, bool((scores.argmax(dim=-1) == targets).all())
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids and attention mask [rows, longest], padded on the right."""
+    ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    lengths = torch.tensor([len(row) for row in rows])
+    return ids.to(device), (torch.arange(ids.shape[1]) < lengths[:, None]).long().to(device)
