@@ -148,6 +148,7 @@ def test_what_cannot_be_scored_is_refused(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_command_measures_a_task_of_local_data(run: Run, tmp_path: Path) -> None:
     documents = [{"text": "return the ", "choices": ["value", "list"], "gold": gold} for gold in (0, 1)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(each) + "\n" for each in documents))

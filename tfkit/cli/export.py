@@ -14,7 +14,7 @@ from tfkit.interop.onnx import OPSETS
 if TYPE_CHECKING:
     from tfkit.run import Run
 
-HUGGINGFACE, ONNX = FORMATS = ("huggingface", "onnx")
+HUGGINGFACE, ONNX, SENTENCES = FORMATS = ("huggingface", "onnx", "sentence-transformers")
 
 
 @click.command("export")
@@ -28,9 +28,21 @@ HUGGINGFACE, ONNX = FORMATS = ("huggingface", "onnx")
     help="Operators of an ONNX export.  [default: 23, with Attention]",
 )
 @click.option("--quantize", type=click.Choice(("int8",)), help="Weights of an ONNX export in int8.")
+@click.option(
+    "--pooling",
+    type=click.Choice(("mean", "first", "last")),
+    help="Vector of a text for sentence-transformers, as in tfkit embed.  [default: mean]",
+)
 @reads_run
 def command(
-    run: str, folder: str, form: str, force: bool, opset: str | None, quantize: str | None, reading: ReadOptions
+    run: str,
+    folder: str,
+    form: str,
+    force: bool,
+    opset: str | None,
+    quantize: str | None,
+    pooling: str | None,
+    reading: ReadOptions,
 ) -> None:
     """Export RUN (a run's folder) to FOLDER, in the format that transformers loads, or to ONNX.
 
@@ -39,25 +51,36 @@ def command(
 
     `--to onnx` writes graphs for any batch and length, a decoder with its cache as inputs and outputs, and an
     example.py that generates with onnxruntime, numpy and tokenizers alone.
+
+    `--to sentence-transformers` also writes an encoder's pooling and normalization: its vectors are those of
+    tfkit embed.
     """
+    if pooling is not None and form != SENTENCES:
+        raise UsageError(f"--pooling is an option of --to {SENTENCES}")
     if form == ONNX:
         _to_onnx(reading.run(run, "cpu"), folder, force, int(opset or OPSETS[1]), quantize)
         return
     for name, value in (("opset", opset), ("quantize", quantize)):
         if value is not None:
             raise UsageError(f"--{name} is an option of --to onnx")
+    _to_transformers(reading.run(run, "cpu"), folder, force, (pooling or "mean") if form == SENTENCES else None)
+
+
+def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None) -> None:
     from tfkit.interop.huggingface.exporting import export_model
 
-    made = export_model(reading.run(run, "cpu"), folder, force)
+    made = export_model(run, folder, force, pooling)
     if made.theirs is None:
         echo(f"{made.folder}: no architecture of transformers; the folder brings tfkit's own code")
         for fault in made.why:
             echo(f"  {fault}")
-        more = ", trust_remote_code=True"
     else:
         echo(f"{made.folder}: {made.theirs.config['model_type']} ({made.theirs.head_class})")
-        more = ""
-    echo(f'Load: transformers.{made.auto_class}.from_pretrained("{made.folder}"{more})')
+    more = ", trust_remote_code=True" * (made.theirs is None)
+    if pooling is not None:
+        echo(f'Load: sentence_transformers.SentenceTransformer("{made.folder}"{more})')
+    else:
+        echo(f'Load: transformers.{made.auto_class}.from_pretrained("{made.folder}"{more})')
 
 
 def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | None) -> None:

@@ -22,6 +22,14 @@ from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.kept import kept_of, origin, restore
 from tfkit.interop.huggingface.own import MODELING, SOURCES, head_classes, own_config, write_sources
+from tfkit.interop.huggingface.sentences import (
+    MODULES,
+    POOLING_CONFIG,
+    POOLING_FOLDER,
+    SETTINGS,
+    check_reads_sentences,
+    write_sentences,
+)
 from tfkit.interop.huggingface.special import THEIR_IDS, read_optional
 from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs, nearest_unlike
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
@@ -33,7 +41,7 @@ from tfkit.training.record import check_listed
 from tfkit.training.vocabularies import tokenizer_files
 from tfkit.training.weights import save_tensors
 
-WRITTEN = (SINGLE, TOKENIZER, TARGET_TOKENIZER, *FILES, MODELING, SOURCES, RESOLVED)
+WRITTEN = (SINGLE, TOKENIZER, TARGET_TOKENIZER, *FILES, MODELING, SOURCES, RESOLVED, MODULES, SETTINGS)
 LABELS = ("id2label", "label2id", "problem_type")  # of a config.json that was imported: what its outputs are called
 
 
@@ -47,11 +55,14 @@ class Exported:
     why: tuple[Fault, ...] = ()
 
 
-def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
+def export_model(run: Run, target: str | Path, force: bool = False, pooling: str | None = None) -> Exported:
     """Write `run` to the folder `target` as transformers reads it; `force` replaces an earlier export.
 
-    Raises RunError for a folder that may not be written; nothing is left then.
+    With `pooling` (mean, first, last) sentence-transformers reads it too. Raises RunError for a folder that may not be
+    written, UsageError for a pooled model that is no encoder of texts; nothing is left then.
     """
+    if pooling is not None:
+        check_reads_sentences(run)
     goal, kept = target_folder(target, "model", (CONFIG, SINGLE), _written, force), kept_of(run)
     check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
@@ -76,6 +87,8 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
         if has_tokenizer(run):
             write_tokenizer(run, kept, folder)
         restore(kept, folder)
+        if pooling is not None:
+            write_sentences(run, pooling, folder)
         text = card(run, auto_class(run.blueprint), theirs is None)
         (folder / CARD).write_text(text, encoding="utf-8", newline="\n")
     return Exported(goal.path, theirs, auto_class(run.blueprint), why)
@@ -94,6 +107,7 @@ def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
 def _written(folder: Path) -> Iterator[Path]:
     """The files in a folder that an export writes."""
     yield from named(folder, WRITTEN)
+    yield from named(folder / POOLING_FOLDER, [POOLING_CONFIG])
     yield from filter(is_ours, named(folder, [CARD]))
     yield from template_files(folder)
 
