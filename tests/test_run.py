@@ -58,7 +58,7 @@ TRANSLATION: dict[str, Any] = {
 }
 FILES = {
     *("recipe.yaml", "resolved.yaml", "tokenizer.json", "model.safetensors"),
-    *("checkpoints", "metrics.jsonl", "train.log", "environment.json", "run.json", "SHA256SUMS"),
+    *("checkpoints", "metrics.jsonl", "train.log", "environment.json", "run.json", "README.md", "SHA256SUMS"),
 }
 
 

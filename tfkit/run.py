@@ -40,6 +40,7 @@ from tfkit.recipe.load import ReadingOptions, Recipe, read_for
 from tfkit.recipe.settings.evaluations import value_problem
 from tfkit.recipe.settings.sections import Data, GenerationRate
 from tfkit.training import record
+from tfkit.training.card import write_card
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.claim import claim_folder, one_training
 from tfkit.training.curves import write_curves
@@ -117,6 +118,19 @@ class Run:
         """The architecture; a vocabulary of the tokenizer's size has its number."""
         recipe = self.recipe.labelled(len(self.labels))
         return recipe.blueprint(self.tokenizer.sizes if recipe.unknown_vocab else None)
+
+    @property
+    def cost(self) -> str:
+        """Parameters and, unless a part cannot be measured without weights, FLOPs, as sentences."""
+        from tfkit.reports.counts import count  # the weights are not needed, and may not exist yet
+
+        model = build_model(self.blueprint, device="meta")
+        text = f"{sum(weight.numel() for weight in model.parameters()):,} parameters."
+        try:
+            found = count(self.blueprint)
+        except Exception:  # a part of the user's own, after a training that has ended well
+            return text
+        return f"{text} {found.total.flops_per_token:,} FLOPs per token of a forward pass at length {found.length:,}."
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -675,6 +689,7 @@ def train(
             finally:
                 write_curves(folder)
             _conclude(run, reporter)
+            write_card(folder, loaded, run.cost)
             mark_finished(folder, loaded)
     return run
 
@@ -697,7 +712,9 @@ def save(
     left then.
     """
     loaded = read_for("save", ("labels", "force"), recipe, reading)
-    return load_run(save_run(model, loaded, tokenizer, out, labels, force))
+    run = load_run(save_run(model, loaded, tokenizer, out, labels, force))
+    write_card(RunFolder(run.folder), run.recipe, run.cost)
+    return run
 
 
 def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:

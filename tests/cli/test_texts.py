@@ -157,7 +157,7 @@ def test_a_fault_is_found_before_anything_is_written(tmp_path: Path, run: Path) 
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize("name", ["recipe.yaml", "run.json", "curves.svg", "checkpoints/step-1", "link"])
+@pytest.mark.parametrize("name", ["recipe.yaml", "run.json", "README.md", "checkpoints/step-1", "link"])
 def test_an_output_that_is_a_file_of_a_run_is_refused(tmp_path: Path, run: Path, name: str) -> None:
     before = (run / "recipe.yaml").read_bytes()
     (tmp_path / "link").symlink_to(run / "recipe.yaml")

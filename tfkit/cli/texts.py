@@ -233,11 +233,12 @@ def _place(name: str, number: int) -> str:
 
 def _is_of_run(path: Path) -> bool:
     """True if the path is that of a file that tfkit writes into the run's folder that it is in."""
-    from tfkit.training.folder import CHECKPOINTS, OURS, RunFolder
+    from tfkit.training.folder import CARD, CHECKPOINTS, OURS, RunFolder
 
     with contextlib.suppress(OSError, ValueError):  # a path that cannot be written either
         path = Path(os.path.realpath(path))
-    folders = [path.parent] if path.name in OURS else [one.parent for one in path.parents if one.name == CHECKPOINTS]
+    written = path.name in (*OURS, CARD)
+    folders = [path.parent] if written else [one.parent for one in path.parents if one.name == CHECKPOINTS]
     return any(RunFolder(folder).holds_run for folder in folders)
 
 

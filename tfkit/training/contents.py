@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfkit.core.errors import RunError
+from tfkit.core.files import is_temporary
 from tfkit.core.folders import named, remove_leftovers
+from tfkit.training import card
 from tfkit.training.checkpoint import FILES, is_ours
-from tfkit.training.folder import CHECKPOINTS, OURS
+from tfkit.training.folder import CARD, CHECKPOINTS, OURS
 from tfkit.training.kept import kept_files
 
 _UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # what a checkpoint is called while it is written
@@ -19,6 +21,7 @@ _CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # 
 def run_files(folder: Path) -> Iterator[Path]:
     """The files of the run in a folder; a checkpoint that holds anything else is not one of ours."""
     yield from named(folder, OURS)
+    yield from (file for file in named(folder, [CARD]) if is_temporary(file) or card.is_ours(file))
     yield from kept_files(folder)
     for checkpoint in _checkpoints(folder):
         if is_ours(checkpoint):
@@ -27,7 +30,7 @@ def run_files(folder: Path) -> Iterator[Path]:
 
 def clean_up(folder: Path) -> None:
     """Remove what killed processes left of writing files in a run; raises RunError."""
-    remove_leftovers(folder, OURS)
+    remove_leftovers(folder, (*OURS, CARD))
     for checkpoint in _checkpoints(folder):
         remove_leftovers(checkpoint, FILES)
 

@@ -26,6 +26,7 @@ ENVIRONMENT = "environment.json"
 RUN = "run.json"
 EVALUATION = "evaluation.json"
 CURVES = "curves.svg"
+CARD = "README.md"  # the run's own, or the user's: training/card.py tells them apart
 QUANTIZED = "quantized"  # entry of environment.json: the type of weights that are stored in another one
 # what --force may remove; whatever else stands in the folder belongs to somebody else
 OURS = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS)

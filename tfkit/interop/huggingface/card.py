@@ -1,74 +1,37 @@
-"""The model card of an export: README.md with the architecture, its sizes, scores, and how to load it."""
+"""The model card of an export: how to load it, what the run's card says, and the architecture as a recipe."""
 
 from __future__ import annotations
-
-import math
-import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import yaml
 
 from tfkit.core.component import spell
-from tfkit.core.errors import RunError
-from tfkit.core.files import read_json, read_text
-from tfkit.core.output import printable
 from tfkit.recipe.changes.migrate import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
 from tfkit.run import Run
-from tfkit.training.folder import EVALUATION
-
-CARD = "README.md"
-MARK = "<!-- written by tfkit export -->"  # a card without it is its author's, and is never replaced
-MOST = 2**20  # bytes of a card that is looked at
+from tfkit.training.card import as_code, escaped, sections, signed
+from tfkit.training.folder import RunFolder
 
 
-def is_ours(card: Path) -> bool:
-    """True if an export wrote the card."""
-    try:
-        return MARK in read_text(card, MOST)
-    except RunError:
-        return False
+def card(run: Run, loader: str, own_code: bool, sentences: bool = False) -> str:
+    """Return the card of a run that transformers loads as `loader`; texts of users cannot become markup.
 
-
-def card(run: Run, loader: str, own_code: bool) -> str:
-    """Return the card of a run that transformers loads as `loader`; texts of users cannot become markup."""
-    count = sum(parameter.numel() for parameter in run.model.parameters())
-    trusted = ", trust_remote_code=True" if own_code else ""
+    `sentences`: sentence-transformers loads it too.
+    """
+    trusted = ", trust_remote_code=True" * own_code
     recipe = {"tfkit": LANGUAGE, "model": spell(model_values(run.blueprint))}
+    library = "sentence-transformers" if sentences else "transformers"
+    use = f'import transformers\n\nmodel = transformers.{loader}.from_pretrained("."{trusted})'
+    if sentences:
+        use = f'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("."{trusted})'
     lines = [
-        *("---", "library_name: transformers", "tags: [tfkit]", "---", MARK, ""),
-        *(f"# {_escaped(run.recipe.name)}", "", f"{count:,} parameters.", ""),
-        *_code("\n".join(run.recipe.lines())),
-        *("## Use", ""),
-        *_code(f'import transformers\n\nmodel = transformers.{loader}.from_pretrained("."{trusted})'),
-        *_scores(run),
+        *("---", f"library_name: {library}", "tags: [tfkit]", "---", ""),
+        *(f"# {escaped(run.recipe.name)}", "", run.cost, ""),
+        *as_code("\n".join(run.recipe.lines())),
+        *("## Use", "", *as_code(use)),
+        *sections(RunFolder(run.folder)),
+        *("## Check", "", "The largest difference from the run, layer by layer:", ""),
+        *as_code(f"tfkit verify RUN --against .{' --trust' * own_code}"),
         *("## Recipe", "", "The architecture as a recipe of tfkit, every value spelled out:", ""),
-        *_code(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110)),
+        *as_code(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110)),
     ]
-    return "\n".join(lines)
-
-
-def _scores(run: Run) -> Iterator[str]:
-    """The numbers of evaluation.json as a table; nothing of a run that was not evaluated."""
-    file = run.folder / EVALUATION
-    scores = read_json(file) if file.is_file() else {}
-    rows = [
-        f"| {_escaped(str(split))} | {_escaped(str(name))} | {value:.4g} |"
-        for split, values in (scores.items() if isinstance(scores, dict) else ())
-        for name, value in (values.items() if isinstance(values, dict) else ())
-        if isinstance(value, (int, float)) and math.isfinite(value)
-    ]
-    if rows:
-        yield from ("## Scores", "", "| data | measure | value |", "|---|---|---:|", *rows, "")
-
-
-def _code(text: str) -> Iterator[str]:
-    """A text as an indented block, which nothing in it can end."""
-    yield from (f"    {printable(line)}".rstrip() for line in text.splitlines())
-    yield ""
-
-
-def _escaped(text: str) -> str:
-    """A text as one line that is no markup."""
-    return re.sub(r"([\\`*_{}\[\]()#+!|<>&~$:@])", r"\\\1", printable(" ".join(text.split())))
+    return signed(lines)

@@ -15,7 +15,7 @@ from tfkit.core.errors import Fault
 from tfkit.core.files import write_json
 from tfkit.core.folders import named
 from tfkit.core.targets import target_folder, whole_folder
-from tfkit.interop.huggingface.card import CARD, card, is_ours
+from tfkit.interop.huggingface.card import card
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_theirs
 from tfkit.interop.huggingface.family import Family
@@ -35,7 +35,8 @@ from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs, nearest_un
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.run import Run
-from tfkit.training.folder import RESOLVED, TARGET_TOKENIZER, TOKENIZER, RunFolder
+from tfkit.training.card import is_ours
+from tfkit.training.folder import CARD, RESOLVED, TARGET_TOKENIZER, TOKENIZER, RunFolder
 from tfkit.training.kept import FILES, GENERATION, KEPT, template_files
 from tfkit.training.record import check_listed
 from tfkit.training.vocabularies import tokenizer_files
@@ -89,7 +90,7 @@ def export_model(run: Run, target: str | Path, force: bool = False, pooling: str
         restore(kept, folder)
         if pooling is not None:
             write_sentences(run, pooling, folder)
-        text = card(run, auto_class(run.blueprint), theirs is None)
+        text = card(run, auto_class(run.blueprint), theirs is None, pooling is not None)
         (folder / CARD).write_text(text, encoding="utf-8", newline="\n")
     return Exported(goal.path, theirs, auto_class(run.blueprint), why)
 

@@ -1,0 +1,164 @@
+"""The model card of a run, README.md: costs, training, data, scores, the curve, and the commands that check it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from tfkit.core.checksums import write_text
+from tfkit.core.errors import RunError
+from tfkit.core.files import read_bytes, read_json, read_text
+from tfkit.core.output import printable
+from tfkit.recipe.load import Recipe
+from tfkit.training.changed import DATA, EXAMPLES
+from tfkit.training.folder import CARD, ENVIRONMENT, EVALUATION, METRICS, RunFolder
+from tfkit.training.history import read_history
+from tfkit.training.metrics_log import good_lines
+
+MARK = "<!-- written by tfkit; SHA-256 of the text above: "  # a card without it, or edited, is never replaced
+LARGEST = 2**20  # bytes of a card that is read
+POINTS = 20  # of the curve
+FILES = 8  # of a split that are listed
+
+
+def signed(lines: Sequence[str]) -> str:
+    """Return a card with the mark by which an edited one is recognized."""
+    text = "\n".join([*lines, ""])
+    return f"{text}{MARK}{_digest(text)} -->\n"
+
+
+def is_ours(card: Path) -> bool:
+    """True if tfkit wrote the card and nobody has edited it."""
+    try:
+        text, mark, rest = read_text(card, LARGEST).rpartition(MARK)
+    except RunError:
+        return False
+    return bool(mark) and not card.is_symlink() and rest == f"{_digest(text)} -->\n"
+
+
+def write_card(folder: RunFolder, recipe: Recipe, cost: str) -> None:
+    """Write the card of a run, unless the user has one there or it cannot be written."""
+    if (folder / CARD).exists() and not is_ours(folder / CARD):
+        return
+    with contextlib.suppress(RunError, OSError):
+        lines = [f"# {escaped(recipe.name)}", "", cost, "", *as_code("\n".join(recipe.lines()))]
+        checks = "sha256sum -c SHA256SUMS  # the files are those that were written"
+        checks += "\ntfkit prove .  # what the recipe promises, measured"
+        text = "The recipe is `recipe.yaml`, every value of it `resolved.yaml`. In this folder:"
+        write_text(folder / CARD, signed([*lines, *sections(folder), "## Check", "", text, "", *as_code(checks)]))
+
+
+def sections(folder: RunFolder) -> Iterator[str]:
+    """Yield the lines on training, data and scores that a run's files know; raises RunError for a damaged file."""
+    yield from _training(folder)
+    yield from _data(folder)
+    yield from _scores(folder)
+    yield from _curve(folder)
+
+
+def as_code(text: str) -> Iterator[str]:
+    """Yield a text as an indented block, which nothing in it can end."""
+    yield from (f"    {printable(line)}".rstrip() for line in text.splitlines())
+    yield ""
+
+
+def escaped(text: str) -> str:
+    """Return a text as one line without markup."""
+    return re.sub(r"([\\`*_{}\[\]()#+!|<>&~$:@])", r"\\\1", printable(" ".join(text.split())))
+
+
+def _training(folder: RunFolder) -> Iterator[str]:
+    history = read_history(folder)
+    if history is None or not history.steps:
+        return
+    devices = " and ".join(dict.fromkeys(start.device for start in history.starts if start.device))
+    text = f"{history.steps:,} steps on {history.tokens:,} tokens in {history.seconds:,.0f} s"
+    text += f" on {escaped(devices)}" if devices else ""
+    text += "" if history.peak_memory is None else f", {history.peak_memory / 2**20:,.0f} MiB at most"
+    best = "" if "loss" not in history.best else f" Best validation loss: {history.best['loss']:.4g}, at step "
+    yield from ("## Training", "", f"{text}.{best}{f'{history.best_step:,}.' if best else ''}", "")
+
+
+def _data(folder: RunFolder) -> Iterator[str]:
+    """Yield the files of each split with the beginning of their SHA-256, without their folders."""
+    known = folder.known.get(DATA) if (folder / ENVIRONMENT).is_file() else None
+    rows = []
+    for split, hashes in known.items() if isinstance(known, Mapping) else ():
+        files = list(hashes.items()) if isinstance(hashes, Mapping) else []
+        for file, digest in files[:FILES]:
+            name = "the examples" if file == EXAMPLES else escaped(PurePath(str(file)).name)
+            rows.append(f"| {escaped(str(split))} | {name} | {escaped(str(digest)[:12])} |")
+        if len(files) > FILES:
+            rows.append(f"| {escaped(str(split))} | and {len(files) - FILES:,} more | |")
+    if rows:
+        yield from ("## Data", "", "| split | file | SHA-256 |", "|---|---|---|", *rows, "")
+
+
+def _scores(folder: RunFolder) -> Iterator[str]:
+    """Yield the numbers of evaluation.json as a table."""
+    file = folder / EVALUATION
+    scores = read_json(file) if file.is_file() else {}
+    rows = [
+        f"| {escaped(str(split))} | {escaped(str(name))} | {value:.4g} |"
+        for split, values in (scores.items() if isinstance(scores, dict) else ())
+        for name, value in (values.items() if isinstance(values, dict) else ())
+        if _is_number(value)
+    ]
+    if rows:
+        yield from ("## Scores", "", "| data | measure | value |", "|---|---|---:|", *rows, "")
+
+
+def _curve(folder: RunFolder) -> Iterator[str]:
+    """Yield the loss by step as a Mermaid chart, which forges draw."""
+    file = folder / METRICS
+    records = [json.loads(line) for line in good_lines(read_bytes(file))[0]] if file.is_file() else []
+    losses = {record["step"]: record["loss"] for record in records if _is_number(record.get("loss"))}
+    valid = {record["step"]: record["valid.loss"] for record in records if _is_number(record.get("valid.loss"))}
+    measured = len(valid) > 1
+    steps = _thinned(sorted(step for step in (valid if measured else losses) if step >= min(losses, default=0)))
+    if len(steps) < 2 or not losses:
+        return
+    yield from (
+        "## Curve",
+        "",
+        "Loss in nats by step: training" + ", and validation." * measured + "." * (not measured),
+    )
+    yield from ("", "```mermaid", "xychart-beta", f'    x-axis "step" [{", ".join(map(str, steps))}]')
+    yield from ('    y-axis "loss"', f"    line [{_numbers(_means(losses, steps))}]")
+    if measured:
+        yield f"    line [{_numbers([valid[step] for step in steps])}]"
+    yield from ("```", "")
+
+
+def _thinned(steps: Sequence[int]) -> list[int]:
+    """Evenly spaced ones of the steps, the last among them."""
+    count = min(POINTS, len(steps))
+    return [steps[len(steps) * (place + 1) // count - 1] for place in range(count)]
+
+
+def _means(losses: Mapping[int, float], steps: Sequence[int]) -> Iterator[float]:
+    """Yield the mean loss since the step before; a step without any repeats the last mean."""
+    before, mean = -1, float(next(iter(losses.values())))
+    for step in steps:
+        group = [loss for at, loss in losses.items() if before < at <= step]
+        mean = math.fsum(group) / len(group) if group else mean
+        before = step
+        yield mean
+
+
+def _numbers(values: Iterator[float] | Sequence[float]) -> str:
+    return ", ".join(f"{value:.4f}" for value in values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
