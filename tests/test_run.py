@@ -141,7 +141,7 @@ def test_the_folder_holds_what_it_should(trained: Run) -> None:
 
 def test_nothing_in_the_folder_is_pickled(trained: Run) -> None:
     for path in trained.folder.rglob("*"):
-        known = path.suffix in (".yaml", ".json", ".jsonl", ".log", ".safetensors") or path.name == "SHA256SUMS"
+        known = path.suffix in (".yaml", ".json", ".jsonl", ".log", ".md", ".safetensors") or path.name == "SHA256SUMS"
         assert path.is_dir() or known, path
 
 

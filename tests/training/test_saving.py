@@ -57,7 +57,8 @@ def test_it_loads_evaluates_and_writes(tmp_path: Path) -> None:
     assert again.evaluate("valid")["loss"] == run.evaluate("valid")["loss"] > 0
     assert again.generate(["one"], max_new_tokens=3) == run.generate(["one"], max_new_tokens=3)
     assert set(checksums.read_sums(tmp_path / "run") or {}) == {
-        *("resolved.yaml", "recipe.yaml", "tokenizer.json", "model.safetensors", "environment.json", "evaluation.json")
+        *("resolved.yaml", "recipe.yaml", "tokenizer.json", "model.safetensors", "environment.json", "evaluation.json"),
+        "README.md",
     }
 
 

@@ -67,7 +67,8 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
             raise UsageError(f"{self.run.folder}: lm-eval needs a model that continues texts, such as a decoder")
         self._device = self.run.device
         self._max_length = max_length
-        self.batch_size = int(batch_size) if str(batch_size).isdecimal() else None  # None: as many as suit the device
+        sizes = None if batch_size is None or batch_size == "auto" else int(batch_size)
+        self.batch_size = sizes  # None: as many as suit the device
         self.backend = "causal" if self.run.blueprint.encoder is None else "seq2seq"
 
     @property
@@ -199,7 +200,7 @@ def _scores(run: Run, rows: Sequence[Row]) -> Iterator[tuple[float, bool]]:
         ends = [(place * ids.shape[1] + len(row.read), len(row.targets)) for place, row in enumerate(rows)]
         predicted = torch.cat([torch.arange(end - count, end, device=run.device) for end, count in ends])
         found = token_logits(run.model, hidden, {"predicted": predicted}).log_softmax(dim=-1)  # [targets, vocab_size]
-    for row, scores in zip(rows, found.split([len(row.targets) for row in rows]), strict=True):
+    for row, scores in zip(rows, torch.split(found, [len(row.targets) for row in rows]), strict=True):
         targets = torch.tensor(row.targets, device=run.device)
         total = scores.gather(1, targets[:, None]).double().sum().item()
         yield total, bool((scores.argmax(dim=-1) == targets).all())
