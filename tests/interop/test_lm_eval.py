@@ -21,6 +21,7 @@ from tfkit.run import Run
 from .test_export import LAYER, MODEL, decoder, trained
 
 pytest.importorskip("lm_eval", reason="the adapter needs the extra eval")
+from tfkit.interop.lm_eval.__main__ import main
 from tfkit.interop.lm_eval.adapter import TfkitLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of lm-eval's libraries
@@ -158,20 +159,22 @@ def test_the_command_measures_a_task_of_local_data(run: Run, tmp_path: Path) -> 
         'doc_to_text: "{{text}}"\ndoc_to_choice: "{{choices}}"\ndoc_to_target: gold\nmetric_list: [{metric: acc}]\n'
     )
 
-    def measured(folder: Path) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "tfkit.interop.lm_eval", "--model", "tfkit", "--model_args", f"run={folder}"]
-        line += ["--tasks", "local_choices", "--include_path", str(tmp_path), "--output_path", str(tmp_path / "scores")]
-        quiet = {
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": str(Path(tfkit.__file__).parents[1]),
-        }
-        return subprocess.run(line, env=os.environ | quiet, capture_output=True, text=True, check=False)
-
-    done = measured(run.folder)
+    line = [sys.executable, "-m", "tfkit.interop.lm_eval", "--model", "tfkit", "--model_args", f"run={run.folder}"]
+    line += ["--tasks", "local_choices", "--include_path", str(tmp_path), "--output_path", str(tmp_path / "scores")]
+    quiet = {
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(Path(tfkit.__file__).parents[1]),
+    }
+    done = subprocess.run(line, env=os.environ | quiet, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (file,) = (tmp_path / "scores").rglob("results*.json")
     assert json.loads(file.read_text())["results"]["local_choices"]["acc,none"] == 0.5
-    missing = measured(tmp_path / "nothing")
-    assert missing.returncode == 2
-    assert missing.stderr.endswith(f"tfkit: {tmp_path / 'nothing'}: there is no such folder\n")
+
+
+def test_the_command_reports_what_is_wrong_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: TfkitLM(tmp_path / "nothing"))
+    assert main() == 2
+    assert capsys.readouterr().err == f"tfkit: {tmp_path / 'nothing'}: there is no such folder\n"
