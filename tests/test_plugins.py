@@ -24,7 +24,7 @@ BASES = {
     "position": "tfkit.components.position.sinusoidal.Sinusoidal",
     "feedforward": "tfkit.components.feedforward.mlp.MLP",
     "norm": "tfkit.components.norm.rms_norm.RMSNorm",
-    "residual": "tfkit.components.residual.pre_norm.PreNorm",
+    "residual": "tfkit.components.residual.PreNorm",
     "embedding": "tfkit.components.embedding.tokens.Tokens",
     "head": "tfkit.components.head.language_model.LanguageModel",
     "mask": "tfkit.components.mask.window.Window",
