@@ -23,21 +23,21 @@ BASES = {
     "attention": "tfkit.components.attention.multi_head.MultiHead",
     "position": "tfkit.components.position.sinusoidal.Sinusoidal",
     "feedforward": "tfkit.components.feedforward.mlp.MLP",
-    "norm": "tfkit.components.norm.rms_norm.RMSNorm",
+    "norm": "tfkit.components.norm.RMSNorm",
     "residual": "tfkit.components.residual.PreNorm",
     "embedding": "tfkit.components.embedding.tokens.Tokens",
     "head": "tfkit.components.head.language_model.LanguageModel",
-    "mask": "tfkit.components.mask.window.Window",
-    "activation": "tfkit.components.activation.quick_gelu.QuickGELU",
-    "init": "tfkit.components.init.normal.Normal",
+    "mask": "tfkit.components.mask.Window",
+    "activation": "tfkit.components.activation.QuickGELU",
+    "init": "tfkit.components.init.Normal",
     "tokenizer": "tfkit.data.tokenizer.character.Character",
     "corpus": "tfkit.data.corpus.docstrings.Docstrings",
     "objective": "tfkit.training.objective.causal_lm.CausalLm",
-    "optimizer": "tfkit.training.optimizer.adam.Adam",
-    "schedule": "tfkit.training.schedule.constant.Constant",
+    "optimizer": "tfkit.training.optimizer.Adam",
+    "schedule": "tfkit.training.schedule.Constant",
     "metric": "tfkit.training.metric.perplexity.Perplexity",
     "logits": "tfkit.generation.logits.min_length.MinLength",
-    "stop": "tfkit.generation.stop.length.Length",
+    "stop": "tfkit.generation.stop.Length",
     "strategy": "tfkit.generation.strategy.greedy.Greedy",
 }
 
@@ -329,7 +329,7 @@ def test_records_that_cannot_be_read_are_named(tmp_path: Path, said: Any) -> Non
 
 
 def test_parts_registered_in_python_are_recorded_too(tmp_path: Path) -> None:
-    from tfkit.components.norm.rms_norm import RMSNorm
+    from tfkit.components.norm import RMSNorm
 
     class InPython(RMSNorm):
         pass
@@ -372,7 +372,7 @@ def test_a_plugin_is_recorded_with_its_version(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_class_defined_again_is_the_one_that_is_built() -> None:
-    from tfkit.components.norm.rms_norm import RMSNorm
+    from tfkit.components.norm import RMSNorm
 
     def define(factor: float) -> type:
         @tfkit.register("norm", "scaled")

@@ -451,12 +451,12 @@ def test_parts_of_ones_own_come_along(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "import tfkit\n"
-        "import tfkit.components.norm.base\n"
+        "import tfkit.components.norm\n"
         "from torch import nn\n\n\n"
         '@tfkit.register("norm", "halving")\n'
-        "class Halving(tfkit.components.norm.base.Norm):\n"
+        "class Halving(tfkit.components.norm.Norm):\n"
         '    """x / 2."""\n\n'
-        "    class Config(tfkit.components.norm.base.Norm.Config):\n"
+        "    class Config(tfkit.components.norm.Norm.Config):\n"
         '        """No options."""\n\n'
         "    def __init__(self, config, shape):\n"
         "        super().__init__(config, shape)\n\n"

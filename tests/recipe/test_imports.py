@@ -17,7 +17,7 @@ from tfkit.recipe.imports import import_parts, imported, parts_written_in
 
 PART = """
 import tfkit
-from tfkit.components.norm.base import Norm
+from tfkit.components.norm import Norm
 
 @tfkit.register("norm", "{name}")
 class Halved(Norm):

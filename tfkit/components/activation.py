@@ -1,24 +1,58 @@
-"""The activations that torch has as functions of one tensor: a table, and the parts made from it.
+"""Activations: every elementwise one that torch has, and those that papers add.
 
-A row is the part's name, torch's function, the formula, and the options in torch's own names.
+| type | choose it when |
+|---|---|
+| relu | the original Transformer, T5 |
+| gelu | BERT, BART: the exact one, by the normal distribution |
+| gelu_tanh | GPT-2, Gemma, T5 1.1: GELU as they approximate it |
+| quick_gelu | CLIP: GELU as it approximates it |
+| silu | Llama, PaLM: the gate of a SwiGLU; also called swish |
+| relu_squared | Primer, Nemotron: sparse, and no gate needed |
+| xielu | Apertus: quadratic above 0, and it learns both sides |
+| identity | the bilinear GLU |
+| relu6, leaky_relu, prelu, rrelu, threshold | a ReLU with a cap, a slope below 0 or a threshold |
+| elu, selu, celu | a ReLU that is smooth below 0 |
+| mish, hardswish | another self-gated curve, or silu by straight lines |
+| sigmoid, hardsigmoid, logsigmoid | a gate between 0 and 1, by straight lines, or its logarithm |
+| tanh, hardtanh, softsign | a pooler, or anything that must stay between two bounds |
+| softplus | a positive number |
+| tanhshrink, softshrink, hardshrink | small values should become 0 |
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
-from torch import Tensor
+from pydantic import Field, model_validator
+from torch import Tensor, nn
 
-from tfkit.components.activation.base import Activation
 from tfkit.core import component
-from tfkit.core.options import NonNegativeFloat, PositiveFloat
+from tfkit.core.capabilities import TOKENWISE
+from tfkit.core.component import Component, Config
+from tfkit.core.options import NonNegativeFloat, Number, PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
+
+
+class Activation(Component, nn.Module):
+    """Works on each element by itself: [... width] -> the same; built with a Shape whose `d_model` is that width."""
+
+    capabilities = TOKENWISE
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__()
+        self.config = config
+        self.shape = shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[... width] -> [... width]."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
+
 
 NonPositiveFloat = Annotated[float, Field(le=0)]
 
@@ -155,3 +189,90 @@ def make(row: Formula) -> type[TorchActivation]:
 
 TORCH_ACTIVATIONS = {row.name: make(row) for row in TABLE}
 globals().update({part.__name__: part for part in TORCH_ACTIVATIONS.values()})
+
+
+@register("activation", "quick_gelu")
+class QuickGELU(Activation):
+    """x * sigmoid(1.702 x), the sigmoid approximation of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1.702 * x).sigmoid()
+
+
+@register("activation", "relu_squared")
+class ReLUSquared(Activation):
+    """max(0, x)² (So et al. 2021, Primer, arXiv 2109.08668)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu().square()
+
+
+NEAR = -1e-6  # the largest x of the exponential
+
+
+@register("activation", "xielu")
+class XIELU(Activation):
+    """a x² + beta x above 0, b (exp(x) - 1 - x) + beta x below, a and b learned (Huang and Schlag 2024, 2411.13010).
+
+    a = softplus(positive) and b = beta + softplus(negative), so that both stay above 0.
+    """
+
+    class Config(component.Config):
+        positive: PositiveFloat = Field(0.8, description="a, that learning starts from")
+        negative: PositiveFloat = Field(0.8, description="b, that learning starts from; more than beta")
+        beta: PositiveFloat = Field(0.5, description="slope at 0")
+
+        @model_validator(mode="after")
+        def _ordered(self) -> XIELU.Config:
+            if self.negative <= self.beta:
+                raise ValueError(f"negative {self.negative} is not above beta {self.beta}")
+            return self
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.positive = nn.Parameter(torch.tensor([math.log(math.expm1(config.positive))]))
+        self.negative = nn.Parameter(torch.tensor([math.log(math.expm1(config.negative - config.beta))]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        beta = self.config.beta
+        above = nn.functional.softplus(self.positive) * x * x
+        below = (beta + nn.functional.softplus(self.negative)) * (x.clamp(max=NEAR).expm1() - x)
+        return torch.where(x > 0, above, below) + beta * x
+
+
+@register("activation", "prelu")
+class PReLU(Activation):
+    """max(0, x) + weight * min(0, x), the weight learned (He et al. 2015, arXiv 1502.01852)."""
+
+    class Config(component.Config):
+        init: Number = Field(0.25, description="the slope for negative x that learning starts from")
+        per_channel: bool = Field(False, description="a slope for each channel; false: one for all")
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.weight = nn.Parameter(torch.full((shape.d_model if config.per_channel else 1,), config.init))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clamp(min=0) + self.weight * x.clamp(max=0)
+
+
+@register("activation", "rrelu")
+class RReLU(Activation):
+    """max(0, x) + a * min(0, x), a ~ U(lower, upper) in training, else the mean (Xu et al. 2015, arXiv 1505.00853)."""
+
+    class Config(component.Config):
+        lower: Number = Field(1 / 8, description="least slope for negative x")
+        upper: Number = Field(1 / 3, description="greatest slope for negative x")
+
+        @model_validator(mode="after")
+        def _ordered(self) -> RReLU.Config:
+            if self.lower > self.upper:
+                raise ValueError(f"lower {self.lower} is above upper {self.upper}")
+            return self
+
+    config: Config
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rrelu(x, self.config.lower, self.config.upper, training=self.training)

@@ -1,15 +1,26 @@
-"""Base class of the initializations, which use what the parts of a model declare, never the names of its weights."""
+"""Initial values.
+
+| type | choose it when |
+|---|---|
+| xavier | the original, the default: each matrix by its own size |
+| normal | BERT: one standard deviation for all |
+| scaled_residual | GPT-2: the same, outputs smaller the deeper the stack; with pre_norm |
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.components.norm.base import Norm
+from tfkit.components.norm import Norm
 from tfkit.components.sublayer import Sublayer
+from tfkit.core import component
 from tfkit.core.component import Config
+from tfkit.core.options import PositiveFloat
+from tfkit.core.registry import register
 from tfkit.core.slots import InitFacts
 
 
@@ -89,3 +100,71 @@ def _gain(model: nn.Module) -> None:
                 if id(linear.weight) not in done:
                     done.add(id(linear.weight))
                     linear.weight.mul_(gain)
+
+
+@register("init", "xavier")
+class Xavier(Init):
+    """W ~ U(-a, a), a = sqrt(6 / (in + out)); tables ~ N(0, 1/width); biases 0 (Glorot and Bengio 2010)."""
+
+    def embedding(self, weight: Tensor) -> None:
+        nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+
+    def linear(self, weight: Tensor) -> None:
+        nn.init.xavier_uniform_(weight)
+
+    def std(self, shape: Sequence[int], is_table: bool) -> float:
+        return float(shape[1] ** -0.5 if is_table else (2 / (shape[-2] + shape[-1])) ** 0.5)
+
+
+@register("init", "normal")
+class Normal(Init):
+    """Weights and tables ~ N(0, std²), biases 0 (Devlin et al. 2018, arXiv 1810.04805)."""
+
+    class Config(component.Config):
+        std: PositiveFloat = Field(0.02, description="standard deviation")
+
+    config: Config
+
+    def embedding(self, weight: Tensor) -> None:
+        nn.init.normal_(weight, std=self.config.std)
+
+    def linear(self, weight: Tensor) -> None:
+        nn.init.normal_(weight, std=self.config.std)
+
+    def std(self, shape: Sequence[int], is_table: bool) -> float:
+        return self.config.std
+
+
+@register("init", "scaled_residual")
+class ScaledResidual(Init):
+    """N(0, std²), residual outputs divided by sqrt(2 * num_layers), their number (Radford et al. 2019, GPT-2, 2.3).
+
+    The residual stream is a sum of that many outputs; its variance then does not grow with depth.
+    """
+
+    class Config(component.Config):
+        std: PositiveFloat = Field(0.02, description="standard deviation")
+
+    config: Config
+
+    def embedding(self, weight: Tensor) -> None:
+        nn.init.normal_(weight, std=self.config.std)
+
+    def linear(self, weight: Tensor) -> None:
+        nn.init.normal_(weight, std=self.config.std)
+
+    def std(self, shape: Sequence[int], is_table: bool) -> float:
+        return self.config.std
+
+    def depth_gain(self, depth: int) -> float:
+        return float((2 * depth) ** -0.5)
+
+    def finish(self, model: nn.Module) -> None:
+        outputs = {
+            linear.weight: self.depth_gain(sublayer.shape.depth)
+            for sublayer in model.modules()
+            if isinstance(sublayer, Sublayer)
+            for linear in linears(sublayer, sublayer.residual_outputs)
+        }
+        for weight, factor in outputs.items():
+            weight.mul_(factor)
