@@ -21,12 +21,12 @@ from tfkit.recipe import imports
 
 BASES = {
     "attention": "tfkit.components.attention.multi_head.MultiHead",
-    "position": "tfkit.components.position.sinusoidal.Sinusoidal",
-    "feedforward": "tfkit.components.feedforward.mlp.MLP",
+    "position": "tfkit.components.position.absolute.Sinusoidal",
+    "feedforward": "tfkit.components.feedforward.dense.MLP",
     "norm": "tfkit.components.norm.RMSNorm",
     "residual": "tfkit.components.residual.PreNorm",
     "embedding": "tfkit.components.embedding.tokens.Tokens",
-    "head": "tfkit.components.head.language_model.LanguageModel",
+    "head": "tfkit.components.head.tokens.LanguageModel",
     "mask": "tfkit.components.mask.Window",
     "activation": "tfkit.components.activation.QuickGELU",
     "init": "tfkit.components.init.Normal",
@@ -35,10 +35,10 @@ BASES = {
     "objective": "tfkit.training.objective.causal_lm.CausalLm",
     "optimizer": "tfkit.training.optimizer.Adam",
     "schedule": "tfkit.training.schedule.Constant",
-    "metric": "tfkit.training.metric.perplexity.Perplexity",
-    "logits": "tfkit.generation.logits.min_length.MinLength",
+    "metric": "tfkit.training.metric.loss.Perplexity",
+    "logits": "tfkit.generation.logits.tokens.MinLength",
     "stop": "tfkit.generation.stop.Length",
-    "strategy": "tfkit.generation.strategy.greedy.Greedy",
+    "strategy": "tfkit.generation.strategy.rows.Greedy",
 }
 
 

@@ -102,7 +102,7 @@ def test_the_same_class_defined_again_takes_its_place() -> None:
 
 
 def test_where_a_class_was_defined() -> None:
-    assert origin(LayerNorm).startswith("LayerNorm (") and "layer_norm.py:" in origin(LayerNorm)
+    assert origin(LayerNorm).startswith("LayerNorm (") and "norm.py:" in origin(LayerNorm)
     made = type("Made", (Norm,), {"__module__": "__main__"})
     assert origin(made).startswith("Made (")
 
