@@ -7,6 +7,7 @@ import shutil
 import sys
 import warnings
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -91,8 +92,8 @@ generate:
   stop: {type: my_stop, tokens: 4}
 """
 ONE = RECIPE.replace("my_norm", "MINE")
-for _slot in BASES:
-    ONE = ONE.replace(f"my_{_slot}", BASES[_slot].rpartition(".")[0].rpartition(".")[2])
+for _slot, _base in BASES.items():
+    ONE = ONE.replace(f"my_{_slot}", resolve_name(_base).part_name)
 ONE = ONE.replace("MINE", "my_norm")  # only the norm is the user's
 
 
