@@ -35,7 +35,7 @@ RECIPE = """
     rules shipped keys
     text
     overlays
-    changes architecture
+    architecture
     settings views
     schema
     compose imports parts

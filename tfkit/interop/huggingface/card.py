@@ -13,7 +13,7 @@ from tfkit.core.component import spell
 from tfkit.core.errors import RunError
 from tfkit.core.files import read_json, read_text
 from tfkit.core.output import printable
-from tfkit.recipe.changes.migrate import LANGUAGE
+from tfkit.recipe.keys import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
 from tfkit.run import Run
 from tfkit.training.folder import EVALUATION
