@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfkit.reports.families import Proof, families_table, heading, size
+from tests.interop.table import Proof, families_table, heading, size
 
 HEADER = """# One, 2B: a decoder.
 # Somebody et al. 2024, "A Paper".
@@ -49,8 +49,8 @@ def test_a_row_for_each_recipe_and_one_for_what_none_is_about(tmp_path: Path) ->
     shown = {"one": Proof("`uno`", "uno.py", "3 models"), "two": Proof("`dos`", "dos.py", about="The second")}
     table = families_table({"one": file}, shown).splitlines()
     new = "since Zero: windows \\| caps, after Another et al. 2021, arXiv 2101.00001"
-    assert table[0] == "| recipe | size | new in it | proof |"
+    assert table[0] == "| recipe | size | new in it | proof | picture |"
     assert table[2:] == [
-        f"| [one](models/one.yaml) | 2.35B | {new} | [`uno`](../uno.py), 3 models |",
-        "| `two` |  | The second | [`dos`](../dos.py) |",
+        f"| [one](models/one.yaml) | 2.35B | {new} | [`uno`](../uno.py), 3 models | [drawn](models/gallery.html#one) |",
+        "| `two` |  | The second | [`dos`](../dos.py) |  |",
     ]

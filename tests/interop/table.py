@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tfkit.core.formats import markdown_row
 
-HEADS = ("recipe", "size", "new in it", "proof")
+HEADS = ("recipe", "size", "new in it", "proof", "picture")
 UNITS = ((10**9, "B"), (10**6, "M"))
 
 
@@ -51,7 +51,9 @@ def size(parameters: int) -> str:
 def families_table(recipes: Mapping[str, Path], proofs: Mapping[str, Proof]) -> str:
     """The table in Markdown: a row for each of `recipes`, then one for each of `proofs` that no recipe is about."""
     rows = [_recipe(name, recipes[name], proofs[name]) for name in sorted(recipes)]
-    rows += [(f"`{name}`", "", proofs[name].about, _link(proofs[name])) for name in sorted(set(proofs) - set(recipes))]
+    rows += [
+        (f"`{name}`", "", proofs[name].about, _link(proofs[name]), "") for name in sorted(set(proofs) - set(recipes))
+    ]
     return "\n".join(_lines(rows))
 
 
@@ -59,7 +61,8 @@ def _recipe(name: str, path: Path, proof: Proof) -> tuple[str, ...]:
     """A recipe's row; what is new is the first sentence of that."""
     page = heading(path.read_text(encoding="utf-8"))
     new = re.split(r"\. (?=[A-Z\"])", page.new)[0].removesuffix(".")
-    return f"[{name}](models/{path.name})", size(page.parameters), new, _link(proof)
+    picture = f"[drawn](models/gallery.html#{name})"
+    return f"[{name}](models/{path.name})", size(page.parameters), new, _link(proof), picture
 
 
 def _link(proof: Proof) -> str:
