@@ -13,7 +13,8 @@ from tfkit.recipe.keys import LANGUAGE
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.overlays.overlay import COMPOSING_KEYS, choose, nested, override_overlay, read_variants, set_overlay
 from tfkit.recipe.shipped import named_like, shipped_recipes
-from tfkit.recipe.text.node import Node, kind, shorten, shown
+from tfkit.recipe.text.faults import shown
+from tfkit.recipe.text.node import Node, kind, shorten
 from tfkit.recipe.text.source import from_mapping, near_file, parse, read_bytes
 
 MAX_BASES = 32
