@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import tfkit
+from tfkit.core.registry import BASES, HOMES
 
 ROOT = Path(tfkit.__file__).parent
 # each room of the package, and the rooms that it may import; `run` and what stands on it may import all before them
@@ -34,7 +35,7 @@ RECIPE = """
     rules shipped keys
     text
     overlays
-    changes architecture
+    architecture
     settings views
     schema
     compose imports parts
@@ -43,20 +44,9 @@ RECIPE = """
     derive
 """
 RANK = {name: rank for rank, line in enumerate(RECIPE.split("\n")) for name in line.split()}
-SLOTS = [folder.name for folder in (ROOT / "components").iterdir() if (folder / "__init__.py").is_file()]
-CATALOGUES = [f"components/{slot}" for slot in SLOTS] + [
-    *(
-        "data/tokenizer",
-        "data/corpus",
-        "training/objective",
-        "training/optimizer",
-        "training/schedule",
-        "training/metric",
-        "generation/logits",
-        "generation/stop",
-        "generation/strategy",
-    )
-]
+SLOTS = [slot for slot, home in HOMES.items() if home.startswith("tfkit.components.")]
+# a slot is one page, or a folder of pages with its catalogue
+CATALOGUES = [path for home in HOMES.values() if (ROOT / (path := home.replace(".", "/")[6:])).is_dir()]
 
 
 def imports(file: Path) -> list[tuple[str, ...]]:
@@ -108,7 +98,7 @@ def test_every_room_is_fenced() -> None:
         ("recipe/overlays/merge.py", "from tfkit.recipe.architecture import resolve"),
         ("recipe/views/trace.py", "import tfkit.recipe.settings.sections"),
         ("core/context.py", "from tfkit.functional.attend import attend"),
-        ("components/mask/window.py", "from tfkit.models.stack import Stack"),
+        ("components/mask.py", "from tfkit.models.stack import Stack"),
         ("data/batches.py", "from tfkit.training.setup import prepare"),
     ],
 )
@@ -121,12 +111,16 @@ def test_an_import_against_the_arrow_is_found(file: str, line: str, tmp_path: Pa
 
 @pytest.mark.parametrize("slot", SLOTS)
 def test_variants_know_only_their_own_slot(slot: str) -> None:
-    for file in (ROOT / "components" / slot).glob("*.py"):
-        for target in imports(file):
-            if target[0] in ("core", "functional"):
+    """They may import the base class of another, which is called as its slot is."""
+    page = ROOT / "components" / f"{slot}.py"
+    for file in [page] if page.is_file() else (ROOT / "components" / slot).glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not (module := str(node.module)).startswith("tfkit.components."):
                 continue
-            foreign = target[1] not in (slot, "sublayer") and target[2] != "base"
-            assert not foreign, f"{file} imports tfkit.{'.'.join(target)}, another slot's variant"
+            other = module.split(".")[2]
+            names = {alias.name for alias in node.names} - {BASES.get(other, other.title())}
+            foreign = other not in (slot, "sublayer") and not module.endswith(".base") and names
+            assert not foreign, f"{file} imports {names} from {module}, another slot's variants"
 
 
 @pytest.mark.parametrize("folder", CATALOGUES)

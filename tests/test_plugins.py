@@ -7,6 +7,7 @@ import shutil
 import sys
 import warnings
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -21,24 +22,24 @@ from tfkit.recipe import imports
 
 BASES = {
     "attention": "tfkit.components.attention.multi_head.MultiHead",
-    "position": "tfkit.components.position.sinusoidal.Sinusoidal",
-    "feedforward": "tfkit.components.feedforward.mlp.MLP",
-    "norm": "tfkit.components.norm.rms_norm.RMSNorm",
-    "residual": "tfkit.components.residual.pre_norm.PreNorm",
+    "position": "tfkit.components.position.absolute.Sinusoidal",
+    "feedforward": "tfkit.components.feedforward.dense.MLP",
+    "norm": "tfkit.components.norm.RMSNorm",
+    "residual": "tfkit.components.residual.PreNorm",
     "embedding": "tfkit.components.embedding.tokens.Tokens",
-    "head": "tfkit.components.head.language_model.LanguageModel",
-    "mask": "tfkit.components.mask.window.Window",
-    "activation": "tfkit.components.activation.quick_gelu.QuickGELU",
-    "init": "tfkit.components.init.normal.Normal",
+    "head": "tfkit.components.head.tokens.LanguageModel",
+    "mask": "tfkit.components.mask.Window",
+    "activation": "tfkit.components.activation.QuickGELU",
+    "init": "tfkit.components.init.Normal",
     "tokenizer": "tfkit.data.tokenizer.character.Character",
     "corpus": "tfkit.data.corpus.docstrings.Docstrings",
     "objective": "tfkit.training.objective.causal_lm.CausalLm",
-    "optimizer": "tfkit.training.optimizer.adam.Adam",
-    "schedule": "tfkit.training.schedule.constant.Constant",
-    "metric": "tfkit.training.metric.perplexity.Perplexity",
-    "logits": "tfkit.generation.logits.min_length.MinLength",
-    "stop": "tfkit.generation.stop.length.Length",
-    "strategy": "tfkit.generation.strategy.greedy.Greedy",
+    "optimizer": "tfkit.training.optimizer.Adam",
+    "schedule": "tfkit.training.schedule.Constant",
+    "metric": "tfkit.training.metric.loss.Perplexity",
+    "logits": "tfkit.generation.logits.tokens.MinLength",
+    "stop": "tfkit.generation.stop.Length",
+    "strategy": "tfkit.generation.strategy.rows.Greedy",
 }
 
 
@@ -91,8 +92,8 @@ generate:
   stop: {type: my_stop, tokens: 4}
 """
 ONE = RECIPE.replace("my_norm", "MINE")
-for _slot in BASES:
-    ONE = ONE.replace(f"my_{_slot}", BASES[_slot].rpartition(".")[0].rpartition(".")[2])
+for _slot, _base in BASES.items():
+    ONE = ONE.replace(f"my_{_slot}", resolve_name(_base).part_name)
 ONE = ONE.replace("MINE", "my_norm")  # only the norm is the user's
 
 
@@ -329,7 +330,7 @@ def test_records_that_cannot_be_read_are_named(tmp_path: Path, said: Any) -> Non
 
 
 def test_parts_registered_in_python_are_recorded_too(tmp_path: Path) -> None:
-    from tfkit.components.norm.rms_norm import RMSNorm
+    from tfkit.components.norm import RMSNorm
 
     class InPython(RMSNorm):
         pass
@@ -372,7 +373,7 @@ def test_a_plugin_is_recorded_with_its_version(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_class_defined_again_is_the_one_that_is_built() -> None:
-    from tfkit.components.norm.rms_norm import RMSNorm
+    from tfkit.components.norm import RMSNorm
 
     def define(factor: float) -> type:
         @tfkit.register("norm", "scaled")

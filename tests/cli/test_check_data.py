@@ -212,7 +212,7 @@ def test_a_parquet_file_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> No
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"text": [f"text {n}" for n in range(100)]}), "a.parquet")
     read = corpus("parquet", file="a.parquet", fields={"text": "text"})
-    monkeypatch.setattr("tfkit.data.corpus.parquet.read_bytes", None)
+    monkeypatch.setattr("tfkit.data.corpus.records.read_bytes", None)
     assert read.first(2) == [{"text": "text 0"}, {"text": "text 1"}]
 
 

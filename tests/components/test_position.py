@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from tfkit.components.position import ALiBi, LearnedPosition, LogTemperature, Rotary, Sinusoidal, T5Bias
-from tfkit.components.position.alibi import slopes
+from tfkit.components.position.bias import slopes
 from tfkit.contracts.compile import one_graph
 from tfkit.core.errors import UsageError
 from tfkit.core.shape import Shape

@@ -18,7 +18,7 @@ from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
 from tfkit.core.options import PositiveInt, RecipePath
 from tfkit.data.corpus import Corpus, Example
-from tfkit.data.corpus.text import TextCorpus
+from tfkit.data.corpus.text_files import TextCorpus
 from tfkit.data.tokenizer import Character, Tokenizer
 from tfkit.generation.logits import LogitsRule
 from tfkit.generation.rules import Rules

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.components.feedforward.mlp import MLP
+from tfkit.components.feedforward.dense import MLP
 from tfkit.contracts.calls import model, randomise, run, special, tokens
 from tfkit.contracts.cases import Case, load, loads
 from tfkit.contracts.check import CHECKS, expect_equal

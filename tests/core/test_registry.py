@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import tfkit
-from tfkit.components.norm.base import Norm
-from tfkit.components.norm.layer_norm import LayerNorm
+from tfkit.components.norm import LayerNorm, Norm
 from tfkit.core.component import Slot
 from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.registry import REGISTRY, Registry, UnknownPart, origin
@@ -20,7 +19,7 @@ from tfkit.recipe.imports import import_parts
 
 PART = """
 import tfkit
-from tfkit.components.norm.base import Norm
+from tfkit.components.norm import Norm
 
 @tfkit.register("norm", "{name}")
 class {kind}(Norm):
@@ -84,7 +83,7 @@ print(REGISTRY.get("schedule", "cosine").__module__, len(REGISTRY.names("schedul
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "by Cosine (" in done.stdout and "and by Mine (<interactive>)" in done.stdout
-    assert done.stdout.splitlines()[-1] == "tfkit.training.schedule.cosine True"
+    assert done.stdout.splitlines()[-1] == "tfkit.training.schedule True"
 
 
 def test_the_same_class_defined_again_takes_its_place() -> None:
@@ -103,7 +102,7 @@ def test_the_same_class_defined_again_takes_its_place() -> None:
 
 
 def test_where_a_class_was_defined() -> None:
-    assert origin(LayerNorm).startswith("LayerNorm (") and "layer_norm.py:" in origin(LayerNorm)
+    assert origin(LayerNorm).startswith("LayerNorm (") and "norm.py:" in origin(LayerNorm)
     made = type("Made", (Norm,), {"__module__": "__main__"})
     assert origin(made).startswith("Made (")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+from tests.interop.table import Proof, families_table
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.known import families
 from tfkit.recipe.shipped import shipped_recipes
-from tfkit.reports.families import Proof, families_table
 
 from ..documents import rewrite
 from .counts import COUNTS

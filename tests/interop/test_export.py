@@ -451,12 +451,12 @@ def test_parts_of_ones_own_come_along(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "import tfkit\n"
-        "import tfkit.components.norm.base\n"
+        "import tfkit.components.norm\n"
         "from torch import nn\n\n\n"
         '@tfkit.register("norm", "halving")\n'
-        "class Halving(tfkit.components.norm.base.Norm):\n"
+        "class Halving(tfkit.components.norm.Norm):\n"
         '    """x / 2."""\n\n'
-        "    class Config(tfkit.components.norm.base.Norm.Config):\n"
+        "    class Config(tfkit.components.norm.Norm.Config):\n"
         '        """No options."""\n\n'
         "    def __init__(self, config, shape):\n"
         "        super().__init__(config, shape)\n\n"
@@ -481,7 +481,7 @@ def test_parts_of_ones_own_come_along(tmp_path: Path) -> None:
 def test_what_is_bundled_is_what_is_used(own: Run, tmp_path: Path) -> None:
     export_model(own, tmp_path / "out")
     sources = (tmp_path / "out" / "tfkit_sources.py").read_text("utf-8")
-    assert "tfkit/components/residual/sandwich.py" in sources
+    assert "tfkit/components/residual.py" in sources
     for unused in ("residual/deep_norm.py", "position/rotary.py", "tfkit/training", "tfkit/data", "tfkit/cli"):
         assert unused not in sources
     assert not any(path.suffix in (".bin", ".pt", ".pkl") for path in (tmp_path / "out").iterdir())

@@ -105,4 +105,3 @@ def test_a_derived_recipe_reads_the_same_files(here: Path) -> None:
     made, original = load_recipe("new.yaml"), load_recipe("recipes/mine.yaml", sets=sets)
     assert files(made) == files(original)
     derived.check(made, original)
-    assert "folder: recipes/texts\n" in (here / "new.yaml").read_text()

@@ -17,7 +17,7 @@ from tfkit.recipe.imports import import_parts, imported, parts_written_in
 
 PART = """
 import tfkit
-from tfkit.components.norm.base import Norm
+from tfkit.components.norm import Norm
 
 @tfkit.register("norm", "{name}")
 class Halved(Norm):
@@ -143,7 +143,7 @@ BROKEN = [
     ("import not_installed.at_all\n", r"broken.py:1: cannot be imported: ModuleNotFoundError: No module named 'not_i"),
     (
         PART.format(name="layer_norm"),
-        r"broken.py:5: norm 'layer_norm' is registered twice: by .*layer_norm.py:\d+\) and by Halved \(.*broken.py:5",
+        r"broken.py:5: norm 'layer_norm' is registered twice: by .*norm.py:\d+\) and by Halved \(.*broken.py:5",
     ),
     (PART.format(name="two words"), r"broken.py:5: a part's name is a plain word"),
     (PART.format(name="x").replace('"norm"', '"nrom"'), r"unknown slot 'nrom'.*Did you mean 'norm'\?"),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.work import work
-from tfkit.components.feedforward.base import FeedForward
+from tfkit.components.feedforward.dense import FeedForward
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.context import Context
 from tfkit.core.errors import UsageError

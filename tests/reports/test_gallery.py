@@ -50,6 +50,8 @@ def looked_at(file: Path, width: int, script: str = "") -> dict[str, object]:
 def test_a_gallery_needs_nothing_from_elsewhere_and_filters_by_the_parts_of_its_models() -> None:
     names = ("gpt2", "bert-base")
     text = gallery((f"<i>{name}</i>", load_recipe(name).blueprint()) for name in names)
+    shipped = shipped_recipes()["gpt2"].with_name("gallery.html").read_text(encoding="utf-8")
+    assert sorted(re.findall('<article id="(.*?)"', shipped)) == MODELS
     assert text == gallery((f"<i>{name}</i>", load_recipe(name).blueprint()) for name in names)
     assert text.count("<article") == 2 and "&lt;i&gt;gpt2" in text and "<i>" not in text
     assert not re.search(r'(src|href)="|@import|url\(', text)
@@ -66,6 +68,7 @@ def test_the_gallery_of_all_shipped_models_in_a_browser(tmp_path: Path) -> None:
     assert file.stat().st_size < 6_000_000
     text = file.read_text(encoding="utf-8")
     assert sorted(re.findall("<article .*?<h2>(.*?)</h2>", text)) == MODELS
+    assert text == shipped_recipes()["gpt2"].with_name("gallery.html").read_text(encoding="utf-8")
     pytest.importorskip("PySide6.QtWebEngineWidgets")
     for width in (420, 1400):
         found = looked_at(file, width, CHOOSE)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from tfkit.cli.main import WRONG, main
-from tfkit.components.feedforward.base import FeedForward
+from tfkit.components.feedforward.dense import FeedForward
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.context import Context
 from tfkit.core.errors import UsageError

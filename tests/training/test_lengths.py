@@ -11,7 +11,7 @@ import pytest
 from tests.training.small import RECIPE, trained
 from tfkit.core.errors import DataError, RecipeError, UsageError
 from tfkit.core.registry import REGISTRY
-from tfkit.data.corpus.grammar import Grammar
+from tfkit.data.corpus.reasoning import Grammar
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.study import measures_of, rises
 from tfkit.training.metric import Metric, as_compared, length_of

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.training.metric import LossMetric, TextMetric
-from tfkit.training.metric.entity_f1 import entities
+from tfkit.training.metric.labels import entities
 
 OUTPUTS = ["the cat sat on the mat .", "Hello there , general Kenobi !", "it rains"]
 REFERENCES = ["the cat sat on a mat .", "hello there , General Kenobi !", "it is raining"]

@@ -11,7 +11,7 @@ import pytest
 from tfkit.core.errors import DataError, RecipeError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import Probe
-from tfkit.data.corpus.grammar import Grammar
+from tfkit.data.corpus.reasoning import Grammar
 from tfkit.recipe.load import load_recipe
 
 PROBES = [name for name in REGISTRY.names("corpus") if issubclass(REGISTRY.get("corpus", name), Probe)]

@@ -22,10 +22,10 @@ DEFAULT = "translate-numbers"
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @reads_recipe
 def command(name: str, source: str | None, slot: str | None, force: bool, reading: ReadOptions) -> None:
-    """Write NAME.yaml, a recipe that runs as it is: the text of another one, with its comments.
+    """Write NAME.yaml, a recipe that extends another one and says what --set and --variant change.
 
-    --set and --variant go into the text, paths in it still lead to the same files, and nothing is written unless the
-    new recipe is right. Without --from it is made from translate-numbers, which needs no data and trains in minutes.
+    Paths in it lead to the same files, and nothing is written unless the new recipe is right. Without --from it
+    extends translate-numbers, which needs no data and trains in minutes.
 
     With --part SLOT (attention, feedforward, metric, ...) writes NAME.py, a small part that works, with comments that
     say what to change, and test_NAME.py, which tries it in a model.

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tfkit.components.norm.base import Norm
+from tfkit.components.norm import Norm
 from tfkit.contracts.calls import tokens
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import contract, expect

@@ -8,7 +8,7 @@ import time
 
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.search import prepare
-from tfkit.generation.strategy.greedy import Greedy
+from tfkit.generation.strategy.rows import Greedy
 from tfkit.generation.texts import find
 
 ROUNDS = 3  # the median counts; one round before them is left out

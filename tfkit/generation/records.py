@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tfkit.core.errors import DataError
 from tfkit.core.output import json_line
-from tfkit.data.corpus.values import parsed, pick
+from tfkit.data.corpus.records import parsed, pick
 from tfkit.data.corpus.watch import check_texts
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tfkit.components.embedding import Embedding
 from tfkit.components.mask import Causal
-from tfkit.components.residual.base import Branch, Residual
+from tfkit.components.residual import Branch, Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.capabilities import CAPABILITIES
 from tfkit.core.context import Collector, Context, Inputs, Placement, Span, Visibility

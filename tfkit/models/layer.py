@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tfkit.components.residual.base import Branch
+from tfkit.components.residual import Branch
 from tfkit.core.blueprint import LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.context import Context

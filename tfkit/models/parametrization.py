@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from tfkit.components.init import Init
-from tfkit.components.init.base import linears
+from tfkit.components.init import Init, linears
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.blueprint import Blueprint, Parametrization, mismatch
 from tfkit.core.errors import UsageError

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError, with_article
-from tfkit.recipe.changes.migrate import current_mapping, newer_faults, parse_current
+from tfkit.recipe.keys import LANGUAGE
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.overlays.overlay import COMPOSING_KEYS, choose, nested, override_overlay, read_variants, set_overlay
 from tfkit.recipe.shipped import named_like, shipped_recipes
+from tfkit.recipe.text.faults import shown
 from tfkit.recipe.text.node import Node, kind, shorten
-from tfkit.recipe.text.source import near_file, read_bytes
+from tfkit.recipe.text.source import from_mapping, near_file, parse, read_bytes
 
 MAX_BASES = 32
 
@@ -79,6 +80,23 @@ def compose(
     return Composed(root, faults, written.text, written.file, entries, name, overlays, chosen, _values(changed))
 
 
+def version_faults(root: Node) -> list[Fault]:
+    """Return the fault of a recipe that says another version of the language than this one."""
+    node = root.get("tfkit")
+    if node is None or (type(node.value) is int and node.value == LANGUAGE):
+        return []
+    if type(node.value) is not int:
+        message = f"expected the version of the recipe language, {LANGUAGE}, got {shown(node.plain())}"
+    elif node.value > LANGUAGE:
+        message = (
+            f"version {node.value} of the recipe language is newer than this tfkit; install a newer one; "
+            f"this one speaks version {LANGUAGE}"
+        )
+    else:
+        message = f"version {node.value} of the recipe language does not exist; this is version {LANGUAGE}"
+    return [Fault(node.place, node.path, message)]
+
+
 def laid_over(root: Node, values: Node | None, faults: list[Fault]) -> Node:
     """A recipe's tree with a mapping of dotted keys to values laid over it."""
     for key, node in values.entries.items() if values is not None else ():
@@ -120,14 +138,14 @@ def _value_at(overlay: Node, key: str) -> Any:
 
 def _written(source: str | Path | Mapping[str, Any], shipped: Mapping[str, Path]) -> _Written:
     if isinstance(source, Mapping):
-        return _readable(_Written(*current_mapping(source)))
+        return _readable(_Written(*from_mapping(source)))
     if not isinstance(source, str | Path):
         raise UsageError(f"a recipe is a name, a path or a mapping, not {with_article(type(source).__name__)}")
     path = _shown(shipped[source]) if isinstance(source, str) and source in shipped else Path(source)
     if not os.path.exists(path):  # unlike Path.exists, never raises
         raise RecipeError([_unknown(str(source), Place(str(source)), path, shipped)])
     content = read_bytes(path)
-    root, faults = parse_current(content, str(path))
+    root, faults = parse(content, str(path))
     return _readable(_Written(root, faults, content.decode("utf-8", "replace"), path))
 
 
@@ -161,10 +179,10 @@ def _with_bases(written: _Written, shipped: Mapping[str, Path], faults: list[Fau
         path = _base_path(base, shipped, faults)
         _refuse_circle(path, trail, base, faults)
         try:
-            root, found = parse_current(read_bytes(path), str(path), via=f"base {path.stem}")
+            root, found = parse(read_bytes(path), str(path), via=f"base {path.stem}")
         except RecipeError as error:
             raise RecipeError([*faults, *(_at_extends(fault, base) for fault in error.faults)]) from None
-        faults += found + newer_faults(root)
+        faults += found + version_faults(root)
         if root.value is None:
             raise RecipeError(faults)
         layers.append(root)

@@ -1,10 +1,8 @@
-"""A recipe's text made from another's: values laid into the text, paths that still point to the same files."""
+"""A recipe's text made from another's: it extends it, and its paths lead to the same files."""
 
 from __future__ import annotations
 
 import os
-import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,17 +13,17 @@ from pydantic import BaseModel
 from tfkit.core.errors import UsageError
 from tfkit.core.options import PathMark
 from tfkit.core.registry import CATALOGUES, REGISTRY
-from tfkit.recipe.changes.edit import laid, rewritten
-from tfkit.recipe.changes.migrate import MigrationWarning, migrated_text
-from tfkit.recipe.compose import Composed, compose
+from tfkit.recipe.compose import compose
+from tfkit.recipe.keys import LANGUAGE
 from tfkit.recipe.load import Recipe
+from tfkit.recipe.overlays.merge import merge
+from tfkit.recipe.overlays.writing import written
 from tfkit.recipe.settings.contradictions import at
 from tfkit.recipe.settings.files import CORPORA
 from tfkit.recipe.settings.sections import Data, Generate, InitFrom, Teacher, Train
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.node import Node, under
 from tfkit.recipe.text.options import marks
-from tfkit.recipe.text.source import parse
 
 SECTIONS: dict[str, type[BaseModel]] = {
     "data": Data,
@@ -34,12 +32,11 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "train.teacher": Teacher,
     "generate": Generate,
 }
-_HEADER = re.compile(r"(?:[ \t]*#[^\r\n]*(?:\r\n|\n|\r|$))+")
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A recipe to be written to `file`, made from what the user calls `source` with values and variants laid in."""
+    """A recipe for `file` that extends what the user calls `source` and says what values and variants change."""
 
     source: str
     file: Path
@@ -47,63 +44,37 @@ class Derived:
     variants: Sequence[str] = ()
 
     def text(self) -> str:
-        """The new recipe's text; raises RecipeError, UsageError where something cannot be written into it."""
-        composed = self._composed()
-        if composed.file is None or composed.text is None:
+        """Return the new recipe's text; raises RecipeError for a fault, UsageError for a source without a file."""
+        composed = compose(self.source, sets=self.sets, variants=self.variants)
+        if composed.file is None:
             raise UsageError(f"{self.source} is no recipe with a text")
         paths = Paths(composed.root, self.file.parent)
-        text = migrated_text(composed.text.removeprefix("\ufeff"), str(composed.file))
-        before = rewritten(text, paths.moved(parse(text, str(composed.file))[0], ""), str(composed.file))
-        after = before
+        changes = Node({}, composed.root.place)
         for overlay in composed.overlays:
-            moved = paths.moved(overlay, "")
-            after = laid(after, _at(overlay, moved), str(composed.file))
-        return self._with_header(after, composed.file, changed=after != before)
+            changes = merge(changes, _at(overlay, paths.moved(overlay, "")), [])
+        train = "show" if composed.root.get("objective") is None else "train"
+        header = f"# {self._command()}\n# Type: tfkit {train} {self.file}\n"
+        return header + written({"tfkit": LANGUAGE, "extends": self._base(composed.file), **changes.plain()})
 
     def check(self, made: Recipe, original: Recipe) -> None:
-        """Raise UsageError where the text that was made says something else than the original with all laid over it."""
+        """Raise UsageError where the recipe that was made says something else than the original with its changes."""
         paths = [Paths(recipe.root, self.file.parent) for recipe in (made, original)]
         new, old = (paths[0].moved(made.root, ""), paths[1].moved(original.root, ""))
         if new != old or replace(made.blueprint(), name="") != replace(original.blueprint(), name=""):
             raise UsageError(
-                f"{self.source}: what is to be laid over it cannot be written into its text, because of what it "
-                "extends; write the change into the file by hand"
+                f"{self.source}: these changes cannot be said in one recipe that extends it; write the recipe by hand"
             )
 
-    def _composed(self) -> Composed:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MigrationWarning)  # shown when the original was checked
-            return compose(self.source, sets=self.sets, variants=self.variants)
-
-    def _with_header(self, text: str, origin: Path, changed: bool) -> str:
-        """The text with a header that says what it was made from, what to type, and of which recipe figures are."""
-        newline = "\r\n" if "\r\n" in text else "\n"
-        found = _HEADER.match(text)
-        lines = self._without_sets(found[0]).splitlines() if found else []
-        body = text[found.end() :] if found else text
-        names = {origin.stem, origin.name, str(origin), self.source}
-        typed = re.compile(rf"(tfkit \w+ )({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})(?![\w.-])")
-        lines = [typed.sub(lambda match: match[1] + str(self.file), line) for line in lines]
-        place = next((index for index, line in enumerate(lines) if line.startswith("# Type:")), len(lines))
-        lines.insert(place, f"# Made from {self._command()}.")
-        if changed:
-            lines = [one for line in lines for one in self._qualified(line)]
-        return newline.join(lines) + newline + body
-
-    def _without_sets(self, header: str) -> str:
-        """The header without the `--set` of what is in the text by now, on a line that continues another too."""
-        for key in (re.escape(text.partition("=")[0].strip()) for text in self.sets):
-            header = re.sub(rf"(?:[ \t]*\\\r?\n#)?[ \t]+--set {key}=\S+", "", header)
-        return header
+    def _base(self, file: Path) -> str:
+        """What `extends` says: a shipped name, or a path relative to the new recipe."""
+        if self.source in shipped_recipes():
+            return self.source
+        return Path(os.path.relpath(file, self.file.parent)).as_posix()
 
     def _command(self) -> str:
         given = [f"--variant {name}" for name in self.variants] + [f"--set {text}" for text in self.sets]
-        return " ".join([self.source, *(" ".join(text.split()) for text in given)])
-
-    def _qualified(self, line: str) -> list[str]:
-        if not line.startswith("# Expect:"):
-            return [line]
-        return [f"# Of {Path(self.source).stem}, before it was changed here:", line]
+        changed = f", changed by {' '.join(' '.join(text.split()) for text in given)}" if given else ""
+        return f"{self.source}{changed}; tfkit show {self.file} prints all of it."
 
 
 class Paths:
@@ -141,8 +112,6 @@ class Paths:
 
     def _is_path(self, value: str, path: str, owner: Node | None) -> bool:
         parent, _, name = path.rpartition(".")
-        if path == "extends":
-            return value not in shipped_recipes()
         if path == "imports":
             return value.endswith(".py")
         if parent in SECTIONS:

@@ -24,9 +24,9 @@ from tfkit.core.slots import ObjectiveFacts, TokenizerFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.sizes import VocabSize, Vocabulary
-from tfkit.recipe.changes.migrate import LANGUAGE, newer_faults
-from tfkit.recipe.compose import Composed, compose, laid_over
+from tfkit.recipe.compose import Composed, compose, laid_over, version_faults
 from tfkit.recipe.imports import Importer
+from tfkit.recipe.keys import LANGUAGE
 from tfkit.recipe.overlays.overlay import Variant, read_variants
 from tfkit.recipe.settings.agreement import Agreement, Standing, section_parts, spot
 from tfkit.recipe.settings.contradictions import Contradictions, at, data_parts
@@ -338,7 +338,9 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     for key, child in root.items():
         if key not in TOP_KEYS:
             faults.unknown_key(child, [*TOP_KEYS, "extends", "variants"], "section")
-    _check_version(root.get("tfkit"), composed.root, faults)
+    if "tfkit" not in root:
+        faults.add(composed.root, f"needs the version of the recipe language: tfkit: {LANGUAGE}", path="tfkit")
+    faults.found += [fault for fault in version_faults(composed.root) if fault not in faults.found]
     data = _section(given(root, "data"), Data, faults)
     node = given(root, "objective")
     objective = None if node is None else of_kind(Preparer(faults).config(node, "objective"), ObjectiveFacts.Config)
@@ -443,18 +445,6 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
             sections.check_tokenizers(tokenizers)
     if blueprint is not None:
         recipe._resolved[vocabulary.size] = replace(blueprint, name=recipe.name), resolver
-
-
-def _check_version(node: Node | None, root: Node, faults: Faults) -> None:
-    """`tfkit: 1` is the version of the language."""
-    if node is None:
-        faults.add(root, f"needs the version of the recipe language: tfkit: {LANGUAGE}", path="tfkit")
-    elif isinstance(node.value, bool) or not isinstance(node.value, int):
-        faults.add(node, f"expected the version of the recipe language, {LANGUAGE}, got {shown(node.plain())}")
-    elif node.value > LANGUAGE:
-        faults.found += newer_faults(root)
-    elif node.value != LANGUAGE:  # an older one has been migrated
-        faults.add(node, f"version {node.value} of the recipe language does not exist; this is version {LANGUAGE}")
 
 
 def _section(node: Node | None, model: type[AnySection], faults: Faults) -> AnySection | None:

@@ -9,8 +9,8 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.sizes import Vocabulary
-from tfkit.recipe.changes.migrate import LANGUAGE
 from tfkit.recipe.compose import compose
+from tfkit.recipe.keys import LANGUAGE
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.values import mapping
 

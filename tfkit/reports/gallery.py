@@ -51,8 +51,9 @@ def gallery(models: Iterable[tuple[str, Blueprint]]) -> str:
         for part in own:
             ideas[part.part.part_slot].add(part.part.part_name)
         words = " ".join(sorted({f"{part.part.part_slot}:{part.part.part_name}" for part in own}))
+        name = escape(printable(blueprint.name))
         cards.append(
-            f'<article data-ideas="{escape(words)}"><h2>{escape(printable(blueprint.name))}</h2>'
+            f'<article id="{name}" data-ideas="{escape(words)}"><h2>{name}</h2>'
             f"<p>{escape(printable(about))}</p>{svg([picture(blueprint)], styled=False).rstrip()}"
             '<button type="button">large</button> <button type="button">compare</button></article>\n'
         )

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from tfkit.components.residual.base import Branch
+from tfkit.components.residual import Branch
 from tfkit.core.blueprint import LayerPlan
 from tfkit.core.component import Config
 from tfkit.core.context import Context

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 import tfkit
-from tfkit.components.activation.base import Activation
+from tfkit.components.activation import Activation
 
 
 @tfkit.register("activation", "my_part")

@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 import tfkit
-from tfkit.components.init.base import Init
+from tfkit.components.init import Init
 
 
 @tfkit.register("init", "my_part")

@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor
 
 import tfkit
-from tfkit.components.mask.base import Mask
+from tfkit.components.mask import Mask
 from tfkit.core.context import Inputs
 
 

@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 import tfkit
-from tfkit.components.mixer.base import Mixer
+from tfkit.components.mixer import Mixer
 
 
 @tfkit.register("mixer", "my_part")

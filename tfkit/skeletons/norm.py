@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 import tfkit
-from tfkit.components.norm.base import Norm
+from tfkit.components.norm import Norm
 
 
 @tfkit.register("norm", "my_part")

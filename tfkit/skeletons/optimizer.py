@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import nn
 
 import tfkit
-from tfkit.training.optimizer.base import Optimizer, parameter_groups
+from tfkit.training.optimizer import Optimizer, parameter_groups
 
 
 @tfkit.register("optimizer", "my_part")

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 import tfkit
-from tfkit.components.residual.base import Branch, Residual
+from tfkit.components.residual import Branch, Residual
 
 
 @tfkit.register("residual", "my_part")

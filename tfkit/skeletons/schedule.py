@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 import tfkit
-from tfkit.training.schedule.base import Schedule
+from tfkit.training.schedule import Schedule
 
 
 @tfkit.register("schedule", "my_part")

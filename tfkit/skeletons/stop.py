@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 import tfkit
-from tfkit.generation.stop.base import StopRule, WrittenRow
+from tfkit.generation.stop import StopRule, WrittenRow
 
 
 @tfkit.register("stop", "my_part")

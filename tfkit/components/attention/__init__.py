@@ -14,10 +14,9 @@ from tfkit.components.attention.base import Attention, KeyValueState
 from tfkit.components.attention.differential import Differential
 from tfkit.components.attention.kernel import KernelAttention
 from tfkit.components.attention.latent import Latent
-from tfkit.components.attention.linear import LinearAttention
+from tfkit.components.attention.linear import LinearAttention, Performer
 from tfkit.components.attention.longformer import LongformerAttention
 from tfkit.components.attention.multi_head import MultiHead
-from tfkit.components.attention.performer import Performer
 
 __all__ = [
     "Attention",

@@ -7,9 +7,7 @@
 | experts | Mixtral, DeepSeek, Qwen-MoE: many feed-forwards, of which each token passes a few |
 """
 
-from tfkit.components.feedforward.base import FeedForward
+from tfkit.components.feedforward.dense import MLP, FeedForward, GatedLinearUnit
 from tfkit.components.feedforward.experts import Experts
-from tfkit.components.feedforward.glu import GatedLinearUnit
-from tfkit.components.feedforward.mlp import MLP
 
 __all__ = ["MLP", "Experts", "FeedForward", "GatedLinearUnit"]

@@ -14,15 +14,8 @@
 """
 
 from tfkit.components.head.base import Head, TokenHead
-from tfkit.components.head.classifier import Classifier
-from tfkit.components.head.discriminator import Discriminator
-from tfkit.components.head.hidden import Hidden
-from tfkit.components.head.language_model import LanguageModel
-from tfkit.components.head.masked_lm import MaskedLM
-from tfkit.components.head.pooled import Pooled
-from tfkit.components.head.regression import RegressionHead
-from tfkit.components.head.span import SpanHead
-from tfkit.components.head.token_classifier import TokenClassifier
+from tfkit.components.head.pooled import Classifier, Pooled, RegressionHead
+from tfkit.components.head.tokens import Discriminator, Hidden, LanguageModel, MaskedLM, SpanHead, TokenClassifier
 
 __all__ = [
     "Classifier",

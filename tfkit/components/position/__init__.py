@@ -10,12 +10,9 @@
 | log_temperature | beside rotary, Ministral 3: scores grow with the position, so that long texts stay in focus |
 """
 
-from tfkit.components.position.alibi import ALiBi
+from tfkit.components.position.absolute import LearnedPosition, Sinusoidal
 from tfkit.components.position.base import Position
-from tfkit.components.position.learned import LearnedPosition
-from tfkit.components.position.log_temperature import LogTemperature
+from tfkit.components.position.bias import ALiBi, LogTemperature, T5Bias
 from tfkit.components.position.rotary import Rotary
-from tfkit.components.position.sinusoidal import Sinusoidal
-from tfkit.components.position.t5_bias import T5Bias
 
 __all__ = ["ALiBi", "LearnedPosition", "LogTemperature", "Position", "Rotary", "Sinusoidal", "T5Bias"]

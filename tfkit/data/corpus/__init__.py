@@ -31,33 +31,24 @@ Fields of texts: `source` and `target` of pairs, `text` alone, `text` with `labe
 `json_lines`, `csv` and `parquet` the option `fields` says which value is which.
 """
 
-from tfkit.data.corpus.associative_recall import AssociativeRecall
 from tfkit.data.corpus.base import Corpus, Example, RecordCorpus, TextRecordCorpus
-from tfkit.data.corpus.brackets import Brackets
-from tfkit.data.corpus.brevo import Brevo
-from tfkit.data.corpus.capo import Capo
-from tfkit.data.corpus.conllu import Conllu
-from tfkit.data.corpus.copying import Copying
-from tfkit.data.corpus.csv import Csv
-from tfkit.data.corpus.depo import Depo
 from tfkit.data.corpus.docstrings import Docstrings
 from tfkit.data.corpus.drawn import Shapes, Tones
-from tfkit.data.corpus.induction import Induction
-from tfkit.data.corpus.json_lines import JsonLines
-from tfkit.data.corpus.labelled_text import LabelledText
-from tfkit.data.corpus.lano import Lano
-from tfkit.data.corpus.mano import Mano
-from tfkit.data.corpus.modular_addition import ModularAddition
-from tfkit.data.corpus.parallel_text import ParallelText
-from tfkit.data.corpus.parallel_tsv import ParallelTsv
-from tfkit.data.corpus.parity import Parity
-from tfkit.data.corpus.parquet import Parquet
 from tfkit.data.corpus.phrases import Phrases
-from tfkit.data.corpus.probe import Probe
-from tfkit.data.corpus.reversal import Reversal
-from tfkit.data.corpus.sorting import Sorting
-from tfkit.data.corpus.tagged_text import TaggedText
-from tfkit.data.corpus.text import TextCorpus
+from tfkit.data.corpus.probes import (
+    AssociativeRecall,
+    Brackets,
+    Copying,
+    Induction,
+    ModularAddition,
+    Parity,
+    Probe,
+    Reversal,
+    Sorting,
+)
+from tfkit.data.corpus.reasoning import Brevo, Capo, Depo, Lano, Mano
+from tfkit.data.corpus.records import Csv, JsonLines, Parquet
+from tfkit.data.corpus.text_files import Conllu, LabelledText, ParallelText, ParallelTsv, TaggedText, TextCorpus
 from tfkit.data.corpus.vectors import Audio, Digits, Images, Npy, VectorCorpus
 
 __all__ = [

@@ -20,23 +20,11 @@
 | eta | the same, but less strict where the model is unsure |
 """
 
-from tfkit.generation.logits.banned import Banned
 from tfkit.generation.logits.base import LogitsRule
-from tfkit.generation.logits.choices import Choices
-from tfkit.generation.logits.epsilon import Epsilon
-from tfkit.generation.logits.eta import Eta
-from tfkit.generation.logits.forced import Forced
-from tfkit.generation.logits.frequency_penalty import FrequencyPenalty
-from tfkit.generation.logits.min_length import MinLength
-from tfkit.generation.logits.min_p import MinP
-from tfkit.generation.logits.no_repeat_ngram import NoRepeatNgram
-from tfkit.generation.logits.presence_penalty import PresencePenalty
-from tfkit.generation.logits.regex import Regex
-from tfkit.generation.logits.repetition_penalty import RepetitionPenalty
-from tfkit.generation.logits.temperature import Temperature
-from tfkit.generation.logits.top_k import TopK
-from tfkit.generation.logits.top_p import TopP
-from tfkit.generation.logits.typical import Typical
+from tfkit.generation.logits.guided import Choices, Regex
+from tfkit.generation.logits.penalties import FrequencyPenalty, NoRepeatNgram, PresencePenalty, RepetitionPenalty
+from tfkit.generation.logits.tokens import Banned, Forced, MinLength
+from tfkit.generation.logits.truncation import Epsilon, Eta, MinP, Temperature, TopK, TopP, Typical
 
 __all__ = [
     "Banned",

@@ -1,21 +1,22 @@
-"""Base class of the rules that restrict generation to certain texts."""
+"""Rules that keep a text to a form."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field, field_validator
 from torch import Tensor
 from torch.nn import functional
 
 from tfkit.core.errors import UsageError
+from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.constraint.automaton import Automaton
+from tfkit.generation.constraint.automaton import Automaton, automaton_of, automaton_of_texts
 from tfkit.generation.constraint.guide import State, guide_of
 from tfkit.generation.logits.base import NEVER, LogitsRule
-from tfkit.generation.tokens import Tokens, before_text, breaks_of, end_ids
+from tfkit.generation.tokens import Texts, Tokens, before_text, breaks_of, end_ids
 
 
 class Guided(LogitsRule):
@@ -88,3 +89,63 @@ class Guided(LogitsRule):
         allowed = torch.stack(rows).to(logits.device)
         beyond = logits.shape[1] - allowed.shape[1]  # a model may know more ids than its tokenizer has tokens
         return logits.masked_fill(~functional.pad(allowed, (0, beyond)), NEVER)
+
+
+def _compiles(pattern: str) -> str:
+    automaton_of(pattern)
+    return pattern
+
+
+@register("logits", "regex")
+class Regex(Guided):
+    """logit = -inf for what no match can follow, so that the whole text matches (Willard and Louf 2023, 2307.09702).
+
+    The pattern is one of Python's `re`, without what is not regular: references back, looking ahead or behind.
+    """
+
+    class Config(Guided.Config):
+        """Options of regex."""
+
+        pattern: Annotated[str, AfterValidator(_compiles)] = Field(
+            description="what the whole text matches, as Python's re.fullmatch understands it"
+        )
+
+    config: Config
+
+    def automaton(self) -> Automaton:
+        return automaton_of(self.config.pattern)
+
+
+@register("logits", "choices")
+class Choices(Guided):
+    """logit = -inf for what leads to none of the texts (a trie of them: De Cao et al. 2021, arXiv 2010.00904)."""
+
+    class Config(Guided.Config):
+        """Options of choices."""
+
+        choices: Texts = Field(description="the texts, of which each output is one, as they stand after the prompt")
+
+        @field_validator("choices")
+        @classmethod
+        def _compile(cls, choices: tuple[str, ...]) -> tuple[str, ...]:
+            automaton_of_texts(choices)
+            return choices
+
+    config: Config
+
+    def automaton(self) -> Automaton:
+        return automaton_of_texts(self.config.choices)
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        super().bind(tokenizer)
+        self.missing = {first: self._missing(first) for first in (True, False)}
+        nowhere = [text for text in self.missing[True] if text in self.missing[False]]
+        if nowhere:
+            raise UsageError(f"{nowhere[0]!r} cannot be written with the tokens of this vocabulary")
+
+    def _missing(self, first: bool) -> list[str]:
+        return [text for text in self.config.choices if not self.guide.writes(text, first)]
+
+    def check_begin(self, first: bool) -> None:
+        if self.missing[first]:
+            raise self.unwritable(f"the choice {self.missing[first][0]!r} cannot", first)

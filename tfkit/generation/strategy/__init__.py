@@ -11,11 +11,9 @@
 """
 
 from tfkit.generation.strategy.base import Strategy
-from tfkit.generation.strategy.beam import Beam
+from tfkit.generation.strategy.beam import Beam, DiverseBeam
 from tfkit.generation.strategy.contrastive import Contrastive
-from tfkit.generation.strategy.diverse_beam import DiverseBeam
-from tfkit.generation.strategy.greedy import Greedy
-from tfkit.generation.strategy.sample import Sample
+from tfkit.generation.strategy.rows import Greedy, Sample
 from tfkit.generation.strategy.speculative import Speculative
 
 __all__ = ["Beam", "Contrastive", "DiverseBeam", "Greedy", "Sample", "Speculative", "Strategy"]

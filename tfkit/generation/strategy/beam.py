@@ -1,16 +1,235 @@
-"""Beam search."""
+"""Beam search and its diverse variant."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from tfkit.core.options import NonNegativeFloat, TextCount
 from tfkit.core.registry import register
 from tfkit.functional.largest import topk
-from tfkit.generation.strategy.beams import BeamSearch, Group
+from tfkit.functional.precision import wide
+from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
+from tfkit.generation.stop import EndToken
+from tfkit.generation.strategy.base import Strategy
+from tfkit.generation.strategy.rows import started
+
+
+class BeamText(NamedTuple):
+    """A text as far as it is written: `total` is what the search goes by, with what it adds to log-probabilities."""
+
+    ids: tuple[int, ...] = ()
+    total: float = 0.0
+    log_probability: float = 0.0
+
+
+class Ended(NamedTuple):
+    """A text that has ended, and what it is ordered by."""
+
+    score: float
+    beam: BeamText
+
+
+class Continuation(NamedTuple):
+    """A token after the beam at a place of a group: the total of both, and the token's log-probability."""
+
+    total: float
+    gain: float
+    place: int
+    token: int
+
+
+class BeamSearch(Strategy):
+    """Beams of each prompt, in one group or several; a search of its own kind says what continuations are worth.
+
+    As log-probabilities are added up here, the logits rules are given these, as Hugging Face's processors are.
+    """
+
+    streams = False
+    groups: int = 1
+
+    class Config(Strategy.Config):
+        """Options of every beam search."""
+
+        num_beams: TextCount = Field(4, description="beams for each prompt")
+        length_penalty: float = Field(
+            1.0, ge=-20, le=20, description="score = log p / tokens ** length_penalty; above 0 invites longer texts"
+        )
+        n_best: TextCount = Field(1, description="texts returned for each prompt, the best first; up to num_beams")
+        early_stopping: bool | Literal["never"] = Field(
+            False,
+            description="true: end as soon as there are num_beams texts; false: once no beam is better than these as "
+            "it stands; never: once none can become better, however long",
+        )
+
+        @model_validator(mode="after")
+        def _as_many(self) -> BeamSearch.Config:
+            if self.n_best > self.num_beams:
+                raise ValueError(f"n_best: {self.n_best} texts cannot come of num_beams: {self.num_beams}")
+            return self
+
+    config: Config
+
+    @property
+    def texts_returned(self) -> int:
+        return self.config.n_best
+
+    @property
+    def texts_at_once(self) -> int:
+        return self.config.num_beams
+
+    def totals(self, groups: Sequence[Group], scores: Tensor) -> Tensor:
+        """What each continuation is worth to the search, [groups beams vocab]; `scores` are its log-probabilities."""
+        beams = [[beam.total for beam in group.filled()[: scores.shape[1]]] for group in groups]
+        return scores + torch.tensor(beams, dtype=scores.dtype, device=scores.device)[..., None]
+
+    def best(self, groups: Sequence[Group], totals: Tensor, count: int) -> Tensor:
+        """The places of the best continuations, [groups count], among `totals` [groups beams*vocab], the best first."""
+        return topk(totals, count)[1]
+
+    def search(self, search: Search) -> list[list[Candidate]]:
+        found = [self._begin(search, row) for row in range(len(search.prompts))]
+        groups = [group for groups in found for group in groups if search.room[group.row]]
+        if groups:
+            self._write(search, groups)
+        return [self._candidates(search, groups) for groups in found]
+
+    def _begin(self, search: Search, row: int) -> list[Group]:
+        """The groups of a prompt; each knows those that choose before it."""
+        groups: list[Group] = []
+        for _ in range(self.groups):
+            groups.append(Group(self.config, search, row, self.config.num_beams // self.groups, tuple(groups)))
+        return groups
+
+    def _write(self, search: Search, groups: list[Group]) -> None:
+        """Follow the beams of all groups until none could be among the best."""
+        stepper, logits = started(search, [group.row for group in groups])
+        while True:
+            logs = wide(logits).log_softmax(dim=-1)
+            scores = search.rules.scores(logs, stepper.tokens(), stepper.written(), stepper.left())
+            self._extend(search, groups, scores.view(len(groups), -1, scores.shape[1]))
+            beams = len(scores) // len(groups)
+            rows = [index * beams + place for index, group in enumerate(groups) for place in group.places()]
+            groups = [group for group in groups if group.open]
+            if not groups:
+                return
+            tokens = [beam.ids[-1] if beam.ids else 0 for group in groups for beam in group.filled()]
+            stepper.keep(torch.tensor(rows, device=scores.device))
+            stepper.append(torch.tensor(tokens, device=scores.device))
+            logits = stepper.logits()
+
+    def _extend(self, search: Search, groups: Sequence[Group], scores: Tensor) -> None:
+        """Let each group go on, those of a prompt in their order; `scores` are [groups beams vocab]."""
+        seconds = search.seconds()
+        for number in range(self.groups):
+            own = [index for index, group in enumerate(groups) if len(group.before) == number]
+            if own:
+                self._follow([groups[index] for index in own], scores if self.groups == 1 else scores[own], seconds)
+
+    def _follow(self, groups: Sequence[Group], scores: Tensor, seconds: float) -> None:
+        vocab = scores.shape[2]
+        totals = self.totals(groups, scores).flatten(1)
+        # as many as may end, and num_beams more that go on
+        count = min(max(2, 1 + _ends(groups[0].search)) * groups[0].width, totals.shape[1])
+        places = self.best(groups, totals, count)
+        found = zip(
+            groups,
+            totals.gather(1, places).tolist(),
+            scores.flatten(1).gather(1, places).tolist(),
+            places.tolist(),
+            strict=True,
+        )
+        for group, values, gains, where in found:
+            parts = zip(values, gains, where, strict=True)
+            group.follow([Continuation(total, gain, *divmod(place, vocab)) for total, gain, place in parts], seconds)
+
+    def _candidates(self, search: Search, groups: Sequence[Group]) -> list[Candidate]:
+        ended = sorted((text for group in groups for text in group.ended), key=lambda text: text.score, reverse=True)
+        best = ended[: self.config.n_best] or [Ended(0.0, BeamText())]
+        return [search.candidate(beam.ids, beam.log_probability, score) for score, beam in best]
+
+
+@dataclass
+class Group:
+    """Beams of one prompt that compete with each other: those that go on, and the best that have ended."""
+
+    config: BeamSearch.Config
+    search: Search
+    row: int  # of the prompt
+    width: int
+    before: tuple[Group, ...]  # the groups of the prompt that choose before it
+    going: list[BeamText] = field(default_factory=lambda: [BeamText()])  # the best first
+    ended: list[Ended] = field(default_factory=list)  # the best first
+    origins: list[int] = field(default_factory=list)  # the place that each beam that goes on had a token ago
+    last_tokens: list[int] = field(default_factory=list)  # of its beams, or of those that ended by them
+    steps: int = 0
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        """What it draws from, begun by the prompt's random stream."""
+        return torch.Generator().manual_seed(self.search.streams[self.row].getrandbits(63))
+
+    @property
+    def open(self) -> bool:
+        """Whether one of the beams could still be among the best."""
+        if not self.going or len(self.ended) < self.width:
+            return bool(self.going)
+        # a single beam that has ended leaves nothing to follow: that is greedy search
+        if self.config.early_stopping is True or self.width == 1:
+            return False
+        best, length = self.going[0], len(self.going[0].ids)
+        if self.config.early_stopping == "never" and self.config.length_penalty > 0:
+            length = self.search.room[self.row]
+        return self._score(best, length) > self.ended[-1].score
+
+    def filled(self) -> list[BeamText]:
+        """The beams that go on, and impossible ones in the place of those that are missing."""
+        return self.going + [BeamText((), IMPOSSIBLE)] * (self.width - len(self.going))
+
+    def places(self) -> list[int]:
+        """Where the beams, filled up, were a token ago; none where no beam is to go on."""
+        return self.origins + [0] * (self.width - len(self.origins)) if self.open else []
+
+    def follow(self, found: Sequence[Continuation], seconds: float) -> None:
+        """Take the best continuations, which come in their order; what ends is kept if it is good enough.
+
+        Where there is none at all, and nothing has ended, the texts end as they stand.
+        """
+        beams, self.going, self.origins, ended = self.going, [], [], []
+        self.steps += 1
+        for rank, (total, gain, place, token) in enumerate(found):
+            if total == IMPOSSIBLE or len(self.going) == self.width:
+                break
+            if not math.isfinite(total):
+                raise self.search.not_finite(self.row, len(beams[place].ids))
+            beam = BeamText((*beams[place].ids, token), total, beams[place].log_probability + gain)
+            if not self.search.ends(self.row, beam.ids, seconds):
+                self.going.append(beam)
+                self.origins.append(place)
+            elif rank < self.width:  # what ends further down only makes room for a beam that goes on
+                ended.append(beam)
+        self.last_tokens = [beam.ids[-1] for beam in self.going or ended]
+        self._end(ended if self.going or self.ended or ended else beams)
+
+    def _end(self, beams: Sequence[BeamText]) -> None:
+        self.ended += [Ended(self._score(beam, len(beam.ids)), beam) for beam in beams]
+        self.ended.sort(key=lambda text: text.score, reverse=True)
+        del self.ended[self.width :]
+
+    def _score(self, beam: BeamText, length: int) -> float:
+        return float(beam.total / max(1, length) ** self.config.length_penalty)
+
+
+def _ends(search: Search) -> int:
+    """How many tokens end a text wherever they come."""
+    return len({token for rule in search.rules.stop if isinstance(rule, EndToken) for token in rule.ends})
 
 
 @register("strategy", "beam")
@@ -45,3 +264,39 @@ class Beam(BeamSearch):
 def gumbel(count: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
     """Gumbel noise, [count]: the largest of log p + noise is drawn from p."""
     return -torch.empty(count, dtype=dtype).exponential_(generator=generator).clamp(min=1e-30).log()
+
+
+@register("strategy", "diverse_beam")
+class DiverseBeam(BeamSearch):
+    """log p - diversity * [groups before that chose the token in this step] (Vijayakumar et al. 2016, 1610.02424).
+
+    Each group is a beam search of num_beams / groups beams, the first a plain one. What was taken off stays off a
+    beam's score, as in the authors' code, and is no part of a text's log-probability.
+    """
+
+    class Config(BeamSearch.Config):
+        """Options of diverse_beam."""
+
+        groups: TextCount = Field(2, description="groups of beams, of equal size; num_beams: each beam by itself")
+        diversity: NonNegativeFloat = Field(
+            0.5, description="taken off for each beam of the groups before that chose the token (the paper: 0.2 to 0.8)"
+        )
+
+        @model_validator(mode="after")
+        def _equal(self) -> DiverseBeam.Config:
+            if self.num_beams % self.groups:
+                raise ValueError(f"num_beams: {self.num_beams} beams make no {self.groups} groups of equal size")
+            return self
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.groups = config.groups
+
+    def totals(self, groups: Sequence[Group], scores: Tensor) -> Tensor:
+        chosen = torch.zeros(len(groups), scores.shape[2], dtype=scores.dtype)
+        for index, group in enumerate(groups):
+            for token in (token for other in group.before if other.steps > group.steps for token in other.last_tokens):
+                chosen[index, token] += 1
+        return super().totals(groups, scores) - self.config.diversity * chosen.to(scores.device)[:, None]

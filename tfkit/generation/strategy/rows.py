@@ -1,15 +1,22 @@
-"""Rows written side by side, each until its text ends: what all strategies do that keep one text a row."""
+"""Strategies that write each text by itself: the likeliest token, or a drawn one."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from tfkit.core.options import TextCount
+from tfkit.core.registry import register
+from tfkit.functional.largest import argmax
 from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
 from tfkit.generation.stepper import Stepper
+from tfkit.generation.strategy.base import Strategy
 
 DROP_SHARE = 0.25  # so many finished rows leave the batch: copying the state then costs less than computing them
 
@@ -106,3 +113,68 @@ def gains_of(scores: Tensor, chosen: Tensor, scored: bool = True) -> Tensor:
     """Log-probabilities of the chosen tokens, [rows]; where nobody asks, only whether they are possible."""
     raw = scores.gather(1, chosen[:, None])[:, 0]
     return (raw - scores.logsumexp(dim=-1)).where(raw != IMPOSSIBLE, IMPOSSIBLE) if scored else raw
+
+
+@register("strategy", "greedy")
+class Greedy(Strategy):
+    """next = argmax p(token | prompt, what was written)."""
+
+    def search(self, search: Search) -> list[list[Candidate]]:
+        def choose(scores: Tensor, rows: list[int]) -> Tensor:
+            return argmax(scores)
+
+        return [[candidate] for candidate in write_rows(search, choose)]
+
+
+@register("strategy", "sample")
+class Sample(Strategy):
+    """next ~ p(token | prompt, what was written), as the logits rules leave it.
+
+    Each text has its own random stream, one number per token: a draw depends on the seed and the prompt, not on the
+    other texts of the batch.
+    """
+
+    draws = True
+
+    class Config(Strategy.Config):
+        """Options of sample."""
+
+        n_best: TextCount = Field(1, description="texts drawn for each prompt, the most likely first")
+
+    config: Config
+
+    @property
+    def texts_returned(self) -> int:
+        return self.config.n_best
+
+    @property
+    def texts_at_once(self) -> int:
+        return self.config.n_best
+
+    def search(self, search: Search) -> list[list[Candidate]]:
+        count = self.config.n_best
+        # a probability that is no number shows in the sum of all alone; and tokens of several texts would come mixed
+        search = replace(search, scored=True, on_token=search.on_token if count == 1 else None)
+        prompts = [row for row in range(len(search.prompts)) for _ in range(count)]
+        streams = [random.Random(search.streams[row].getrandbits(128)) for row in prompts]
+
+        def choose(scores: Tensor, rows: list[int]) -> Tensor:
+            return draw(scores.softmax(dim=-1), [streams[row] for row in rows])
+
+        texts = write_rows(search, choose, prompts)
+        return [
+            sorted(texts[start : start + count], key=lambda text: text.score, reverse=True)
+            for start in range(0, len(texts), count)
+        ]
+
+
+def draw(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
+    """A token for each row of `probabilities` [rows vocab], [rows], by one number of the row's stream.
+
+    That is the first token whose cumulative probability reaches the number, which is above 0: one that cannot come is
+    never drawn while another can. The probabilities of a row may have any sum.
+    """
+    cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
+    numbers = torch.tensor([1 - stream.random() for stream in streams], dtype=torch.float64, device=cumulative.device)
+    wanted = numbers * cumulative[:, -1]
+    return torch.searchsorted(cumulative, wanted[:, None])[:, 0].clamp(max=cumulative.shape[1] - 1)

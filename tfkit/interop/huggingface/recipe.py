@@ -12,8 +12,8 @@ from tfkit.core.component import Component, Slot, spell
 from tfkit.core.keys import FlagValue, Kind, OwnValue, PartsValue, PartValue, RateValue, SizeValue
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ResidualFacts
-from tfkit.recipe.changes.edit import written
 from tfkit.recipe.keys import LAYER, MODEL, STACK
+from tfkit.recipe.overlays.writing import written
 from tfkit.recipe.text.options import marks, types_in
 
 Tree = dict[str, Any]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from tfkit.recipe.changes.migrate import LANGUAGE
-from tfkit.recipe.keys import TOP
+from tfkit.recipe.keys import LANGUAGE, TOP
 from tfkit.recipe.schema.model import ModelSchema
 from tfkit.recipe.schema.parts import Parts
 from tfkit.recipe.schema.values import (

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
@@ -89,10 +89,8 @@ def near_file(path: Path) -> str | None:
     return str(folder / next(name for name in names if found in (name, Path(name).stem)))
 
 
-def parse(
-    source: str | bytes, file: str, via: str = "", lines: Sequence[int] | None = None
-) -> tuple[Node, list[Fault]]:
-    """The tree of a recipe's text with all its faults; `lines` says of each line, from 0, where it stands in the file.
+def parse(source: str | bytes, file: str, via: str = "") -> tuple[Node, list[Fault]]:
+    """The tree of a recipe's text with all its faults.
 
     When the text cannot be read as one mapping (a syntax error, not UTF-8, too deep, too large), the root's value is
     None and the faults say why; otherwise the tree holds whatever could be read.
@@ -103,8 +101,7 @@ def parse(
         text = _decoded(source, file)
 
         def locate(mark: Any) -> Place:
-            line = mark.line if lines is None else lines[min(mark.line, len(lines) - 1)]
-            return Place(file, line + 1, mark.column + 1, via)
+            return Place(file, mark.line + 1, mark.column + 1, via)
 
         builder = _Builder(text, locate, faults)
         return builder.document(start), faults

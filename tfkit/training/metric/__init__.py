@@ -16,19 +16,10 @@
 | grammatical | any sentence of the corpus `lano` is right |
 """
 
-from tfkit.training.metric.accuracy import Accuracy
 from tfkit.training.metric.base import LossMetric, Metric, TextMetric, as_compared, length_of, ranges
-from tfkit.training.metric.bits_per_character import BitsPerCharacter
-from tfkit.training.metric.bleu import Bleu
-from tfkit.training.metric.chrf import Chrf
-from tfkit.training.metric.entity_f1 import EntityF1
-from tfkit.training.metric.exact_match import ExactMatch
-from tfkit.training.metric.grammatical import Grammatical
-from tfkit.training.metric.macro_f1 import MacroF1
-from tfkit.training.metric.pearson import Pearson
-from tfkit.training.metric.perplexity import Perplexity
-from tfkit.training.metric.rouge import Rouge
-from tfkit.training.metric.spearman import Spearman
+from tfkit.training.metric.labels import Accuracy, EntityF1, MacroF1, Pearson, Spearman
+from tfkit.training.metric.loss import BitsPerCharacter, Perplexity
+from tfkit.training.metric.texts import Bleu, Chrf, ExactMatch, Grammatical, Rouge
 
 __all__ = [
     "Accuracy",

@@ -1,0 +1,121 @@
+"""Feed-forward layers that every token passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.sublayer import Sublayer
+from tfkit.core.capabilities import TOKENWISE
+from tfkit.core.component import Config, Problem
+from tfkit.core.context import Context
+from tfkit.core.options import Activation, Bias, Norm, Number, PositiveFloat, Width, check_bias, check_norm, has_bias
+from tfkit.core.options import Dropout as DropoutRate
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+from tfkit.functional.dropout import Dropout
+
+
+class FeedForward(Sublayer):
+    """Works on each position by itself: [batch time d_model] -> the same."""
+
+    capabilities = TOKENWISE
+
+
+def inner_norm(config: Config | None, d_ff: int) -> nn.Module:
+    """The norm of the inner values that `config` describes, or none."""
+    norm: nn.Module = nn.Identity() if config is None else config.build(Shape(d_ff))
+    return norm
+
+
+PROJECTIONS = ("up", "down")
+
+
+@register("feedforward", "mlp")
+class MLP(FeedForward):
+    """down(dropout(activation(up(x)))) (Vaswani et al. 2017, arXiv 1706.03762, section 3.3)."""
+
+    class Config(FeedForward.Config):
+        d_ff: Width = Field(description="inner width")
+        activation: Activation = Field("relu", description="between the two projections")  # type: ignore[assignment]
+        bias: Bias = Field(True, description="biases: all, none, or those of the projections named (up, down)")
+        inner_norm: Norm | None = Field(
+            None, description="norm of the inner values, before down; none: no norm (BitNet)"
+        )
+        dropout: DropoutRate = Field(0.0, description="dropout of the inner values, after the activation")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            for option, message in check_bias(self.bias, PROJECTIONS):
+                yield Problem(option, message)
+            yield from check_norm("inner_norm", self.inner_norm, self.d_ff)
+
+    residual_outputs = ("down",)
+    gain_scaled = PROJECTIONS
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.up = nn.Linear(shape.d_model, config.d_ff, bias=has_bias(config.bias, "up"))
+        self.activation = config.activation.build(replace(shape, d_model=config.d_ff))
+        self.inner_norm = inner_norm(config.inner_norm, config.d_ff)
+        self.dropout = Dropout(config.dropout)
+        self.down = nn.Linear(config.d_ff, shape.d_model, bias=has_bias(config.bias, "down"))
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        out: Tensor = self.down(self.dropout(self.inner_norm(self.activation(self.up(x)))))
+        return out
+
+
+GATED_PROJECTIONS = ("gate", "up", "down")
+
+
+@register("feedforward", "glu")
+class GatedLinearUnit(FeedForward):
+    """down(dropout(activation(gate(x)) * up(x))) (Shazeer 2020, arXiv 2002.05202).
+
+    SwiGLU with silu, GEGLU with gelu, bilinear with identity.
+    """
+
+    class Config(FeedForward.Config):
+        d_ff: Width = Field(description="inner width, of gate and up each")
+        activation: Activation = Field("silu", description="of the gate")  # type: ignore[assignment]
+        bias: Bias = Field(True, description="biases: all, none, or those of the projections named (gate, up, down)")
+        limit: PositiveFloat | None = Field(
+            None, description="gate is kept under it and up within -limit to limit (GPT-OSS: 7); none: as they are"
+        )
+        up_offset: Number = Field(0.0, description="added to up (GPT-OSS: 1)")
+        inner_norm: Norm | None = Field(
+            None, description="norm of the inner values, before down; none: no norm (BitNet)"
+        )
+        dropout: DropoutRate = Field(0.0, description="dropout of the inner values, after the gate")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            for option, message in check_bias(self.bias, GATED_PROJECTIONS):
+                yield Problem(option, message)
+            yield from check_norm("inner_norm", self.inner_norm, self.d_ff)
+
+    residual_outputs = ("down",)
+    gain_scaled = GATED_PROJECTIONS
+    fused = ("gate", "up")
+    picture = ("gated feed-forward", "gate, up", "activation(gate) × up", "down")
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.gate = nn.Linear(shape.d_model, config.d_ff, bias=has_bias(config.bias, "gate"))
+        self.up = nn.Linear(shape.d_model, config.d_ff, bias=has_bias(config.bias, "up"))
+        self.activation = config.activation.build(replace(shape, d_model=config.d_ff))
+        self.inner_norm = inner_norm(config.inner_norm, config.d_ff)
+        self.dropout = Dropout(config.dropout)
+        self.down = nn.Linear(config.d_ff, shape.d_model, bias=has_bias(config.bias, "down"))
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        gate, up = self.project(x)
+        if self.config.limit is not None:
+            gate, up = gate.clamp(max=self.config.limit), up.clamp(-self.config.limit, self.config.limit)
+        up = up + self.config.up_offset if self.config.up_offset else up
+        inner = self.inner_norm(self.activation(gate) * up)
+        out: Tensor = self.down(self.dropout(inner))
+        return out

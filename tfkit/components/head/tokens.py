@@ -1,0 +1,213 @@
+"""Heads with an answer for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from einops import rearrange
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.head.base import Head, TokenHead
+from tfkit.core import component
+from tfkit.core.component import Problem
+from tfkit.core.options import (
+    Activation,
+    Bias,
+    Classes,
+    Norm,
+    PositiveFloat,
+    Scale,
+    Width,
+    check_bias,
+    check_norm,
+    class_count,
+    has_bias,
+    scale_factor,
+)
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+
+
+@register("head", "language_model")
+class LanguageModel(TokenHead):
+    """logits = output(scale * hidden), tied to the token table or not (Press and Wolf 2016, arXiv 1608.05859).
+
+    A tied table of another width than d_model is reached through a projection without bias.
+    """
+
+    class Config(TokenHead.Config):
+        bias: bool | Literal["frozen"] = Field(
+            False, description="a bias; frozen: a constant that counts as no parameter (BART)"
+        )
+        scale: Scale = Field(None, description="factor on the hidden states (T5: 1/sqrt_d_model)")
+        softcap: PositiveFloat | None = Field(None, description="c in c * tanh(logits / c); none: no cap (Gemma 2: 30)")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if shape.vocab_size is None:
+                yield Problem("", "language_model needs a vocab_size in the model: a number, or `tokenizer`")
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
+        super().__init__(config, shape, embedding)
+        width, vocab_size, table = self._target(embedding)
+        self.projection = nn.Identity() if width == shape.d_model else nn.Linear(shape.d_model, width, bias=False)
+        self.output = self._tie(width, vocab_size, config.bias, table)
+        self.scale = scale_factor(config.scale, shape.d_model)
+
+    def features(self, hidden: Tensor) -> Tensor:
+        x = self.dropout(hidden)
+        out: Tensor = self.projection(x if self.scale == 1.0 else x * self.scale)
+        return out
+
+    @property
+    def plain(self) -> bool:
+        return self.config.softcap is None and type(self).finish is LanguageModel.finish
+
+    def finish(self, logits: Tensor) -> Tensor:
+        cap = self.config.softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+PROJECTIONS = ("dense", "output")
+
+
+@register("head", "masked_lm")
+class MaskedLM(TokenHead):
+    """logits = output(norm(activation(dense(hidden)))) (Devlin et al. 2018, arXiv 1810.04805).
+
+    When tied to a factorised table, dense maps to the table's width.
+    """
+
+    class Config(TokenHead.Config):
+        activation: Activation = Field("gelu", description="after dense")  # type: ignore[assignment]
+        norm: Norm | None = Field(  # type: ignore[assignment]
+            "layer_norm", description="after the activation; left out in a recipe: the stack's norm"
+        )
+        d_output: Width | None = Field(
+            None, description="width of dense and of what output reads; none: d_model (RemBERT)"
+        )
+        bias: Bias | Literal["frozen"] = Field(
+            True, description="biases: all, none, or of dense or output; frozen: both, and output's never trained"
+        )
+
+        def table_norm(self) -> component.Config | None:
+            return self.norm
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if shape.vocab_size is None:
+                yield Problem("", "masked_lm needs a vocab_size in the model: a number, or `tokenizer`")
+            for option, message in () if self.bias == "frozen" else check_bias(self.bias, PROJECTIONS):
+                yield Problem(option, message)
+            if self.tied and self.d_output is not None:
+                yield Problem("d_output", "a tied head has the width of the token table")
+            if not self.tied:  # a tied one has the width of a table that is not known here
+                yield from check_norm("norm", self.norm, self.d_output or shape.d_model)
+
+        def biases(self) -> tuple[bool, bool | Literal["frozen"]]:
+            """Of dense and of output."""
+            if self.bias == "frozen":
+                return True, "frozen"
+            return has_bias(self.bias, "dense"), has_bias(self.bias, "output")
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
+        super().__init__(config, shape, embedding)
+        width, vocab_size, table = self._target(embedding)
+        width = config.d_output or width
+        dense_bias, output_bias = config.biases()
+        inner = replace(shape, d_model=width)
+        self.dense = nn.Linear(shape.d_model, width, bias=dense_bias)
+        self.activation = config.activation.build(inner)
+        self.norm = nn.Identity() if config.norm is None else config.norm.build(inner)
+        self.output = self._tie(width, vocab_size, output_bias, table)
+
+    def features(self, hidden: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.activation(self.dense(self.dropout(hidden))))
+        return out
+
+
+@register("head", "hidden")
+class Hidden(Head):
+    """The hidden states themselves, [batch time d_model], for a model whose vectors are what is wanted."""
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        out: Tensor = self.dropout(hidden)
+        return out
+
+
+@register("head", "discriminator")
+class Discriminator(Head):
+    """logit = output(activation(dense(hidden))), one for each token (Clark et al. 2020, arXiv 2003.10555)."""
+
+    class Config(Head.Config):
+        activation: Activation = Field("gelu", description="after dense")  # type: ignore[assignment]
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
+        super().__init__(config, shape, embedding)
+        self.dense = nn.Linear(shape.d_model, shape.d_model)
+        self.activation = config.activation.build(shape)
+        self.output = nn.Linear(shape.d_model, 1)
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """[batch time d_model] -> [batch time], above 0 for tokens that are predicted to be replaced ones."""
+        logits = self.output(self.activation(self.dense(self.dropout(hidden))))
+        out: Tensor = rearrange(logits, "batch time 1 -> batch time")
+        return out
+
+
+@register("head", "token_classifier")
+class TokenClassifier(Head):
+    """logits = output(activation(dense(hidden))) of each token (Devlin et al. 2018, arXiv 1810.04805: named entities).
+
+    Without an activation there is no dense layer either.
+    """
+
+    class Config(Head.Config):
+        num_classes: Classes = Field(description="classes; labels: as many as the training corpus has tags")
+        activation: Activation | None = Field(None, description="after a dense layer before the output; none: neither")
+        bias: bool = Field(True, description="biases of dense and output")
+
+        def classes(self) -> int | Literal["labels"]:
+            return self.num_classes
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
+        super().__init__(config, shape, embedding)
+        dense = config.activation is not None
+        self.dense = nn.Linear(shape.d_model, shape.d_model, bias=config.bias) if dense else nn.Identity()
+        self.activation = nn.Identity() if config.activation is None else config.activation.build(shape)
+        self.output = nn.Linear(shape.d_model, class_count(config.num_classes), bias=config.bias)
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """[batch time d_model] -> [batch time num_classes]."""
+        out: Tensor = self.output(self.activation(self.dense(self.dropout(hidden))))
+        return out
+
+
+@register("head", "span")
+class SpanHead(Head):
+    """logits = output(hidden): how well an answer begins, and ends, at each token (Devlin et al. 2018: SQuAD)."""
+
+    class Config(Head.Config):
+        bias: bool = Field(True, description="a bias of the output; it shifts all places alike, so that it is inert")
+
+    config: Config
+    inert = frozenset({"output.bias"})
+
+    def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
+        super().__init__(config, shape, embedding)
+        self.output = nn.Linear(shape.d_model, 2, bias=config.bias)
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """[batch time d_model] -> [batch time 2]: of the beginning and of the end."""
+        out: Tensor = self.output(self.dropout(hidden))
+        return out

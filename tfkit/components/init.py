@@ -1,0 +1,170 @@
+"""Initial values.
+
+| type | choose it when |
+|---|---|
+| xavier | the original, the default: each matrix by its own size |
+| normal | BERT: one standard deviation for all |
+| scaled_residual | GPT-2: the same, outputs smaller the deeper the stack; with pre_norm |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.norm import Norm
+from tfkit.components.sublayer import Sublayer
+from tfkit.core import component
+from tfkit.core.component import Config
+from tfkit.core.options import PositiveFloat
+from tfkit.core.registry import register
+from tfkit.core.slots import InitFacts
+
+
+class Init(InitFacts):
+    """Gives weights their initial values; called on the model, in place.
+
+    Norms and bare parameters stay as their parts made them. Each weight is visited once: one that a head shares with
+    the token table is an embedding.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> None:
+        done: set[int] = set()
+        modules = list(_outside_norms(model))
+        kinds: tuple[type[nn.Embedding | nn.Linear], ...] = (nn.Embedding, nn.Linear)
+        for kind in kinds:
+            for module in modules:
+                if isinstance(module, kind) and id(module.weight) not in done:
+                    done.add(id(module.weight))
+                    self._fill(module)
+        for module in modules:
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        self.finish(model)
+        _gain(model)
+
+    def _fill(self, module: nn.Embedding | nn.Linear) -> None:
+        """Fill a weight; those of experts lie one after another in one tensor."""
+        weight = module.weight
+        fill = self.embedding if isinstance(module, nn.Embedding) else self.linear
+        for matrix in weight.unbind() if weight.dim() == 3 else (weight,):
+            fill(matrix)
+
+    def embedding(self, weight: Tensor) -> None:
+        """Fill a table [rows width]."""
+        raise NotImplementedError(f"{type(self).__name__} fills no embeddings")
+
+    def linear(self, weight: Tensor) -> None:
+        """Fill the weight [out in] of a linear layer; its bias is zero."""
+        raise NotImplementedError(f"{type(self).__name__} fills no linear layers")
+
+    def depth_gain(self, depth: int) -> float:
+        """The factor on weights whose output enters the residual stream of a stack of that many layers."""
+        return 1.0
+
+    def finish(self, model: nn.Module) -> None:
+        """Called after all weights are filled."""
+
+
+def linears(sublayer: Sublayer, names: tuple[str, ...]) -> Iterator[nn.Linear]:
+    """The linear layers that a sublayer declares by name."""
+    for name in names:
+        module = sublayer.get_submodule(name)
+        if isinstance(module, nn.Linear):
+            yield module
+
+
+def _outside_norms(module: nn.Module) -> Iterator[nn.Module]:
+    if not isinstance(module, Norm):
+        yield module
+        for child in module.children():
+            yield from _outside_norms(child)
+
+
+def _gain(model: nn.Module) -> None:
+    """Scale what sublayers declare by the `init_gain` of the layer around them (DeepNorm), shared weights once."""
+    done: set[int] = set()
+    for layer in model.modules():
+        gain = getattr(layer, "init_gain", 1.0)
+        if not isinstance(gain, float) or gain == 1.0:
+            continue
+        for sublayer in layer.modules():
+            for linear in linears(sublayer, sublayer.gain_scaled) if isinstance(sublayer, Sublayer) else ():
+                if id(linear.weight) not in done:
+                    done.add(id(linear.weight))
+                    linear.weight.mul_(gain)
+
+
+@register("init", "xavier")
+class Xavier(Init):
+    """W ~ U(-a, a), a = sqrt(6 / (in + out)); tables ~ N(0, 1/width); biases 0 (Glorot and Bengio 2010)."""
+
+    def embedding(self, weight: Tensor) -> None:
+        nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+
+    def linear(self, weight: Tensor) -> None:
+        nn.init.xavier_uniform_(weight)
+
+    def std(self, shape: Sequence[int], is_table: bool) -> float:
+        return float(shape[1] ** -0.5 if is_table else (2 / (shape[-2] + shape[-1])) ** 0.5)
+
+
+@register("init", "normal")
+class Normal(Init):
+    """Weights and tables ~ N(0, std²), biases 0 (Devlin et al. 2018, arXiv 1810.04805)."""
+
+    class Config(component.Config):
+        std: PositiveFloat = Field(0.02, description="standard deviation")
+
+    config: Config
+
+    def embedding(self, weight: Tensor) -> None:
+        nn.init.normal_(weight, std=self.config.std)
+
+    def linear(self, weight: Tensor) -> None:
+        nn.init.normal_(weight, std=self.config.std)
+
+    def std(self, shape: Sequence[int], is_table: bool) -> float:
+        return self.config.std
+
+
+@register("init", "scaled_residual")
+class ScaledResidual(Init):
+    """N(0, std²), residual outputs divided by sqrt(2 * num_layers), their number (Radford et al. 2019, GPT-2, 2.3).
+
+    The residual stream is a sum of that many outputs; its variance then does not grow with depth.
+    """
+
+    class Config(component.Config):
+        std: PositiveFloat = Field(0.02, description="standard deviation")
+
+    config: Config
+
+    def embedding(self, weight: Tensor) -> None:
+        nn.init.normal_(weight, std=self.config.std)
+
+    def linear(self, weight: Tensor) -> None:
+        nn.init.normal_(weight, std=self.config.std)
+
+    def std(self, shape: Sequence[int], is_table: bool) -> float:
+        return self.config.std
+
+    def depth_gain(self, depth: int) -> float:
+        return float((2 * depth) ** -0.5)
+
+    def finish(self, model: nn.Module) -> None:
+        outputs = {
+            linear.weight: self.depth_gain(sublayer.shape.depth)
+            for sublayer in model.modules()
+            if isinstance(sublayer, Sublayer)
+            for linear in linears(sublayer, sublayer.residual_outputs)
+        }
+        for weight, factor in outputs.items():
+            weight.mul_(factor)

@@ -1,0 +1,324 @@
+"""Mixers: token mixing that is not attention.
+
+| type | choose it when |
+|---|---|
+| lstm | the baseline that Transformers replaced; both ways in an encoder, forwards in a decoder |
+| gru | the same with fewer weights |
+| rnn | the plainest recurrence, to compare with |
+| fourier | FNet: an encoder that mixes without weights, in half the time |
+| short_convolution | LFM2: cheap layers between those with attention |
+| mamba | Mamba, Jamba: long texts, with a state of one size |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, repeat
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from tfkit.components.sublayer import Sublayer
+from tfkit.core.component import Problem
+from tfkit.core.context import Context
+from tfkit.core.options import Norm, Width, check_norm
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+from tfkit.functional.convolve import Columns, causal_convolution
+from tfkit.functional.precision import wide
+from tfkit.functional.scan import linear_scan
+
+
+class Mixer(Sublayer):
+    """Mixes tokens by something other than attention; its direction follows the mask (`shape.causal`)."""
+
+
+class RecurrentState:
+    """The hidden state of a recurrence after the tokens so far: tensors [1 rows width]."""
+
+    def __init__(self) -> None:
+        self.parts: tuple[Tensor, ...] = ()
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep row `rows[i]` as row i; `rows` is [new_rows]."""
+        self.parts = tuple(part.index_select(1, rows) for part in self.parts)
+
+    def bytes(self) -> int:
+        """Bytes of the state."""
+        return sum(part.numel() * part.element_size() for part in self.parts)
+
+
+class Recurrent(Mixer):
+    """Reads tokens one after the other; in a layer that sees both ways, a second one reads from the end.
+
+    In both directions, each returns half of the width, and the halves are concatenated. Padding is skipped.
+    """
+
+    class Config(Mixer.Config):
+        d_hidden: Width | None = Field(
+            None,
+            description="width of what is carried from token to token, one way; projected to d_model where it differs; "
+            "none: d_model, and half of it each way where both are read",
+        )
+
+        part: ClassVar[type[Recurrent]]
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if self.d_hidden is None and not shape.causal and shape.d_model % 2:
+                yield Problem("d_hidden", f"d_model {shape.d_model} has no half for each way; give d_hidden")
+
+        def state_widths(self, shape: Shape) -> tuple[int, ...]:
+            ways = 1 if shape.causal else 2
+            return (ways * (self.d_hidden or shape.d_model // ways),) * self.part.carried
+
+    capabilities = frozenset({"causal", "bidirectional", "cache", "padding"})
+    residual_outputs = ("output",)
+    two_ways = True
+    cell: ClassVar[type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]]
+    carried: ClassVar[int] = 1  # vectors carried from token to token
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        ways = 1 if shape.causal else 2
+        width = config.d_hidden or shape.d_model // ways
+        self.forwards = self.cell(shape.d_model, width, batch_first=True)
+        self.backwards = None if shape.causal else self.cell(shape.d_model, width, batch_first=True)
+        self.output = nn.Identity() if ways * width == shape.d_model else nn.Linear(ways * width, shape.d_model)
+
+    def new_state(self) -> RecurrentState:
+        """Nothing read yet."""
+        return RecurrentState()
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        real = context.mask.real
+        real = None if real is None else real[:, -x.shape[1] :]
+        out = _read(self.forwards, x, real, context.state)
+        if self.backwards is not None:
+            turned = None if real is None else real.flip(1)
+            end: RecurrentState | None = context.state  # of an encoder: nothing follows, and both ends are handed over
+            start = None if end is None else RecurrentState()
+            out = torch.cat((out, _read(self.backwards, x.flip(1), turned, start).flip(1)), dim=-1)
+            if end is not None and start is not None:
+                end.parts = tuple(torch.cat(ways, dim=-1) for ways in zip(end.parts, start.parts, strict=True))
+        merged: Tensor = self.output(out)
+        return merged
+
+
+def _read(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentState | None) -> Tensor:
+    """The outputs [batch time width], those of padding zero: real tokens are read first, and put back."""
+    if state is not None:
+        return _continued(cell, x, real, state)
+    if real is None:
+        out: Tensor = cell(x)[0]
+        return out
+    order = _real_first(real)
+    out = cell(_taken(x, order))[0]
+    return _taken(out, order.argsort(dim=1)) * real[..., None]
+
+
+def _continued(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentState) -> Tensor:
+    """The same after a state, which becomes that after each row's last real token."""
+    before = _unpacked(state.parts)
+    if real is None:
+        out, after = cell(x, before)
+        state.parts = _parts(after)
+        return out  # type: ignore[no-any-return]
+    order, counts = _real_first(real), real.sum(dim=1)
+    packed = pack_padded_sequence(
+        _taken(x, order), counts.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
+    )  # a row of padding alone is read by one token, which is then forgotten
+    given, after = cell(packed, before)
+    out = pad_packed_sequence(given, batch_first=True, total_length=x.shape[1])[0]
+    some = (counts > 0)[None, :, None]
+    held = _parts(before) if before is not None else tuple(torch.zeros_like(part) for part in _parts(after))
+    state.parts = tuple(torch.where(some, new, old) for new, old in zip(_parts(after), held, strict=True))
+    return _taken(out, order.argsort(dim=1)) * real[..., None]
+
+
+def _real_first(real: Tensor) -> Tensor:
+    """Places [batch time] of the real tokens in order, then those of padding."""
+    return (~real).int().argsort(dim=1, stable=True)
+
+
+def _taken(x: Tensor, places: Tensor) -> Tensor:
+    return x.gather(1, repeat(places, "batch time -> batch time width", width=x.shape[-1]))
+
+
+def _parts(state: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return state if isinstance(state, tuple) else (state,)
+
+
+def _unpacked(parts: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...] | None:
+    """A state as a cell takes it: a tuple of two, a tensor, or None at the start."""
+    return None if not parts else parts if len(parts) > 1 else parts[0]
+
+
+@register("mixer", "lstm")
+class LSTM(Recurrent):
+    """c_t = f_t c_{t-1} + i_t tanh(W [x_t h_{t-1}]), h_t = o_t tanh(c_t) (Hochreiter and Schmidhuber 1997)."""
+
+    cell = nn.LSTM
+    carried = 2  # h and c
+
+
+@register("mixer", "gru")
+class GRU(Recurrent):
+    """h_t = (1 - z_t) n_t + z_t h_{t-1}, n_t = tanh(W x_t + r_t U h_{t-1}) (Cho et al. 2014, arXiv 1406.1078)."""
+
+    cell = nn.GRU
+
+
+@register("mixer", "rnn")
+class RNN(Recurrent):
+    """h_t = tanh(W x_t + U h_{t-1} + b) (Elman 1990, Finding Structure in Time)."""
+
+    cell = nn.RNN
+
+
+@register("mixer", "fourier")
+class Fourier(Mixer):
+    """Re F_time(F_width(x)), the transform over channels and tokens (Lee-Thorp et al. 2021, arXiv 2105.03824).
+
+    Every token mixes with every other, padding too, so that a batch with padding is refused.
+    """
+
+    capabilities = frozenset({"bidirectional", "compile", "export"})
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        if torch.compiler.is_exporting():  # engines compute a DFT of any length only to three digits
+            real = x.double()
+            (cosine, sine), (across, turned) = (_waves(size, real) for size in x.shape[1:])
+            mixed = cosine @ real @ across - sine @ real @ turned  # [batch time d_model]
+        else:
+            mixed = torch.fft.fft2(wide(x), dim=(1, 2)).real
+        return mixed.to(x.dtype)
+
+
+def _waves(size: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines [size size] of a DFT, angles reduced before they are rounded."""
+    place = torch.arange(size, device=like.device)
+    count = place[-1:] + 1  # the size as a tensor, which may have any value in an exported graph
+    angle = (place[:, None] * place % count).to(like.dtype) * (2 * math.pi / count)
+    return angle.cos(), angle.sin()
+
+
+@register("mixer", "short_convolution")
+class ShortConvolution(Mixer):
+    """output(C x * convolve(B x * value(x))), each channel by itself over `size` tokens (LFM2, arXiv 2511.23404)."""
+
+    class Config(Mixer.Config):
+        size: Width = Field(3, description="tokens that the convolution reads: the last ones, itself included")
+        bias: bool = Field(False, description="biases of the projections and of the convolution")
+
+    capabilities = frozenset({"causal", "cache", "padding", "compile", "export"})
+    residual_outputs = ("output",)
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        width = shape.d_model
+        self.input_gate = nn.Linear(width, width, bias=config.bias)
+        self.output_gate = nn.Linear(width, width, bias=config.bias)
+        self.value = nn.Linear(width, width, bias=config.bias)
+        self.convolution = nn.Conv1d(width, width, config.size, groups=width, bias=config.bias)
+        self.output = nn.Linear(width, width, bias=config.bias)
+
+    def new_state(self) -> Columns:
+        """Nothing read yet."""
+        return Columns()
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        mixed, real = self.input_gate(x) * self.value(x), context.mask.real
+        if real is not None:
+            mixed = mixed * real[:, -x.shape[1] :, None]  # padding is as if there were nothing before the text
+        convolved = causal_convolution(mixed, self.convolution.weight[:, 0], self.convolution.bias, context.state)
+        merged: Tensor = self.output(self.output_gate(x) * convolved)
+        return merged
+
+
+SMALLEST, LARGEST = 1e-3, 0.1  # steps that training begins with
+
+
+@register("mixer", "mamba")
+class Mamba(Mixer):
+    """output((C_t h_t + D x_t) * silu(gate)), h_t = exp(dt A) h_(t-1) + dt B_t x_t (Gu and Dao 2023, arXiv 2312.00752).
+
+    x is the input, widened by `expand`, after a short causal convolution and a silu; dt, B and C are made from it.
+    """
+
+    class Config(Mixer.Config):
+        d_state: Width = Field(16, description="numbers that each channel carries from token to token")
+        d_conv: Width = Field(4, description="tokens that the convolution reads")
+        expand: Width = Field(2, description="inner width as a multiple of d_model")
+        rank: Width | None = Field(
+            None, description="width that the sizes of steps are made from; none: d_model / 16, rounded up"
+        )
+        norm: Norm | None = Field(None, description="norm of dt's input, B and C (Jamba); none: as they are")
+        bias: bool = Field(False, description="biases of the projections in and out")
+        conv_bias: bool = Field(True, description="a bias of the convolution")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            for size in {self.rank or math.ceil(shape.d_model / 16), self.d_state}:
+                yield from check_norm("norm", self.norm, size)
+
+    capabilities = frozenset({"causal", "cache", "padding"})
+    residual_outputs = ("output",)
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        width, state = config.expand * shape.d_model, config.d_state
+        rank = config.rank or math.ceil(shape.d_model / 16)
+        self.sizes = (rank, state, state)
+        self.input = nn.Linear(shape.d_model, width, bias=config.bias)
+        self.gate = nn.Linear(shape.d_model, width, bias=config.bias)
+        self.convolution = nn.Conv1d(width, width, config.d_conv, groups=width, bias=config.conv_bias)
+        self.selection = nn.Linear(width, sum(self.sizes), bias=False)
+        self.step_norm, self.given_norm, self.read_norm = (
+            nn.Identity() if config.norm is None else config.norm.build(Shape(size)) for size in self.sizes
+        )
+        self.step = nn.Linear(rank, width, bias=False)
+        self.step_bias = nn.Parameter(_first_steps(width))  # no init makes it zero
+        self.log_decay = nn.Parameter(torch.arange(1, state + 1).float().log().repeat(width, 1))  # log(-A)
+        self.skip = nn.Parameter(torch.ones(width))  # D
+        self.output = nn.Linear(width, shape.d_model, bias=config.bias)
+
+    def new_state(self) -> Columns:
+        """Nothing read yet."""
+        return Columns()
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        state: Columns | None = context.state
+        real = context.mask.real
+        kept = None if real is None else real[:, -x.shape[1] :, None].to(x.dtype)  # padding leaves the state at zero
+        inner = self.input(x) if kept is None else self.input(x) * kept
+        inner = F.silu(causal_convolution(inner, self.convolution.weight[:, 0], self.convolution.bias, state))
+        inner = inner if kept is None else inner * kept
+        out = self._carried(inner, state) + self.skip * inner
+        merged: Tensor = self.output(out * F.silu(self.gate(x)))
+        return merged
+
+    def _carried(self, x: Tensor, state: Columns | None) -> Tensor:
+        """C_t h_t, [batch time width]."""
+        selected = self.selection(x).split(self.sizes, dim=-1)
+        given, read = wide(self.given_norm(selected[1])), wide(self.read_norm(selected[2]))
+        size = wide(F.softplus(self.step(self.step_norm(selected[0])) + self.step_bias))
+        decay = torch.exp(-wide(self.log_decay).exp() * size[..., None])
+        added = einsum(size * wide(x), given, "batch time width, batch time state -> batch time width state")
+        held = linear_scan(decay, added, None if state is None else state.carried)
+        if state is not None:
+            state.carried = held[:, -1]
+        out: Tensor = einsum(held, read, "batch time width state, batch time state -> batch time width")
+        return out.to(x.dtype)
+
+
+def _first_steps(width: int) -> Tensor:
+    """What softplus makes steps of, spread evenly between the logarithms of the smallest and the largest."""
+    spread = torch.rand(width) * (math.log(LARGEST) - math.log(SMALLEST)) + math.log(SMALLEST)
+    return torch.log(torch.expm1(spread.exp()))

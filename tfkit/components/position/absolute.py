@@ -1,0 +1,142 @@
+"""Positions as vectors that are added to the embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from einops import rearrange
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.position.base import Position
+from tfkit.core import component
+from tfkit.core.component import Problem
+from tfkit.core.errors import UsageError
+from tfkit.core.options import NonNegativeInt, PositiveFloat, Width
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+
+
+@register("position", "sinusoidal")
+class Sinusoidal(Position):
+    """PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(same) (Vaswani et al. 2017, arXiv 1706.03762).
+
+    With `offset`, p counts from there.
+    """
+
+    class Config(Position.Config):
+        base: PositiveFloat = Field(10000.0, description="ratio between the longest and the shortest wavelength")
+        layout: Literal["interleaved", "halves"] = Field(
+            "interleaved",
+            description="interleaved: sin, cos, sin, ... as in the paper; halves: all sines, then all cosines",
+        )
+        spacing: Literal["d_model", "endpoints"] = Field(
+            "d_model",
+            description="exponents: d_model: 2i/d_model, as in the paper; endpoints: from 0 to 1 inclusive (fairseq)",
+        )
+        offset: NonNegativeInt = Field(0, description="the number of the first position (fairseq: 2)")
+        skip_padding: bool = Field(
+            False, description="count real tokens only; nothing is added to padding (fairseq, M2M-100)"
+        )
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if shape.d_model % 2:
+                yield Problem("", f"sinusoids come in pairs of sine and cosine; the width {shape.d_model} is odd")
+            elif self.spacing == "endpoints" and shape.d_model < 4:
+                yield Problem("spacing", "endpoints needs a width of at least 4")
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.skips_padding = config.skip_padding
+        self.frequencies = self._frequencies(torch.device("cpu"))
+
+    def embed(self, positions: Tensor) -> Tensor:
+        place = (positions + self.config.offset)[..., None].double()
+        # a GPU makes them sooner than it is given them
+        angles = place * (self.frequencies if place.device.type == "cpu" else self._frequencies(place.device))
+        pair = torch.stack((angles.sin(), angles.cos()), dim=-1)
+        pair = pair.to(self.dtype)
+        if self.config.skip_padding:
+            pair = pair * (positions >= 0)[..., None, None]
+        if self.config.layout == "interleaved":
+            return rearrange(pair, "batch time pair two -> batch time (pair two)")
+        return rearrange(pair, "batch time pair two -> batch time (two pair)")
+
+    def _frequencies(self, device: torch.device) -> Tensor:
+        """Angular frequency of each pair, [d_model / 2], in float64 so that far positions stay exact."""
+        pairs = self.shape.d_model // 2
+        steps = pairs if self.config.spacing == "d_model" else pairs - 1
+        exponents = torch.arange(pairs, dtype=torch.float64, device=device) / steps
+        return torch.exp(-math.log(self.config.base) * exponents)
+
+
+@register("position", "learned")
+class LearnedPosition(Position):
+    """x_p + table[p + offset], the table learned (Gehring et al. 2017, arXiv 1705.03122)."""
+
+    class Config(Position.Config):
+        offset: NonNegativeInt = Field(
+            0, description="rows before that of position 0, never looked up (BART, RoBERTa: 2)"
+        )
+        skip_padding: bool = Field(
+            False, description="count real tokens only; padding takes the row before the first (RoBERTa)"
+        )
+        max_length: Width | None = Field(None, description="positions in the table; none: the stack's max_length")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if self.skip_padding and not self.offset:
+                yield Problem("skip_padding", "padding takes the row before the first; give an offset of at least 1")
+            if self.max_length is None and shape.max_length is None:
+                yield Problem("max_length", "a learned position needs a max_length, here or in the stack")
+            if self.max_length is not None and shape.max_length is not None and self.max_length < shape.max_length:
+                yield Problem(
+                    "max_length",
+                    f"holds {self.max_length} positions, fewer than the stack's max_length {shape.max_length}",
+                )
+
+    config: Config
+    length: int
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        length = config.max_length or shape.max_length
+        if length is None:
+            raise UsageError("a learned position needs a max_length, its own or its shape's")
+        self.length = length
+        self.skips_padding = config.skip_padding
+        self.table = nn.Embedding(length + config.offset, shape.d_model)
+
+    @classmethod
+    def holds(cls, config: component.Config) -> int | None:
+        return config.max_length if isinstance(config, cls.Config) else None
+
+    def embed(self, positions: Tensor) -> Tensor:
+        self._check(positions)
+        rows = positions + self.config.offset if self.config.offset else positions
+        try:
+            out: Tensor = self.table(rows)
+        except IndexError:
+            raise self._beyond(int(positions.max())) from None
+        return out
+
+    def _check(self, positions: Tensor) -> None:
+        """Refuse positions beyond the table where looking them up would not, and without stalling a GPU to see them."""
+        if torch.compiler.is_compiling() or positions.device.type == "cpu":
+            return
+        # a text longer than the table may still fit: the positions of packed texts begin anew
+        time = positions.shape[-1]
+        if time > self.length:
+            farthest = time - 1 if positions.device.type == "meta" else int(positions.max())
+            if farthest >= self.length:
+                raise self._beyond(farthest)
+
+    def _beyond(self, position: int) -> UsageError:
+        return UsageError(
+            f"position {position} (counted from 0) is beyond the {self.length} learned positions; "
+            "shorten the text, or train with a larger max_length"
+        )

@@ -1,0 +1,143 @@
+"""Positions as biases and factors of attention scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from einops import rearrange, repeat
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.components.position.base import Position
+from tfkit.core.component import Problem
+from tfkit.core.errors import UsageError
+from tfkit.core.options import NonNegativeInt, PositiveFloat, PositiveInt, Width
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+
+
+def slopes(num_heads: int, between: str = "below") -> list[float]:
+    """The slope of each head: 2^(-8h/n) for h = 1..n where n is a power of two.
+
+    Otherwise those of the power of two below, then every other one of the power above, as the authors' code does; or,
+    with `between` "above", every other one of the power above, from the second on, and then the rest.
+    """
+    below = 1 << (num_heads.bit_length() - 1)
+    if between == "above" and below != num_heads:
+        all_above = _powers(2 * below)
+        return (all_above[1::2] + all_above[::2])[:num_heads]
+    return _powers(below) + _powers(2 * below)[::2][: num_heads - below]
+
+
+def _powers(count: int) -> list[float]:
+    return [2.0 ** (-8 * head / count) for head in range(1, count + 1)]
+
+
+@register("position", "alibi")
+class ALiBi(Position):
+    """scores - slope_h * |query position - key position| (Press et al. 2021, arXiv 2108.12409)."""
+
+    class Config(Position.Config):
+        between: Literal["below", "above"] = Field(
+            "below",
+            description="slopes of heads that are no power of two: those of the power below first (BLOOM); above: "
+            "those of the power above alone (MPT)",
+        )
+        scale: PositiveFloat = Field(1.0, description="factor on all slopes (Falcon: 1 / sqrt(head_dim))")
+        bfloat16: bool = Field(
+            False,
+            description="slope times the key's position, in bfloat16, in place of the distance; causal (Falcon)",
+        )
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if self.bfloat16 and not shape.causal:
+                yield Problem(
+                    "bfloat16", "the later a key the nearer it counts; that needs a stack that hides the future"
+                )
+
+    config: Config
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
+        slope = torch.tensor(slopes(num_heads, self.config.between), dtype=self.dtype, device=query_positions.device)
+        slope = rearrange(slope, "head -> 1 head 1 1")
+        query, key = query_positions[:, None, :, None], key_positions[:, None, None, :]
+        if self.config.bfloat16:
+            # softmax takes no notice of what all keys of a query have in common
+            of_keys = (slope.bfloat16() * key).to(self.dtype) * self.config.scale
+            return repeat(of_keys, "batch head 1 key -> batch head query key", query=query.shape[2])
+        return -self.config.scale * slope * (query - key).abs()
+
+
+@register("position", "t5_bias")
+class T5Bias(Position):
+    """scores + table[bucket(key position - query position), head] (Raffel et al. 2019, arXiv 1910.10683).
+
+    Half of the buckets stand for one distance each, the other half for ranges that widen as a logarithm up to
+    max_distance. A stack that sees both ways has as many buckets for either direction.
+    """
+
+    class Config(Position.Config):
+        num_buckets: Width = Field(
+            32, description="rows of the table, in a stack that sees both ways for both directions"
+        )
+        max_distance: PositiveInt = Field(128, description="from here on all distances share the last bucket")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if shape.num_heads is None:
+                yield Problem("", "t5_bias has a column for each head; the layers it serves do not agree on num_heads")
+            ways = 1 if shape.causal else 2
+            near, left = divmod(self.num_buckets, 2 * ways)
+            if left:
+                yield Problem("num_buckets", f"must be a multiple of {2 * ways} here, got {self.num_buckets}")
+            elif self.max_distance <= near:
+                yield Problem(
+                    "max_distance", f"must be above {near}, got {self.max_distance}; nearer ones have a bucket each"
+                )
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        if shape.num_heads is None:
+            raise UsageError("t5_bias needs num_heads in its shape")
+        self.table = nn.Embedding(config.num_buckets, shape.num_heads)
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
+        if num_heads != self.shape.num_heads:
+            raise UsageError(f"t5_bias was built for {self.shape.num_heads} heads, asked for {num_heads}")
+        buckets = self.bucket(key_positions[:, None, :] - query_positions[:, :, None])
+        out: Tensor = rearrange(self.table(buckets), "batch query key head -> batch head query key")
+        return out
+
+    def bucket(self, relative: Tensor) -> Tensor:
+        """The row of each key position minus query position."""
+        if self.shape.causal:
+            return self._distance_bucket((-relative).clamp(min=0), self.config.num_buckets)
+        half = self.config.num_buckets // 2
+        return half * (relative > 0) + self._distance_bucket(relative.abs(), half)
+
+    def _distance_bucket(self, distance: Tensor, buckets: int) -> Tensor:
+        near = buckets // 2
+        # float32, as the authors have it; a distance of 0 is never far
+        share = torch.log(distance.clamp(min=1).float() / near) / math.log(self.config.max_distance / near)
+        far = (near + (share * (buckets - near)).long()).clamp(max=buckets - 1)
+        return torch.where(distance < near, distance, far)
+
+
+@register("position", "log_temperature")
+class LogTemperature(Position):
+    """scores of the query at p times 1 + beta * ln(1 + floor((p + offset) / length)) (Llama 4, 2025; Ministral 3)."""
+
+    class Config(Position.Config):
+        beta: PositiveFloat = Field(0.1, description="how fast the factor grows")
+        length: PositiveInt = Field(description="positions over which it stays, such as the longest text of training")
+        offset: NonNegativeInt = Field(0, description="added to the position (Llama 4: 1)")
+
+    config: Config
+
+    def temperature(self, positions: Tensor) -> Tensor:
+        turns = torch.floor((positions + self.config.offset).double() / self.config.length)
+        return (1 + self.config.beta * torch.log1p(turns)).to(self.dtype)

@@ -1,0 +1,211 @@
+"""Residual layouts.
+
+| type | choose it when |
+|---|---|
+| post_norm | the original, BERT, BART: at its best with warm-up and up to a dozen layers |
+| pre_norm | GPT-2, T5, Llama: trains at any depth; the safe choice for a new model |
+| sandwich | Gemma 2: pre_norm with the branches' outputs kept in bounds too |
+| branch_norm | OLMo 2: only the branches' outputs are normed |
+| parallel | GPT-J, PaLM: the sublayers of a layer at once, from one norm; faster |
+| parallel_two_norms | GPT-NeoX: the same with a norm for each sublayer |
+| plain | no way around the sublayers, as `residual: none` says it: recurrent baselines of old |
+| deep_norm | a post_norm stack of dozens to a thousand layers |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.core import component
+from tfkit.core.capabilities import TOKENWISE
+from tfkit.core.context import Context
+from tfkit.core.options import PositiveFloat
+from tfkit.core.registry import register
+from tfkit.core.shape import Shape
+from tfkit.core.slots import ResidualFacts
+
+
+@dataclass(eq=False)  # a callable compared by value would be hashed by the compiler of torch 2.11
+class Branch:
+    """A named sublayer as a layout sees it: a function of x, with the norms that the layout asked for.
+
+    `context` is what the sublayer is called with: for cross-attention, the memory's.
+    """
+
+    name: str
+    sublayer: Callable[[Tensor, Context], Tensor]
+    context: Context
+    dropout: Callable[[Tensor], Tensor]
+    norms: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    scale: float = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Scale * Dropout(Sublayer(x))."""
+        out = self.dropout(self.sublayer(x, self.context))
+        return out if self.scale == 1.0 else self.scaled(out)
+
+    def bare(self, x: Tensor) -> Tensor:
+        """Dropout(Sublayer(x)), for layouts that norm it: a norm would undo the scale, which follows it."""
+        return self.dropout(self.sublayer(x, self.context))
+
+    def scaled(self, out: Tensor) -> Tensor:
+        """Scale * out."""
+        return out if self.scale == 1.0 else out * self.scale
+
+    def norm(self, x: Tensor) -> Tensor:
+        """The norm called `<name>_norm`."""
+        return self.norms[f"{self.name}_norm"](x)
+
+    def output_norm(self, x: Tensor) -> Tensor:
+        """The second norm of the layouts that have two, called `<name>_output_norm`."""
+        return self.norms[f"{self.name}_output_norm"](x)
+
+
+class Residual(ResidualFacts, nn.Module):
+    """A layout; `forward` is the equation."""
+
+    capabilities = TOKENWISE | {"cross_attention"}
+
+    def __init__(self, config: component.Config, shape: Shape) -> None:
+        super().__init__()
+        self.config = config
+        self.shape = shape
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        """[batch time d_model] -> the same, through all branches."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
+
+
+@register("residual", "post_norm")
+class PostNorm(Residual):
+    """x = Norm(x + Dropout(Sublayer(x))) (Vaswani et al. 2017, arXiv 1706.03762, section 3.1)."""
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        for branch in branches:
+            x = branch.norm(x + branch(x))
+        return x
+
+
+@register("residual", "pre_norm")
+class PreNorm(Residual):
+    """x = x + Dropout(Sublayer(Norm(x))) (Xiong et al. 2020, arXiv 2002.04745)."""
+
+    final_norm = True
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        for branch in branches:
+            x = x + branch(branch.norm(x))
+        return x
+
+
+@register("residual", "sandwich")
+class Sandwich(Residual):
+    """x = x + scale * OutputNorm(Dropout(Sublayer(Norm(x)))) (Ding et al. 2021, CogView, arXiv 2105.13290)."""
+
+    final_norm = True
+
+    @classmethod
+    def norm_names(cls, sublayers: Sequence[str]) -> dict[str, str | None]:
+        return {f"{name}_{norm}": name for name in sublayers for norm in ("norm", "output_norm")}
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        for branch in branches:
+            x = x + branch.scaled(branch.output_norm(branch.bare(branch.norm(x))))
+        return x
+
+
+@register("residual", "branch_norm")
+class BranchNorm(Residual):
+    """x = x + scale * Norm(Dropout(Sublayer(x))) (Liu et al. 2021, arXiv 2111.09883; OLMo 2, 2501.00656)."""
+
+    final_norm = True
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        for branch in branches:
+            x = x + branch.scaled(branch.norm(branch.bare(x)))
+        return x
+
+
+@register("residual", "parallel")
+class Parallel(Residual):
+    """n = Norm(x); x = x + sum of Dropout(Sublayer(n)) (Chowdhery et al. 2022, PaLM, arXiv 2204.02311, section 2)."""
+
+    final_norm = True
+
+    @classmethod
+    def norm_names(cls, sublayers: Sequence[str]) -> dict[str, str | None]:
+        return {"norm": None}
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        branches = list(branches)
+        normed = branches[0].norms["norm"](x)
+        for branch in branches:
+            x = x + branch(normed)
+        return x
+
+
+@register("residual", "parallel_two_norms")
+class ParallelTwoNorms(Residual):
+    """x = x + sum of Dropout(Sublayer_i(Norm_i(x))), all of the same x (Black et al. 2022, arXiv 2204.06745)."""
+
+    final_norm = True
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        out = x
+        for branch in branches:
+            out = out + branch(branch.norm(x))
+        return out
+
+
+@register("residual", "plain")
+class Plain(Residual):
+    """x = Dropout(Sublayer(x)): no residual connection, no norms; a plain network (He et al. 2015, arXiv 1512.03385).
+
+    It is what `residual: none` stands for.
+    """
+
+    @classmethod
+    def norm_names(cls, sublayers: Sequence[str]) -> dict[str, str | None]:
+        return {}
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        for branch in branches:
+            x = branch(x)
+        return x
+
+
+def constants(shape: Shape) -> tuple[float, float]:
+    """Alpha and beta of the paper's table: N layers in the encoder, M in the decoder."""
+    if not shape.other_depth:
+        return (2 * shape.depth) ** 0.25, (8 * shape.depth) ** -0.25
+    if shape.side == "decoder":
+        return (3 * shape.depth) ** 0.25, (12 * shape.depth) ** -0.25
+    depths = shape.depth**4 * shape.other_depth
+    return 0.81 * depths ** (1 / 16), 0.87 * depths ** (-1 / 16)
+
+
+@register("residual", "deep_norm")
+class DeepNorm(Residual):
+    """x = Norm(alpha * x + Dropout(Sublayer(x))), weights begin times beta (Wang et al. 2022, arXiv 2203.00555)."""
+
+    class Config(Residual.Config):
+        alpha: PositiveFloat | None = Field(None, description="factor on x; none: from the depths, as in the paper")
+        beta: PositiveFloat | None = Field(None, description="factor on initial weights; none: from the depths")
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.alpha = constants(shape)[0] if config.alpha is None else config.alpha
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        for branch in branches:
+            x = branch.norm(self.alpha * x + branch(x))
+        return x
+
+    @classmethod
+    def init_gain(cls, config: component.Config, shape: Shape) -> float:
+        beta = config.beta if isinstance(config, cls.Config) else None
+        return constants(shape)[1] if beta is None else beta

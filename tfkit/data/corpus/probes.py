@@ -1,0 +1,313 @@
+"""Probes: small tasks of random symbols, each of which asks for one ability."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from tfkit.core.component import Problem
+from tfkit.core.errors import DataError
+from tfkit.core.facts import RecipeFacts
+from tfkit.core.options import Drawn, PositiveInt, Seed
+from tfkit.core.registry import register
+from tfkit.data.corpus.base import Corpus, Example
+
+SPLITS = ("train", "valid", "test", "longer")
+SHARES = {"valid": 10, "test": 20}  # of 100 sources
+TRIES = 200  # draws for each example that is wanted, or that was found, until the split counts as exhausted
+PATIENCE = 100  # examples whose draws are tried at least
+
+
+class Probe(Corpus):
+    """Pairs of `source` and `target`, and the `length` that they were drawn with: a subclass draws them in `draw`.
+
+    A source belongs to one of train, valid and test by its hash, whatever the seed: no source of one stands in another.
+    `longer` has lengths beyond those of the others, up to `longest`. Symbols are words (na, nb, ...), each of them a
+    token of the tokenizer `word`.
+    """
+
+    example: ClassVar = {"count": 20}
+
+    class Config(Corpus.Config):
+        """Options of every probe."""
+
+        split: Literal["train", "valid", "test", "longer"] = Field("train", description="which split")
+        count: PositiveInt = Field(20_000, description="pairs in this split, all different")
+        shortest: Drawn = Field(1, description="the least length in train, valid and test")
+        length: Drawn = Field(12, description="the largest length in train, valid and test")
+        longest: Drawn = Field(24, description="the largest length in longer, which begins after length")
+        seed: Seed = Field(1, description="of the draws")
+
+    fields = ("source", "target", "length")
+    metric: ClassVar[str] = "exact_match"  # what judges the answers
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        """A source of that length, and its target, in words; always the same of the same random numbers."""
+        raise NotImplementedError(f"{type(self).__name__} has no draw")
+
+    def identity(self, source: str, target: str) -> str:
+        """What belongs to one split only, and comes once in it: by default the source."""
+        return source
+
+    def count(self) -> int | None:
+        return self.config.count
+
+    def read(self) -> Iterator[Example]:
+        """The pairs of the split; raises DataError where there are not so many."""
+        config = self.config
+        least, most = self._lengths()
+        rng = random.Random(f"{self.part_name} {config.split} {config.seed}")
+        seen: set[str] = set()
+        missed = 0  # draws since the last new pair
+        for _ in range(config.count * TRIES):
+            if len(seen) == config.count:
+                return
+            if missed > TRIES * (len(seen) + PATIENCE):
+                break
+            missed += 1
+            length = rng.randint(least, most)
+            source, target = (" ".join(words) for words in self.draw(length, rng))
+            whole = self.identity(source, target)
+            if whole not in seen and (config.split == "longer" or split_of(whole) == config.split):
+                seen.add(whole)
+                missed = 0
+                yield {"source": source, "target": target, "length": str(length)}
+        if len(seen) < config.count:
+            raise DataError(
+                f"{self.name()}: {config.split} has only {len(seen):,} different pairs with these options, not "
+                f"{config.count:,}; say count: {len(seen)}, or greater lengths"
+            )
+
+    def _lengths(self) -> tuple[int, int]:
+        """The least and the largest length of the split; raises DataError where there is none."""
+        config = self.config
+        least, most = (
+            (config.length + 1, config.longest) if config.split == "longer" else (config.shortest, config.length)
+        )
+        if least > most:
+            raise DataError(f"{self.name()}: {config.split} has lengths from {least} to {most}, which is none")
+        return least, most
+
+
+def split_of(source: str) -> str:
+    """The split that a source belongs to, of train, valid and test."""
+    number = int.from_bytes(hashlib.sha256(source.encode()).digest()[:8]) % 100
+    for split, share in SHARES.items():
+        if number < share:
+            return split
+        number -= share
+    return "train"
+
+
+def symbols(count: int) -> list[str]:
+    """`count` words that stand for nothing: na, nb, ..."""
+    return [lettered("n", number) for number in range(count)]
+
+
+def lettered(word: str, number: int) -> str:
+    """A word with a number in letters after it (a to z, ba, bb, ...), since a tokenizer of words parts off digits."""
+    letters = ""
+    while number or not letters:
+        number, last = divmod(number, 26)
+        letters = chr(ord("a") + last) + letters
+    return word + letters
+
+
+@register("corpus", "copying")
+class Copying(Probe):
+    """Probe: target = source, of random symbols (Graves et al. 2014, arXiv 1410.5401)."""
+
+    class Config(Probe.Config):
+        """Options of copying."""
+
+        symbols: Drawn = Field(20, description="how many symbols there are")
+
+    config: Config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        words = rng.choices(symbols(self.config.symbols), k=length)
+        return words, words
+
+
+@register("corpus", "reversal")
+class Reversal(Probe):
+    """Probe: target = source reversed, of random symbols (Grefenstette et al. 2015, arXiv 1506.02516)."""
+
+    class Config(Probe.Config):
+        """Options of reversal."""
+
+        symbols: Drawn = Field(20, description="how many symbols there are")
+
+    config: Config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        words = rng.choices(symbols(self.config.symbols), k=length)
+        return words, words[::-1]
+
+
+@register("corpus", "sorting")
+class Sorting(Probe):
+    """Probe: target = the numbers of the source in ascending order (Graves et al. 2014, arXiv 1410.5401)."""
+
+    class Config(Probe.Config):
+        """Options of sorting."""
+
+        largest: Drawn = Field(50, description="numbers are from 0 to this")
+
+    config: Config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        numbers = [rng.randint(0, self.config.largest) for _ in range(length)]
+        return list(map(str, numbers)), list(map(str, sorted(numbers)))
+
+
+@register("corpus", "associative_recall")
+class AssociativeRecall(Probe):
+    """Probe: pairs of key and value, then keys; target = them with their values (MQAR, Arora 2023, arXiv 2312.04927).
+
+    The length is the number of pairs; every key is asked for once, in random order. The target says each key before its
+    value, so that a value is looked up by the symbol before it.
+    """
+
+    class Config(Probe.Config):
+        """Options of associative_recall."""
+
+        shortest: Drawn = Field(4, description="the fewest pairs in train, valid and test")
+        length: Drawn = Field(8, description="the most pairs in train, valid and test")
+        longest: Drawn = Field(16, description="the most pairs in longer, which begins after length")
+        keys: Drawn = Field(32, description="how many keys there are; as many values")
+
+    config: Config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        count = self.config.keys
+        keys = rng.sample(range(count), min(length, count))
+        values = {key: rng.randrange(count) for key in keys}
+        pairs = [word for key in keys for word in (lettered("k", key), lettered("v", values[key]))]
+        asked = rng.sample(keys, len(keys))
+        answer = [word for key in asked for word in (lettered("k", key), lettered("v", values[key]))]
+        return [*pairs, "?", *(lettered("k", key) for key in asked)], answer
+
+
+@register("corpus", "induction")
+class Induction(Probe):
+    """Probe: ... a b c ... a: target = b c, what followed a before (Olsson et al. 2022, arXiv 2209.11895).
+
+    The length is that of the sequence before the last symbol; no symbol stands in it twice.
+    """
+
+    example: ClassVar = {"count": 20, "shortest": 3, "following": 2}
+
+    class Config(Probe.Config):
+        """Options of induction."""
+
+        shortest: Drawn = Field(5, description="the least length in train, valid and test")
+        length: Drawn = Field(16, description="the largest length in train, valid and test")
+        longest: Drawn = Field(32, description="the largest length in longer, which begins after length")
+        symbols: Drawn = Field(40, description="how many symbols there are")
+        following: Drawn = Field(4, description="how many symbols to write: those that followed, one after another")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            if self.split != "longer" and self.shortest <= self.following:
+                text = (
+                    f"a sequence needs {self.following + 1} symbols or more for {self.following} to follow one of them"
+                )
+                yield Problem("shortest", text)
+            most = self.longest if self.split == "longer" else self.length
+            if most > self.symbols:
+                yield Problem("symbols", f"are too few for a sequence of {most} different ones")
+
+    config: Config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        text = rng.sample(symbols(self.config.symbols), length)
+        following = self.config.following
+        place = rng.randrange(length - following)
+        return [*text, text[place]], text[place + 1 : place + 1 + following]
+
+
+@register("corpus", "parity")
+class Parity(Probe):
+    """Probe: target = even or odd, the number of ones in the source (Hahn 2020, arXiv 1906.06755).
+
+    `running` asks for it after each bit: one step at a time, so that a Transformer can do what it cannot at once
+    (Anil et al. 2022, arXiv 2207.04901).
+    """
+
+    class Config(Probe.Config):
+        """Options of parity."""
+
+        count: PositiveInt = Field(10_000, description="pairs in this split, all different")
+        length: Drawn = Field(16, description="the largest length in train, valid and test")
+        longest: Drawn = Field(32, description="the largest length in longer, which begins after length")
+        running: bool = Field(False, description="the target says even or odd after each bit, not at the end alone")
+
+    config: Config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        bits = [rng.randint(0, 1) for _ in range(length)]
+        words = ["odd" if ones % 2 else "even" for ones in accumulate(bits)]
+        return list(map(str, bits)), words if self.config.running else words[-1:]
+
+
+@register("corpus", "brackets")
+class Brackets(Probe):
+    """Probe: target = the brackets that close the source, a prefix of Dyck-k (Hewitt et al. 2020, arXiv 2010.07515).
+
+    The source may be closed already: then the target is `done`.
+    """
+
+    class Config(Probe.Config):
+        """Options of brackets."""
+
+        kinds: Drawn = Field(4, description="k, the kinds of brackets")
+        depth: Drawn = Field(6, description="how many may be open at once")
+
+    config: Config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        """A walk that opens or closes with equal probability where it can do both."""
+        words: list[str] = []
+        stack: list[int] = []
+        for _ in range(length):
+            if stack and (len(stack) == self.config.depth or rng.random() < 0.5):
+                words.append(lettered("close", stack.pop()))
+            else:
+                stack.append(rng.randrange(self.config.kinds))
+                words.append(lettered("open", stack[-1]))
+        return words, [lettered("close", kind) for kind in reversed(stack)] or ["done"]
+
+
+@register("corpus", "modular_addition")
+class ModularAddition(Probe):
+    """Probe: target = (a + b) mod p, memorized first and understood later (Power et al. 2022, arXiv 2201.02177).
+
+    The length is the number of summands: 2 in the paper, and by default.
+    """
+
+    example: ClassVar = {"count": 20, "modulus": 13}
+
+    class Config(Probe.Config):
+        """Options of modular_addition."""
+
+        count: PositiveInt = Field(1_500, description="pairs in this split, all different")
+        shortest: Drawn = Field(2, description="the fewest summands in train, valid and test")
+        length: Drawn = Field(2, description="the most summands in train, valid and test")
+        longest: Drawn = Field(4, description="the most summands in longer, which begins after length")
+        modulus: Drawn = Field(59, description="p")
+
+    config: Config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        numbers = [rng.randrange(self.config.modulus) for _ in range(length)]
+        return " + ".join(map(str, numbers)).split(), [str(sum(numbers) % self.config.modulus)]

@@ -1,0 +1,340 @@
+"""Probes of reasoning, knowledge and grammar, after Physics of Language Models (Allen-Zhu 2023 to 2025)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from tfkit.core.component import Problem
+from tfkit.core.facts import RecipeFacts
+from tfkit.core.options import Drawn, PositiveInt, Seed
+from tfkit.core.registry import register
+from tfkit.data.corpus.base import Corpus, Example
+from tfkit.data.corpus.probes import Probe, lettered, symbols
+
+# bounds of their own: a sentence has up to 3^depth words, and breadth^3 rules are drawn from
+Depth = Annotated[int, Field(ge=1, le=10)]
+Breadth = Annotated[int, Field(ge=1, le=50)]
+Rules = Annotated[int, Field(ge=1, le=1_000)]
+CHILDREN = (2, 3)  # how many symbols a symbol becomes
+Rule = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """`depth` levels of `breadth` symbols below the root; each symbol has `rules` rules, drawn with `seed`."""
+
+    depth: int
+    breadth: int
+    rules: int
+    seed: int
+
+    @cached_property
+    def levels(self) -> list[list[list[Rule]]]:
+        """The rules of each symbol of each level, the root's first; no two symbols of a level share a rule."""
+        rng = random.Random(f"grammar {self.depth} {self.breadth} {self.rules} {self.seed}")
+        every = [rule for size in CHILDREN for rule in product(range(self.breadth), repeat=size)]
+        levels: list[list[list[Rule]]] = []
+        for level in range(self.depth):
+            parents = 1 if level == 0 else self.breadth
+            drawn = rng.sample(every, parents * self.rules)
+            levels.append([drawn[parent::parents] for parent in range(parents)])
+        return levels
+
+    @property
+    def possible(self) -> bool:
+        """Whether there are so many different rules."""
+        there = sum(pow(self.breadth, size) for size in CHILDREN)
+        return bool(self.breadth * self.rules <= there)
+
+    @property
+    def least(self) -> int:
+        """No sentence has fewer words."""
+        return int(CHILDREN[0] ** self.depth)
+
+    def sentence(self, rng: random.Random) -> list[str]:
+        """A sentence, each rule of a symbol as likely as the others."""
+        line = [0]
+        for level in self.levels:
+            line = [child for symbol in line for child in rng.choice(level[symbol])]
+        words = symbols(self.breadth)
+        return [words[symbol] for symbol in line]
+
+    def derives(self, words: Sequence[str]) -> bool:
+        """Whether the words are a sentence: each level is read from the one below, from every place it may begin at."""
+        known = {word: number for number, word in enumerate(symbols(self.breadth))}
+        if not words or not set(words) <= set(known):
+            return False
+        # ends[symbol][place]: where a symbol may end that begins at that place
+        ends = [
+            [{place + 1} if known[word] == one else set() for place, word in enumerate(words)]
+            for one in range(self.breadth)
+        ]
+        for level in reversed(self.levels):
+            ends = [[_ends(rules, ends, place) for place in range(len(words))] for rules in level]
+        return len(words) in ends[0][0]
+
+
+def _ends(rules: Sequence[Rule], ends: Sequence[Sequence[set[int]]], place: int) -> set[int]:
+    """Where a symbol with these rules may end that begins at `place`, by where its children may."""
+    found: set[int] = set()
+    for rule in rules:
+        at = {place}
+        for child in rule:
+            at = {end for begin in at if begin < len(ends[child]) for end in ends[child][begin]}
+        found |= at
+    return found
+
+
+@register("corpus", "depo")
+class Depo(Probe):
+    """Probe: arrows of one cycle, then nodes; target = them, each with the node k arrows on (Depo, arXiv 2512.17351).
+
+    The length is k, the depth of reasoning: the source says `hop` k times. What lies between is never written, so that
+    a model has to follow all k arrows within its layers. The paper has a token for each k, and one k for each node.
+    """
+
+    class Config(Probe.Config):
+        """Options of depo."""
+
+        length: Drawn = Field(2, description="the most arrows to follow in train, valid and test")
+        longest: Drawn = Field(4, description="the most arrows to follow in longer, which begins after length")
+        fewest: Drawn = Field(3, description="the fewest nodes of a cycle")
+        nodes: Drawn = Field(6, description="the most nodes of a cycle")
+        symbols: Drawn = Field(12, description="how many names of nodes there are")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            if not self.fewest <= self.nodes <= self.symbols:
+                text = f"a cycle has {self.fewest} to {self.nodes} nodes of {self.symbols} names; "
+                yield Problem("nodes", f"{text}write fewest <= nodes <= symbols")
+
+    config: Config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        config = self.config
+        cycle = rng.sample(symbols(config.symbols), rng.randint(config.fewest, config.nodes))
+        following = {node: cycle[(place + 1) % len(cycle)] for place, node in enumerate(cycle)}
+        arrows = rng.sample(list(following.items()), len(cycle))
+        asked = rng.sample(cycle, len(cycle))
+        answers = {node: cycle[(place + length) % len(cycle)] for place, node in enumerate(cycle)}
+        source = [*(word for arrow in arrows for word in arrow), *["hop"] * length, "?", *asked]
+        return source, [word for node in asked for word in (node, answers[node])]
+
+
+Graph = Mapping[str, Sequence[str]]  # node -> the nodes that it depends on
+
+
+@register("corpus", "brevo")
+class Brevo(Probe):
+    """Probe: edges of a graph without cycles, and a node; target = what it depends on (Brevo, arXiv 2512.17351).
+
+    The target names the node and all below it, each after all that it depends on itself. Of several such orders it is
+    the one that takes the first name of the alphabet wherever there is a choice (the paper draws one, and takes any).
+    The length is the number of nodes, of which one without edges is not seen; of an edge, what is needed comes first.
+    """
+
+    class Config(Probe.Config):
+        """Options of brevo."""
+
+        shortest: Drawn = Field(2, description="the fewest nodes in train, valid and test")
+        length: Drawn = Field(6, description="the most nodes in train, valid and test")
+        longest: Drawn = Field(9, description="the most nodes in longer, which begins after length")
+        degree: Drawn = Field(2, description="the most edges from a node, and the most to it")
+        symbols: Drawn = Field(16, description="how many names of nodes there are")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            most = self.longest if self.split == "longer" else self.length
+            if self.shortest < 2:
+                yield Problem("shortest", "a graph of one node has no edge; write 2 or more")
+            if most > self.symbols:
+                yield Problem("symbols", f"are too few for a graph of {most} nodes")
+
+    config: Config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        graph = self._graph(rng.sample(symbols(self.config.symbols), length), rng)
+        edges = [(needed, node) for node, below in graph.items() for needed in below]
+        rng.shuffle(edges)
+        asked = list(graph)[-1]
+        return [*(word for edge in edges for word in edge), "?", asked], ordered(graph, asked)
+
+    def _graph(self, nodes: Sequence[str], rng: random.Random) -> Graph:
+        """Some nodes that depend on nothing, then each on some of those before it that have few edges yet."""
+        most, edges = self.config.degree, dict.fromkeys(nodes, 0)
+        graph: dict[str, Sequence[str]] = {}
+        roots = rng.randint(1, (len(nodes) - 1) // 4 + 1)
+        for place, node in enumerate(nodes):
+            free = [one for one in nodes[:place] if edges[one] < most]
+            graph[node] = rng.sample(free, rng.randint(1, min(len(free), most))) if place >= roots else ()
+            for below in graph[node]:
+                edges[below] += 1
+        return graph
+
+
+def ordered(graph: Graph, asked: str) -> list[str]:
+    """The node that is asked for and all below it, each after those that it depends on."""
+    wanted, found = {asked}, [asked]
+    for node in found:
+        new = [below for below in graph[node] if below not in wanted]
+        wanted.update(new)
+        found += new
+    order: list[str] = []
+    while len(order) < len(found):
+        ready = [node for node in found if node not in order and all(below in order for below in graph[node])]
+        order.append(min(ready))
+    return order
+
+
+OPERATIONS = ("+", "-", "*")
+
+
+@register("corpus", "mano")
+class Mano(Probe):
+    """Probe: an expression with its operations in front; target = its value modulo p (Mano, arXiv 2512.17351).
+
+    The length is the number of operations. A model has to know the tables of + - * by heart, and to apply them along
+    the tree without writing anything between. The paper has p = 23, up to 10 to 16 operations, and a token for each
+    number of operations.
+    """
+
+    class Config(Probe.Config):
+        """Options of mano."""
+
+        length: Drawn = Field(2, description="the most operations in train, valid and test")
+        longest: Drawn = Field(4, description="the most operations in longer, which begins after length")
+        modulus: Drawn = Field(13, description="p")
+
+    config: Config
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        words, value = self._expression(length, rng)
+        return words, [str(value)]
+
+    def _expression(self, operations: int, rng: random.Random) -> tuple[list[str], int]:
+        """An expression of so many operations, divided at random between both sides, and its value."""
+        if not operations:
+            value = rng.randrange(self.config.modulus)
+            return [str(value)], value
+        operation, left = rng.choice(OPERATIONS), rng.randrange(operations)
+        (first, a), (second, b) = self._expression(left, rng), self._expression(operations - 1 - left, rng)
+        value = {"+": a + b, "-": a - b, "*": a * b}[operation]
+        return [operation, *first, *second], value % self.config.modulus
+
+
+@register("corpus", "lano")
+class Lano(Probe):
+    """Probe: the first words of a sentence of a context-free grammar; target = the rest (Lano, arXiv 2512.17351).
+
+    The length is the number of words that are given. Other rests are right too, so that its metric is `grammatical`:
+    whether the grammar derives the words given with those written. A sentence belongs to one split.
+    """
+
+    metric: ClassVar[str] = "grammatical"
+
+    class Config(Probe.Config):
+        """Options of lano."""
+
+        length: Drawn = Field(4, description="the most words given in train, valid and test")
+        longest: Drawn = Field(7, description="the most words given in longer, which begins after length")
+        depth: Depth = Field(3, description="levels of the grammar")
+        breadth: Breadth = Field(3, description="symbols of a level, and words")
+        rules: Rules = Field(3, description="rules of each symbol")
+        grammar_seed: Seed = Field(1, description="of the rules")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            grammar = grammar_of(self)
+            most = self.longest if self.split == "longer" else self.length
+            if not grammar.possible:
+                yield Problem("rules", f"{self.breadth} symbols have not so many different rules")
+            elif most >= grammar.least:
+                yield Problem("length", f"a sentence may have {grammar.least} words: give fewer than these")
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.grammar = grammar_of(config)
+
+    def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
+        words = self.grammar.sentence(rng)
+        return words[:length], words[length:]
+
+    def identity(self, source: str, target: str) -> str:
+        return f"{source} {target}"
+
+
+def grammar_of(config: Lano.Config) -> Grammar:
+    """The grammar that these options stand for."""
+    return Grammar(config.depth, config.breadth, config.rules, config.grammar_seed)
+
+
+# attribute -> ways to say it, each with the value at its end
+SENTENCES = {
+    "city": ("was born in", "comes from", "spent her first years in", "calls home the city of"),
+    "school": ("studied at", "has a degree from", "finished her studies at", "was a student at"),
+    "field": ("majored in", "wrote her thesis on", "is an expert in", "was taught"),
+    "company": ("works for", "is employed by", "earns her living at", "found a position at"),
+    "month": ("has her birthday in", "was born in the month of", "becomes a year older in", "celebrates in"),
+}
+WAYS = 4
+WAYS_OF = {"train": (0, 1), "valid": (2,), "test": (3,)}  # of the ways to say a fact, in the order drawn for it
+
+
+@register("corpus", "capo")
+class Capo(Corpus):
+    """Biographies, fact by fact: who and what is the source, the value the target (Capo, arXiv 2512.17351).
+
+    Nothing can be worked out: a model knows a fact or does not. Each fact is told in four ways, of which train has two
+    and valid and test one each, another for each fact. So every way of telling is learned from other people.
+
+    Its measure is the knowledge that a model holds for each of its parameters, in bits:
+    people * 5 * (log2(values) - loss in bits of a value) / parameters, a value being two targets, itself and the end.
+    """
+
+    fields = ("source", "target")
+    example: ClassVar = {"people": 4}
+
+    class Config(Corpus.Config):
+        """Options of capo."""
+
+        split: Literal["train", "valid", "test"] = Field("train", description="which split")
+        people: PositiveInt = Field(200, description="how many people there are, each with five facts")
+        values: Drawn = Field(32, description="how many values each fact may have")
+        seed: Seed = Field(1, description="of the facts: all splits have the same")
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    def count(self) -> int:
+        return self.config.people * len(SENTENCES) * len(WAYS_OF[self.config.split])
+
+    def read(self) -> Iterator[Example]:
+        """Person by person, fact by fact."""
+        rng = random.Random(f"capo {self.config.seed}")
+        for name in names(self.config.people):
+            for attribute, sentences in SENTENCES.items():
+                value = lettered(attribute, rng.randrange(self.config.values))
+                ways = rng.sample(sentences, WAYS)
+                for way in WAYS_OF[self.config.split]:
+                    yield {"source": f"{name} {ways[way]}", "target": value}
+
+
+def names(people: int) -> Iterator[str]:
+    """Yield `people` names of two words, each of which several people share."""
+    side = 1
+    while side * side < people:
+        side += 1
+    for number in range(people):
+        yield f"{lettered('first', number % side)} {lettered('last', number // side)}"

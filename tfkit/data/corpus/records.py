@@ -1,0 +1,254 @@
+"""Files of records with named values: JSON lines and tables."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from tfkit.core import files
+from tfkit.core.errors import DataError, RunError, with_article
+from tfkit.core.extras import installing
+from tfkit.core.options import NonNegativeInt, RecipePath
+from tfkit.core.registry import nearest, register
+from tfkit.data.corpus.base import Example, Fields, Record, RecordCorpus, TextRecordCorpus
+from tfkit.data.corpus.lines import bound_of_files, read_bytes, read_lines, read_text
+
+
+def parsed(line: str, place: str) -> Any:
+    """Parse a line of JSON; raise DataError naming the place."""
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise DataError(f"{place}: not a JSON value (nested too deeply)") from None
+    except ValueError as error:
+        reason = f"column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise DataError(f"{place}: not a JSON value ({reason})") from None
+
+
+def pick(record: Any, fields: Mapping[str, str], place: str) -> Example:
+    """The example that `fields` (example field -> name in the record) asks for; raises DataError naming the place."""
+    return {field: _text(_find(record, name, place), name, place) for field, name in fields.items()}
+
+
+def _find(record: Any, name: str, place: str) -> Any:
+    """The value called `name`, or at the end of the dotted way `name`."""
+    if isinstance(record, Mapping) and name in record:
+        return record[name]
+    value = record
+    for step in name.split("."):
+        if not isinstance(value, Mapping) or step not in value:
+            raise DataError(f"{place}: there is no field '{name}'; {_what_is_there(value, step)}")
+        value = value[step]
+    return value
+
+
+def _what_is_there(value: Any, wanted: str) -> str:
+    if not isinstance(value, Mapping):
+        return f"it holds {_kind(value)}, not named values"
+    hint = nearest(wanted, [str(name) for name in value])
+    return f"there is: {', '.join(map(str, value)) or 'nothing'}" + (f". Did you mean '{hint}'?" if hint else "")
+
+
+def _text(value: Any, name: str, place: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (bool, int, float)):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    raise DataError(f"{place}: field '{name}' is {_kind(value)}; a text or a number was expected")
+
+
+def _kind(value: Any) -> str:
+    names = {type(None): "null", list: "a list", dict: "a mapping", str: "a text", int: "a number", float: "a number"}
+    return names.get(type(value), with_article(type(value).__name__))
+
+
+@register("corpus", "json_lines")
+class JsonLines(TextRecordCorpus):
+    """Each line is an object; `fields: {source: translation.en}` names a value or a way to it; numbers become text."""
+
+    class Config(TextRecordCorpus.Config):
+        """The file, and the name in it of each field."""
+
+        file: RecipePath = Field(description="a file with one JSON object a line")
+        fields: Fields = Field(description="the name of each field in the file, or a dotted way into it")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.file, self.names = config.file, config.fields
+        self.fields = tuple(config.fields)
+
+    def records(self) -> Iterator[Record]:
+        """The objects' fields; raises DataError naming the line that is no JSON or lacks one."""
+        for number, line in enumerate(read_lines(self.file, self.encoding), start=1):
+            place = f"{self.file}:{number}"
+            if self.skip_empty and not line.strip():
+                continue
+            yield place, pick(parsed(line, place), self.names, place)
+
+    def name(self) -> str:
+        """The file."""
+        return self.file
+
+
+Columns = Annotated[dict[str, str | NonNegativeInt], Field(min_length=1)]
+
+
+@register("corpus", "csv")
+class Csv(TextRecordCorpus):
+    """Each row is an example, all with equally many cells; one in quotes may hold delimiters and line breaks."""
+
+    class Config(TextRecordCorpus.Config):
+        """The file; `fields` gives each field's column, by the header's name or by number from 0."""
+
+        file: RecipePath = Field(description="a CSV file")
+        fields: Columns = Field(description="the column of each field: its name in the header, or its number from 0")
+        delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(
+            ",", description="the letter between two cells"
+        )
+        header: bool = Field(True, description="the first line names the columns")
+
+        @model_validator(mode="after")
+        def _names_need_a_header(self) -> Csv.Config:
+            names = [column for column in self.fields.values() if isinstance(column, str)]
+            if names and not self.header:
+                raise ValueError(f"without a header a column has a number (from 0), not a name: {', '.join(names)}")
+            if self.delimiter in '"\r\n':
+                raise ValueError(f"{self.delimiter!r} cannot stand between cells; write ',', ';' or \"\\t\"")
+            return self
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.file, self.columns = config.file, config.fields
+        self.delimiter, self.header = config.delimiter, config.header
+        self.fields = tuple(config.fields)
+
+    def records(self) -> Iterator[Record]:
+        """The rows' fields; raises DataError naming the line of the row that is ragged or badly quoted."""
+        rows = self._rows()
+        line, first = next(rows)
+        columns = _numbers(self.columns, first, f"{self.file}:{line}")
+        if not self.header:
+            yield f"{self.file}:{line}", {field: first[column] for field, column in columns.items()}
+        for line, cells in rows:
+            if len(cells) == len(first):
+                yield f"{self.file}:{line}", {field: cells[column] for field, column in columns.items()}
+            elif cells or not self.skip_empty:
+                raise DataError(f"{self.file}:{line}: {len(cells)} columns, the first row has {len(first)}")
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """The rows, each with the line (from 1) on which it begins."""
+        lines = read_text(self.file, self.encoding).rstrip("\n").split("\n")
+        reader = csv.reader((f"{line}\n" for line in lines), delimiter=self.delimiter, strict=True)
+        limit = csv.field_size_limit(sys.maxsize)
+        begin = 1
+        try:
+            for cells in reader:
+                yield begin, cells
+                begin = reader.line_num + 1
+        except csv.Error as error:
+            raise DataError(f"{self.file}:{begin}: the row that begins here is no CSV: {error}") from None
+        finally:
+            csv.field_size_limit(limit)
+
+    def name(self) -> str:
+        """The file."""
+        return self.file
+
+
+def _numbers(columns: Mapping[str, str | int], first: list[str], place: str) -> dict[str, int]:
+    """The number of each field's column; raises DataError for one that is not there."""
+    numbers: dict[str, int] = {}
+    for field, column in columns.items():
+        if isinstance(column, str) and column not in first:
+            hint, parted = nearest(column, first), _parted(first)
+            there = ", ".join(first) + (parted or (f". Did you mean '{hint}'?" if hint else ""))
+            raise DataError(f"{place}: there is no column '{column}' in the header; there is: {there}")
+        numbers[field] = first.index(column) if isinstance(column, str) else column
+        if numbers[field] >= len(first):
+            raise DataError(
+                f"{place}: {len(first)} columns, but column {column} is asked for (they count from 0){_parted(first)}"
+            )
+    return numbers
+
+
+def _parted(first: list[str]) -> str:
+    """Suggest the delimiter of a first row that has only one cell."""
+    found = next((letter for letter in ("\t", ";", ",", "|") if letter in first[0]), None) if len(first) == 1 else None
+    return "" if found is None else f"; the file may need delimiter: {json.dumps(found)}"
+
+
+ROWS, FEW = 4096, 16  # read at once; the same where a few are asked for
+BUFFER = 2**16  # bytes
+
+
+@register("corpus", "parquet")
+class Parquet(RecordCorpus):
+    """Each row is an example; `fields: {source: translation.en}` names a column, or a way into one."""
+
+    class Config(RecordCorpus.Config):
+        """The file, and the name in it of each field."""
+
+        file: RecipePath = Field(description="a Parquet file")
+        fields: Fields = Field(description="the name of each field in the file, or a dotted way into it")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.file, self.names = config.file, config.fields
+        self.fields = tuple(config.fields)
+
+    def records(self) -> Iterator[Record]:
+        """The rows' fields, numbered from 1; raises DataError without pyarrow and for a file that is no Parquet."""
+        for number, row in enumerate(self._rows(), start=1):
+            place = f"{self.file}: row {number}"
+            yield place, pick(row, self.names, place)
+
+    def count(self) -> int:
+        """The rows that the file says it has: a few bytes can stand for millions of them."""
+        rows: int = self._file.metadata.num_rows
+        return rows
+
+    def _rows(self) -> Iterator[Any]:
+        """The rows, of which a few thousand are in memory at once."""
+        with self._told():
+            if bound_of_files() is None:
+                yield from _rows_of(self._file)
+                return
+            with files.regular(self.file) as file:  # without the pages that nobody asks for
+                yield from _rows_of(import_module("pyarrow.parquet").ParquetFile(file, buffer_size=BUFFER), FEW)
+
+    @cached_property
+    def _file(self) -> Any:
+        with self._told():
+            pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+            return parquet.ParquetFile(pyarrow.BufferReader(read_bytes(self.file)))
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What pyarrow finds wrong within the block, or that it is not there, as DataError."""
+        try:
+            wrong = import_module("pyarrow").ArrowException
+        except ImportError:
+            raise DataError(f"{self.file}: reading Parquet needs the package pyarrow: {installing('data')}") from None
+        try:
+            yield
+        except RunError as error:
+            raise DataError(str(error)) from None
+        except (wrong, OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{self.file}: this is no Parquet file: {error}") from None
+
+    def name(self) -> str:
+        """The file."""
+        return self.file
+
+
+def _rows_of(file: Any, at_once: int = ROWS) -> Iterator[Any]:
+    for batch in file.iter_batches(at_once):
+        yield from batch.to_pylist()

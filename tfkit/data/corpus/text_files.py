@@ -1,0 +1,264 @@
+"""Files of texts, pairs and labelled texts, a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby, islice
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from tfkit.core.errors import DataError
+from tfkit.core.options import NonNegativeInt, RecipePath
+from tfkit.core.registry import register
+from tfkit.data.corpus.base import Corpus, Encoding, Example, RecipePaths, Record, TextRecordCorpus
+from tfkit.data.corpus.lines import read_lines, read_pairs, read_text
+
+
+@register("corpus", "text")
+class TextCorpus(Corpus):
+    """Every line, paragraph (lines with no empty line between them) or file is a text.
+
+    Empty lines only part paragraphs and are no lines of their own; a document keeps all but its CRs before line feeds.
+    """
+
+    class Config(Corpus.Config):
+        """The file or files, and what in them is one text."""
+
+        files: RecipePaths = Field(description="a file, or a list of them")
+        unit: Literal["line", "paragraph", "document"] = Field(
+            "line", description="what is one text: a line, what stands between empty lines, a file"
+        )
+        encoding: Encoding = Field("utf-8", description="how the files write their letters: utf-8, latin-1, ...")
+
+    fields = ("text",)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.files, self.unit, self.encoding = config.files, config.unit, config.encoding
+
+    def read(self) -> Iterator[Example]:
+        """The texts, file after file."""
+        for file in self.files:
+            for _, text in self._texts(file):
+                yield {"text": text}
+
+    def where(self, number: int) -> str:
+        """The file, and the line that the text begins on."""
+        places = ((file, line) for file in self.files for line, _ in self._texts(file))
+        file, line = next(islice(places, number - 1, None))
+        return f"{file}:{line}"
+
+    def name(self) -> str:
+        """The file or files."""
+        return ", ".join(self.files)
+
+    def _texts(self, file: str) -> Iterator[tuple[int, str]]:
+        """The texts, each with the line that it begins on."""
+        if self.unit == "document":
+            yield 1, read_text(file, self.encoding)
+            return
+        line = 1
+        for filled, block in groupby(read_lines(file, self.encoding), key=lambda line: bool(line.strip())):
+            lines = list(block)
+            if filled and self.unit == "line":
+                yield from enumerate(lines, line)
+            elif filled:
+                yield line, "\n".join(lines)
+            line += len(lines)
+
+
+@register("corpus", "labelled_text")
+class LabelledText(TextRecordCorpus):
+    """The label is the first word of the line, or the same line of the file `labels`."""
+
+    class Config(TextRecordCorpus.Config):
+        """The file of texts, and that of labels if they are apart."""
+
+        file: RecipePath = Field(description="a text a line")
+        labels: RecipePath | None = Field(None, description="a label a line; none: the first word of each text")
+
+    fields = ("text", "label")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.file, self.labels = config.file, config.labels
+
+    def records(self) -> Iterator[Record]:
+        """The texts with their labels; raises DataError when the two files have not equally many lines."""
+        if self.labels is None:
+            lines = read_lines(self.file, self.encoding)
+            split = [line.partition(" ") for line in lines]
+            labels, lines = [label for label, _, _ in split], [text for _, _, text in split]
+        else:
+            lines, labels = read_pairs(self.file, self.labels, self.encoding)
+        for number, (text, label) in enumerate(zip(lines, labels, strict=True), start=1):
+            file = self.labels if self.labels is not None and text.strip() else self.file
+            yield f"{file}:{number}", {"text": text, "label": label.strip()}
+
+    def name(self) -> str:
+        """The file."""
+        return self.file
+
+
+@register("corpus", "parallel_text")
+class ParallelText(TextRecordCorpus):
+    """Line n of the source file and line n of the target file are a pair."""
+
+    class Config(TextRecordCorpus.Config):
+        """The two files."""
+
+        source: RecipePath = Field(description="a source text a line")
+        target: RecipePath = Field(description="on each line the target of the source's line")
+
+    fields = ("source", "target")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.source, self.target = config.source, config.target
+
+    def records(self) -> Iterator[Record]:
+        """The pairs; raises DataError naming both files and both counts when these differ."""
+        sources, targets = read_pairs(self.source, self.target, self.encoding)
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=1):
+            file = self.target if source.strip() else self.source
+            yield f"{file}:{number}", {"source": source, "target": target}
+
+    def name(self) -> str:
+        """Both files."""
+        return f"{self.source} and {self.target}"
+
+
+@register("corpus", "parallel_tsv")
+class ParallelTsv(TextRecordCorpus):
+    """Each line is a pair; columns count from 0, quotes mean nothing, every line has as many columns as the first."""
+
+    class Config(TextRecordCorpus.Config):
+        """The file and its columns; `header: true` leaves out the first line."""
+
+        file: RecipePath = Field(description="a file of columns parted by tabs")
+        source_column: NonNegativeInt = Field(0, description="number of the sources' column, from 0")
+        target_column: NonNegativeInt = Field(1, description="number of the targets' column, from 0")
+        header: bool = Field(False, description="the first line names the columns, and is left out")
+
+        @model_validator(mode="after")
+        def _two_columns(self) -> ParallelTsv.Config:
+            if self.source_column == self.target_column:
+                raise ValueError(f"source_column and target_column are both {self.source_column}")
+            return self
+
+    fields = ("source", "target")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.file, self.header = config.file, config.header
+        self.source, self.target = config.source_column, config.target_column
+
+    def records(self) -> Iterator[Record]:
+        """The pairs; raises DataError naming the line that has other columns."""
+        lines = read_lines(self.file, self.encoding)
+        columns = lines[0].count("\t") + 1
+        if columns <= max(self.source, self.target):
+            raise DataError(
+                f"{self.file}:1: {columns} columns, but column {max(self.source, self.target)} is asked for "
+                "(they count from 0, with a tab between them)"
+            )
+        for number, line in enumerate(lines[self.header :], start=1 + self.header):
+            cells = line.split("\t")
+            if len(cells) == columns:
+                yield f"{self.file}:{number}", {"source": cells[self.source], "target": cells[self.target]}
+            elif line.strip() or not self.skip_empty:
+                raise DataError(f"{self.file}:{number}: {len(cells)} columns, the first line has {columns}")
+
+    def name(self) -> str:
+        """The file."""
+        return self.file
+
+
+@register("corpus", "tagged_text")
+class TaggedText(TextRecordCorpus):
+    """Line n of the file of tags has one tag for each word of line n of the file of texts.
+
+    Words and tags stand in `text` and `tags` with one space between them, so that `split(" ")` gives equally many.
+    """
+
+    class Config(TextRecordCorpus.Config):
+        """The two files."""
+
+        file: RecipePath = Field(description="a text of words a line")
+        tags: RecipePath = Field(description="on each line a tag for each word of the text")
+
+    fields = ("text", "tags")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.file, self.tags = config.file, config.tags
+
+    def records(self) -> Iterator[Record]:
+        """The words and tags; raises DataError naming the line that has not equally many."""
+        lines, tag_lines = read_pairs(self.file, self.tags, self.encoding)
+        for number, (line, tag_line) in enumerate(zip(lines, tag_lines, strict=True), start=1):
+            # only spaces and tabs part words: a no-break space belongs to its word
+            words, tags = _split(line), _split(tag_line)
+            if len(words) != len(tags):
+                raise DataError(
+                    f"{self.tags}:{number}: {len(tags)} tags, but {self.file}:{number} has {len(words)} words"
+                )
+            yield f"{self.file}:{number}", {"text": " ".join(words), "tags": " ".join(tags)}
+
+    def name(self) -> str:
+        """The file."""
+        return self.file
+
+
+def _split(line: str) -> list[str]:
+    return [word for word in line.replace("\t", " ").split(" ") if word]
+
+
+_COLUMNS = {"lemma": 2, "upos": 3, "xpos": 4, "features": 5, "relation": 7}
+
+
+@register("corpus", "conllu")
+class Conllu(TextRecordCorpus):
+    """Each sentence is a text of words with one column of the treebank as tags (universaldependencies.org/format).
+
+    Words and tags stand in `text` and `tags` with one space between them; a space inside a word becomes a no-break
+    space. Comments, ranges of words (`3-4`) and words left out in the sentence (`5.1`) are no words.
+    """
+
+    class Config(TextRecordCorpus.Config):
+        """The file, and the column that gives the tags."""
+
+        file: RecipePath = Field(description="a CoNLL-U file")
+        column: Literal["lemma", "upos", "xpos", "features", "relation"] = Field(
+            "upos", description="the column that gives the tags"
+        )
+
+    fields = ("text", "tags")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.file, self.column = config.file, _COLUMNS[config.column]
+
+    def records(self) -> Iterator[Record]:
+        """The sentences; raises DataError naming the line that has not ten columns."""
+        lines = enumerate(read_lines(self.file, self.encoding), start=1)
+        for filled, block in groupby(lines, key=lambda line: bool(line[1].strip())):
+            if not filled:
+                continue
+            sentence = list(block)
+            cells = [self._cells(number, line) for number, line in sentence if not line.startswith("#")]
+            words = [row for row in cells if row[0].isdigit()]
+            text = " ".join(row[1].replace(" ", "\u00a0") for row in words)
+            tags = " ".join(row[self.column].replace(" ", "\u00a0") for row in words)
+            yield f"{self.file}:{sentence[0][0]}", {"text": text, "tags": tags}
+
+    def _cells(self, number: int, line: str) -> list[str]:
+        cells = line.split("\t")
+        if len(cells) != 10:
+            raise DataError(f"{self.file}:{number}: {len(cells)} columns, CoNLL-U has 10 with a tab between them")
+        return cells
+
+    def name(self) -> str:
+        """The file."""
+        return self.file

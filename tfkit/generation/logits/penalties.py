@@ -1,0 +1,90 @@
+"""Rules against repetition."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.core.options import Number, PositiveFloat, PositiveInt
+from tfkit.core.registry import register
+from tfkit.generation.logits.base import NEVER, PADDING, LogitsRule, counts, written
+
+
+@register("logits", "repetition_penalty")
+class RepetitionPenalty(LogitsRule):
+    """logit / penalty, or * penalty below 0, for what stands in the text (Keskar et al. 2019, arXiv 1909.05858, 4.1).
+
+    Keskar et al. 2019 divide whatever the sign; a negative logit would then be rewarded, hence the product.
+    """
+
+    class Config(LogitsRule.Config):
+        """Options of repetition_penalty."""
+
+        penalty: PositiveFloat = Field(description="above 1 keeps from repeating (the paper: 1.2), below 1 invites it")
+        prompt: bool = Field(True, description="the tokens of the prompt count too")
+
+    config: Config
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        seen = counts(ids if self.config.prompt else written(ids, new), logits.shape[1]) > 0
+        penalty = self.config.penalty
+        return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+@register("logits", "frequency_penalty")
+class FrequencyPenalty(LogitsRule):
+    """logit - penalty * count (OpenAI's API, platform.openai.com/docs/api-reference/completions)."""
+
+    class Config(LogitsRule.Config):
+        """Options of frequency_penalty."""
+
+        penalty: Number = Field(description="taken off for each time that the token was written")
+        prompt: bool = Field(False, description="the tokens of the prompt count too")
+
+    config: Config
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        found = counts(ids if self.config.prompt else written(ids, new), logits.shape[1])
+        return logits - self.config.penalty * found.to(logits.dtype)
+
+
+@register("logits", "presence_penalty")
+class PresencePenalty(LogitsRule):
+    """logit - penalty * [count > 0] (OpenAI's API, platform.openai.com/docs/api-reference/completions)."""
+
+    class Config(LogitsRule.Config):
+        """Options of presence_penalty."""
+
+        penalty: Number = Field(description="taken off once, however often the token was written")
+        prompt: bool = Field(False, description="the tokens of the prompt count too")
+
+    config: Config
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        found = counts(ids if self.config.prompt else written(ids, new), logits.shape[1])
+        return logits - self.config.penalty * (found > 0).to(logits.dtype)
+
+
+@register("logits", "no_repeat_ngram")
+class NoRepeatNgram(LogitsRule):
+    """logit = -inf for what would end an n-gram that the text holds (Paulus et al. 2017, arXiv 1705.04304, 2.5)."""
+
+    class Config(LogitsRule.Config):
+        """Options of no_repeat_ngram."""
+
+        size: PositiveInt = Field(description="tokens of an n-gram (the paper: 3)")
+        prompt: bool = Field(True, description="n-grams of the prompt may not return either")
+
+    config: Config
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        size = self.config.size
+        text = ids if self.config.prompt else written(ids, new)
+        if text.shape[1] < size:
+            return logits
+        grams = text.unfold(1, size, 1)  # [rows grams size]
+        begun = text[:, text.shape[1] - size + 1 :]  # the n - 1 tokens that the next one would complete
+        again = (grams[..., :-1] == begun[:, None]).all(dim=2) & (begun != PADDING).all(dim=1)[:, None]
+        ends = grams[..., -1].masked_fill(~again, PADDING)
+        return logits.masked_fill(counts(ends, logits.shape[1]) > 0, NEVER)

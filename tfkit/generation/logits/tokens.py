@@ -1,0 +1,89 @@
+"""Rules that demand or forbid tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from tfkit.core.component import Problem
+from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeFacts
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.logits.base import NEVER, LogitsRule
+from tfkit.generation.tokens import Tokens, end_ids, token_ids
+
+
+@register("logits", "banned")
+class Banned(LogitsRule):
+    """logit = -inf for each of the tokens."""
+
+    class Config(LogitsRule.Config):
+        """Options of banned."""
+
+        tokens: Tokens = Field(description="texts or ids of single tokens")
+
+    config: Config
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        self.banned = torch.tensor(token_ids(self.config.tokens, tokenizer))
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        return logits.index_fill(1, self.banned.to(logits.device), NEVER)
+
+
+@register("logits", "forced")
+class Forced(LogitsRule):
+    """logit = 0 for tokens[n] where n are written, -inf for all others (Liu et al. 2020, mBART, arXiv 2001.08210).
+
+    The logit is 0 so that what is certain has the log-probability 0 in a beam search too, which adds up what it gets.
+    """
+
+    class Config(LogitsRule.Config):
+        """Options of forced."""
+
+        tokens: Tokens = Field(description="texts or ids of the tokens that are written first, in their order")
+
+    config: Config
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        self.first = torch.tensor(token_ids(self.config.tokens, tokenizer))
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        first = self.first.to(logits.device)
+        wanted = first[new.clamp(max=len(first) - 1)]
+        others = torch.arange(logits.shape[1], device=logits.device)[None] != wanted[:, None]
+        certain = torch.zeros_like(logits).masked_fill(others, NEVER)
+        return torch.where((new < len(first))[:, None], certain, logits)
+
+
+@register("logits", "min_length")
+class MinLength(LogitsRule):
+    """logit(end) = -inf until `tokens` tokens are written (Klein et al. 2017, OpenNMT, arXiv 1701.02810)."""
+
+    class Config(LogitsRule.Config):
+        """Options of min_length."""
+
+        tokens: PositiveInt = Field(description="tokens that are written before the text may end")
+        ends: Tokens | None = Field(None, description="texts or ids of what ends it; none: the tokenizer's end token")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            if self.ends is None and facts.lacks("end"):
+                yield Problem("ends", "the tokenizer has no end token to hold back; name here what ends a text")
+
+    config: Config
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        ends = end_ids(self.config.ends, tokenizer)
+        if not ends:
+            raise UsageError("the tokenizer has no end token to hold back; name what ends a text in `ends`")
+        self.ends = torch.tensor(ends)
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        held_back = logits.index_fill(1, self.ends.to(logits.device), NEVER)
+        return torch.where((new < self.config.tokens)[:, None], held_back, logits)

@@ -1,0 +1,186 @@
+"""Rules that shape the distribution a token is drawn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from torch import Tensor
+
+from tfkit.core.component import Problem
+from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeFacts
+from tfkit.core.options import Number, PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.functional.largest import topk
+from tfkit.generation.logits.base import NEVER, LogitsRule
+
+LEAST = 1e-6  # below it float32 holds no logit that is divided by it
+
+
+def _warm(value: float) -> float:
+    if value < LEAST:
+        raise ValueError(
+            f"a temperature is above 0 (from {LEAST:g} on), got {value:g}; "
+            "for the most likely token each time say generate.strategy: greedy"
+        )
+    return value
+
+
+Heat = Annotated[Number, AfterValidator(_warm), Field(json_schema_extra={"minimum": LEAST})]
+
+
+@register("logits", "temperature")
+class Temperature(LogitsRule):
+    """logit / temperature (Ackley et al. 1985, A Learning Algorithm for Boltzmann Machines)."""
+
+    of_sampling = True
+
+    class Config(LogitsRule.Config):
+        """Options of temperature."""
+
+        temperature: Heat = Field(description="below 1 draws likely tokens more often, above 1 unlikely ones")
+
+    config: Config
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        return logits / self.config.temperature
+
+
+@register("logits", "top_k")
+class TopK(LogitsRule):
+    """logit = -inf for all but the k most likely tokens (Fan et al. 2018, arXiv 1805.04833); ties stay."""
+
+    of_sampling = True
+
+    class Config(LogitsRule.Config):
+        """Options of top_k."""
+
+        k: PositiveInt = Field(description="tokens that are left to draw from (GPT-2's samples: 40)")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            size = min((size for size in (facts.vocab_size, facts.most_tokens) if size is not None), default=None)
+            if size is not None and self.k > size:
+                yield Problem("k", f"{self.k} is more than the {size} tokens of the vocabulary")
+
+    config: Config
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        if self.config.k > tokenizer.vocab_size:
+            raise UsageError(f"k: {self.config.k} is more than the {tokenizer.vocab_size} tokens of the vocabulary")
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        least = topk(logits, self.config.k)[0][:, -1:]
+        return logits.masked_fill(logits < least, NEVER)
+
+
+@register("logits", "top_p")
+class TopP(LogitsRule):
+    """logit = -inf but for the fewest tokens whose probabilities reach p (Holtzman et al. 2020, 1904.09751)."""
+
+    of_sampling = True
+
+    class Config(LogitsRule.Config):
+        """Options of top_p."""
+
+        p: float = Field(gt=0, le=1, description="probability that is left to draw from (the paper: 0.95)")
+
+    config: Config
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        ascending, order = logits.sort(dim=-1)
+        tail = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - self.config.p
+        tail[:, -1] = False  # the most likely token, whatever the rounding
+        return logits.masked_fill(tail.scatter(1, order, tail), NEVER)
+
+
+@register("logits", "min_p")
+class MinP(LogitsRule):
+    """logit = -inf where probability < p * the greatest one (Nguyen et al. 2024, arXiv 2407.01082)."""
+
+    of_sampling = True
+
+    class Config(LogitsRule.Config):
+        """Options of min_p."""
+
+        p: float = Field(gt=0, le=1, description="share of the greatest probability (the paper: 0.05 to 0.1)")
+
+    config: Config
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        probabilities = logits.softmax(dim=-1)
+        least = self.config.p * probabilities.amax(dim=-1, keepdim=True)
+        return logits.masked_fill(probabilities < least, NEVER)
+
+
+@register("logits", "typical")
+class Typical(LogitsRule):
+    """logit = -inf but for the tokens nearest to the entropy that hold p or more (Meister et al. 2022, 2202.00666).
+
+    A token's distance is |-log probability - entropy|; all that are as near as the farthest one needed stay.
+    """
+
+    of_sampling = True
+
+    class Config(LogitsRule.Config):
+        """Options of typical."""
+
+        p: float = Field(gt=0, le=1, description="probability that is left to draw from (the paper: 0.2 to 0.95)")
+
+    config: Config
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        logs = logits.log_softmax(dim=-1)
+        entropy = -(logs * logs.exp()).nansum(dim=-1, keepdim=True)
+        distance = (-logs - entropy).abs()
+        ascending, order = distance.sort(dim=-1)
+        held = logits.gather(1, order).softmax(dim=-1).cumsum(dim=-1)
+        last = (held < self.config.p).sum(dim=-1, keepdim=True).clamp(max=logits.shape[1] - 1)
+        return logits.masked_fill(distance > ascending.gather(1, last), NEVER)
+
+
+@register("logits", "epsilon")
+class Epsilon(LogitsRule):
+    """logit = -inf where probability < epsilon, but for the most likely token (Hewitt et al. 2022, 2210.15191, 4.1)."""
+
+    of_sampling = True
+
+    class Config(LogitsRule.Config):
+        """Options of epsilon."""
+
+        epsilon: float = Field(gt=0, lt=1, description="the least probability (the paper: 0.0003 to 0.0009)")
+
+    config: Config
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        unlikely = logits.softmax(dim=-1) < self.config.epsilon
+        return logits.masked_fill(unlikely & (logits < logits.amax(dim=-1, keepdim=True)), NEVER)
+
+
+@register("logits", "eta")
+class Eta(LogitsRule):
+    """logit = -inf where probability < min(epsilon, sqrt(epsilon) * exp(-entropy)), but for the most likely token.
+
+    Hewitt et al. 2022, arXiv 2210.15191, section 4.2.
+    """
+
+    of_sampling = True
+
+    class Config(LogitsRule.Config):
+        """Options of eta."""
+
+        epsilon: float = Field(gt=0, lt=1, description="the bound where the model is sure (the paper: 0.0003 to 0.004)")
+
+    config: Config
+
+    def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        logs = logits.log_softmax(dim=-1)
+        probabilities = logs.exp()
+        entropy = -(logs * probabilities).nansum(dim=-1, keepdim=True)
+        least = (math.sqrt(self.config.epsilon) * (-entropy).exp()).clamp(max=self.config.epsilon)
+        unlikely = probabilities < least
+        return logits.masked_fill(unlikely & (logits < logits.amax(dim=-1, keepdim=True)), NEVER)

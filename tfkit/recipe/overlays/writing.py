@@ -1,0 +1,45 @@
+"""Recipes as text: plain data in YAML's block style, short mappings in brackets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.core.errors import RecipeError
+from tfkit.recipe.overlays.merge import is_section, merge
+from tfkit.recipe.overlays.overlay import override_overlay
+from tfkit.recipe.text.node import inline, under
+from tfkit.recipe.text.source import parse
+
+WIDTH = 120  # of a line
+
+
+def written(data: Mapping[str, Any]) -> str:
+    """Return the text of a recipe that reads as `data`."""
+    lines = [line for key, value in data.items() for line in _lines(key, value, key, 0)]
+    return "".join(f"{line}\n" for line in lines) or "{}\n"
+
+
+def edited(text: str, key: str, value: Any) -> str:
+    """Return the text, written anew, with `value` laid at the dotted `key` by the merge rule (R20).
+
+    Raises RecipeError for a text or key that is wrong.
+    """
+    root, faults = parse(text, "<text>")
+    overlay = override_overlay(key, value, faults)
+    merged = root if overlay is None else merge(root, overlay, faults)
+    if faults:
+        raise RecipeError(faults)
+    return written(merged.plain())
+
+
+def _lines(key: str, value: Any, path: str, indent: int) -> list[str]:
+    """A key and its value as lines in block style; what is short and no section stands in brackets on one line."""
+    head = f"{' ' * indent}{inline(key)}:"
+    line = f"{head} {inline(value)}"
+    if not isinstance(value, dict) or not value:
+        return [line]
+    spread = "." not in path or (is_section(path) and any(isinstance(child, dict) for child in value.values()))
+    if not spread and len(line) <= WIDTH:
+        return [line]
+    return [head, *(one for name, child in value.items() for one in _lines(name, child, under(path, name), indent + 2))]

@@ -1,0 +1,211 @@
+"""Metrics of generated texts."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from tfkit.core.bounds import ORDER
+from tfkit.core.component import Problem
+from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeFacts
+from tfkit.core.options import NonNegativeInt, Order, Seed
+from tfkit.core.registry import register
+from tfkit.data.corpus.reasoning import Breadth, Depth, Grammar, Rules
+from tfkit.data.sentences import first_sentence
+from tfkit.training.metric.base import TextMetric, sacrebleu_metrics
+
+
+@register("metric", "exact_match")
+class ExactMatch(TextMetric):
+    """100 * (outputs equal to their reference) / outputs."""
+
+    class Config(TextMetric.Config):
+        """Options of exact_match."""
+
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        """Percent of the outputs that equal their reference."""
+        right = sum(output == reference for output, reference in zip(outputs, references, strict=True))
+        return 100.0 * right / len(outputs)
+
+
+@register("metric", "bleu")
+class Bleu(TextMetric):
+    """100 * brevity penalty * geometric mean of 1- to 4-gram precisions (Papineni 2002; Post 2018: 1804.08771)."""
+
+    package: ClassVar = "sacrebleu"
+
+    class Config(TextMetric.Config):
+        """Options of bleu."""
+
+        lowercase: bool = Field(False, description="ignore case")
+        tokenize: Literal["13a", "intl", "char", "zh"] | None = Field(
+            "13a", description="how texts are cut into words; none: they are cut already, by spaces"
+        )
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.lowercase = config.lowercase
+        self.tokenize = config.tokenize or "none"
+
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        """BLEU of the corpus, 0 to 100."""
+        # force: texts that are cut into words already are no mistake here, so sacrebleu need not warn of them
+        bleu = sacrebleu_metrics("bleu").BLEU(lowercase=self.lowercase, tokenize=self.tokenize, force=True)
+        return float(bleu.corpus_score(outputs, [references]).score)
+
+
+@register("metric", "chrf")
+class Chrf(TextMetric):
+    """F-score of character n-grams, recall counting beta = 2 times (Popovic 2015, aclanthology.org/W15-3049)."""
+
+    package: ClassVar = "sacrebleu"
+
+    class Config(TextMetric.Config):
+        """Options of chrf."""
+
+        lowercase: bool = Field(False, description="ignore case")
+        char_order: Order = Field(6, description="longest n-gram of characters")
+        word_order: NonNegativeInt = Field(0, le=ORDER.most, description="longest n-gram of words; 2 is chrF++")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.options = {"lowercase": config.lowercase, "char_order": config.char_order, "word_order": config.word_order}
+
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        """The score of the corpus, 0 to 100."""
+        chrf = sacrebleu_metrics("chrf").CHRF(**self.options)
+        return float(chrf.corpus_score(outputs, [references]).score)
+
+
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+_WRITTEN = {"1": 1, "2": 2, "l": "L"}
+
+
+def _as_written(value: Any) -> Any:
+    """The order that a recipe may have in quotes or in lower case; `true` is none, though Python takes it for 1."""
+    if isinstance(value, (bool, float)):
+        raise ValueError(f"expected 1, 2 or 'L', got {str(value).lower()}")
+    return _WRITTEN.get(value, value) if isinstance(value, str) else value
+
+
+RougeOrder = Annotated[
+    Literal[1, 2, "L"], BeforeValidator(_as_written, json_schema_input_type=Literal[1, 2, "1", "2", "L", "l"])
+]
+
+
+@register("metric", "rouge")
+class Rouge(TextMetric):
+    """100 * mean over texts of the F1 of common n-grams, or of the longest common subsequence (Lin 2004: W04-1013).
+
+    Words are runs of letters a-z and digits, in lower case and unstemmed, as in the package rouge_score. The name of
+    the score is `rouge`, `rouge_1` for of: 1, `rouge_2` for of: 2; the lead's is `rouge.lead`.
+    """
+
+    class Config(TextMetric.Config):
+        """Options of rouge."""
+
+        of: RougeOrder = Field("L", description="words, pairs of words, or the longest common subsequence")
+        lead: bool = Field(False, description="also what the first sentence of each source scores, to compare with")
+
+        def scores(self) -> tuple[str, ...]:
+            name, *ranges = super().scores()
+            own = name if self.of == "L" else f"{name}_{self.of}"
+            return (own, *(own + one.removeprefix(name) for one in ranges), *([f"{own}.lead"] if self.lead else []))
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.of = config.of
+
+    def of_sources(self, sources: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """The score of the first sentences, if `lead` is set."""
+        if not self.config.lead:
+            return {}
+        leads = [first_sentence(source)[0] for source in sources]
+        return {self.config.scores()[-1]: self.score(leads, references)}
+
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        """The mean F1 in percent; a text without such words scores 0."""
+        pairs = zip(outputs, references, strict=True)
+        return 100.0 * sum(self._f1(words(one), words(other)) for one, other in pairs) / len(outputs)
+
+    def _f1(self, output: list[str], reference: list[str]) -> float:
+        if isinstance(self.of, str):
+            common, size = longest_common(output, reference), len(output) + len(reference)
+        else:
+            one, other = grams(output, self.of), grams(reference, self.of)
+            common, size = (one & other).total(), one.total() + other.total()
+        return 2 * common / size if size else 0.0
+
+
+def words(text: str) -> list[str]:
+    """The words of a text."""
+    return _WORD.findall(text.lower())
+
+
+def grams(words: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
+    """How often each run of `order` words is there."""
+    return Counter(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
+
+
+def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
+    """The length of the longest sequence of words that both have in that order."""
+    best = [0] * (len(other) + 1)
+    for word in one:
+        before = 0  # of the row above, one column back
+        for place, wanted in enumerate(other, 1):
+            here = best[place]
+            best[place] = before + 1 if word == wanted else max(here, best[place - 1])
+            before = here
+    return best[-1]
+
+
+@register("metric", "grammatical")
+class Grammatical(TextMetric):
+    """100 * (sources that an output makes a sentence of the corpus `lano`) / outputs, whatever the reference.
+
+    Its options are those of the corpus, whose grammar it reads texts with (Allen-Zhu and Li 2023, arXiv 2305.13673).
+    """
+
+    compares: ClassVar = "continuations"
+
+    class Config(TextMetric.Config):
+        """Options of grammatical."""
+
+        depth: Depth = Field(3, description="levels of the grammar")
+        breadth: Breadth = Field(3, description="symbols of a level, and words")
+        rules: Rules = Field(3, description="rules of each symbol")
+        grammar_seed: Seed = Field(1, description="of the rules")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            if not Grammar(self.depth, self.breadth, self.rules, self.grammar_seed).possible:
+                yield Problem("rules", f"{self.breadth} symbols have not so many different rules")
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.grammar = Grammar(config.depth, config.breadth, config.rules, config.grammar_seed)
+        if self.grammar.possible:
+            right = [" ".join(self.grammar.sentence(random.Random(number))) for number in range(3)]
+            self.samples = (tuple(right), ("no", "sentence", "of it"))
+
+    def check_reference(self, reference: str) -> None:
+        if not self.grammar.derives(reference.split()):
+            raise UsageError(
+                f"'{reference}' is no sentence of the grammar of {self.part_name}; give it the corpus's options"
+            )
+
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        """Percent of the outputs that the grammar derives."""
+        return 100.0 * sum(self.grammar.derives(output.split()) for output in outputs) / len(outputs)

@@ -1,0 +1,194 @@
+"""Optimizers. The learning rate belongs to the schedule.
+
+| type | choose it when |
+|---|---|
+| adam | you train as the original did, or with the inverse square root schedule |
+| adamw | you train as most have since 2018: weight decay beside the gradient |
+| torch | you want another of PyTorch's own, by its name: SGD, RAdam, NAdam, Adafactor, ... |
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import BeforeValidator, Field, model_validator
+from torch import nn
+
+from tfkit.components.norm import Norm
+from tfkit.core.component import Component
+from tfkit.core.component import Config as PartConfig
+from tfkit.core.errors import UsageError
+from tfkit.core.options import NonNegativeFloat, PositiveFloat, as_tuple
+from tfkit.core.registry import nearest, register
+
+FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
+LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # ways to compute the same step
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Betas = Annotated[tuple[Beta, Beta], BeforeValidator(as_tuple)]
+
+
+class Optimizer(Component):
+    """Base of the optimizers: `make` gives a torch.optim.Optimizer for a model."""
+
+    class Config(PartConfig):
+        """Options of every optimizer."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        """An optimizer of the model's trainable parameters; the schedule sets `lr` anew before each step."""
+        raise NotImplementedError(f"{type(self).__name__} has no make")
+
+
+def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[dict[str, Any]]:
+    """The trainable parameters, a tied one once: those that decay, and norms, biases and other vectors with decay 0."""
+    norms = {
+        id(parameter) for module in model.modules() if isinstance(module, Norm) for parameter in module.parameters()
+    }
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise UsageError("there is nothing to train: every parameter is frozen")
+    if decay_norms_and_biases:
+        return [{"params": trained}]
+    spared = [parameter for parameter in trained if parameter.dim() < 2 or id(parameter) in norms]
+    decayed = [parameter for parameter in trained if parameter.dim() >= 2 and id(parameter) not in norms]
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def made(
+    kind: type[torch.optim.Optimizer], model: nn.Module, lr: float, options: dict[str, Any], decay_all: bool
+) -> torch.optim.Optimizer:
+    """An optimizer of that class, its step fused into one kernel where the class and the device can."""
+    known = inspect.signature(kind).parameters
+    groups = parameter_groups(model, decay_all or "weight_decay" not in known)
+    if "fused" in known and not LAUNCH_OPTIONS & options.keys():
+        devices = {parameter.device.type for group in groups for parameter in group["params"]}
+        options = options | ({"fused": True} if devices <= FUSED_DEVICES else {})
+    try:
+        return kind(groups, lr=lr, **options)  # type: ignore[call-arg]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{kind.__name__} cannot train this model: {error}") from None
+
+
+@register("optimizer", "adam")
+class Adam(Optimizer):
+    """x -= lr * mean(g) / (sqrt(mean(g²)) + eps) (Kingma and Ba 2014, arXiv 1412.6980; constants: 1706.03762)."""
+
+    class Config(Optimizer.Config):
+        """Options of adam."""
+
+        betas: Betas = Field((0.9, 0.98), description="how slowly the means of gradients and of their squares forget")
+        eps: PositiveFloat = Field(1e-9, description="added to the root, so that nothing is divided by zero")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.options = {"betas": config.betas, "eps": config.eps}
+
+    def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        """Adam without weight decay."""
+        return made(torch.optim.Adam, model, lr, self.options, decay_all=True)
+
+
+@register("optimizer", "adamw")
+class AdamW(Optimizer):
+    """Adam, and x -= lr * weight_decay * x beside it (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
+
+    class Config(Optimizer.Config):
+        """Options of adamw."""
+
+        betas: Betas = Field((0.9, 0.999), description="how slowly the means of gradients and of their squares forget")
+        eps: PositiveFloat = Field(1e-8, description="added to the root, so that nothing is divided by zero")
+        weight_decay: NonNegativeFloat = Field(
+            0.01, description="share of a weight that a step of learning rate 1 takes off"
+        )
+        decay_norms_and_biases: bool = Field(False, description="let norms, biases and other vectors decay too")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.options = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
+        self.decay_all = config.decay_norms_and_biases
+
+    def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        """AdamW; norms and biases in a group without decay, unless decay_norms_and_biases is set."""
+        return made(torch.optim.AdamW, model, lr, self.options, self.decay_all)
+
+
+REFUSED = {
+    "LBFGS": "it evaluates the loss several times a step, which the training loop does not",
+    "SparseAdam": "it wants sparse gradients, which no part here makes",
+    "Muon": "it takes matrices only, and a model has vectors too",
+}
+
+
+def usable() -> dict[str, type[torch.optim.Optimizer]]:
+    """The classes of torch.optim that the training loop can use, by name."""
+    found = {name: kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
+    bases = (torch.optim.Optimizer,)
+    return {
+        name: kind
+        for name, kind in found.items()
+        if issubclass(kind, bases) and kind not in bases and name not in REFUSED
+    }
+
+
+@register("optimizer", "torch")
+class Torch(Optimizer):
+    """An optimizer of PyTorch by its class name (docs.pytorch.org/docs/stable/optim.html)."""
+
+    example: ClassVar = {"name": "SGD"}
+
+    class Config(Optimizer.Config):
+        """Options of torch."""
+
+        name: str = Field(description="the class in torch.optim, such as SGD")
+        options: dict[str, Any] = Field(default_factory=dict, description="its keyword arguments, all but lr")
+        decay_norms_and_biases: bool = Field(False, description="let norms, biases and other vectors decay too")
+
+        @model_validator(mode="after")
+        def _exists(self) -> Torch.Config:
+            if self.name in REFUSED:
+                raise ValueError(f"torch.optim.{self.name} cannot be used here: {REFUSED[self.name]}")
+            kinds = usable()
+            if self.name not in kinds:
+                raise ValueError(_unknown("torch.optim has no optimizer", self.name, sorted(kinds)))
+            _check_options(kinds[self.name], self.arguments())
+            return self
+
+        def arguments(self) -> dict[str, Any]:
+            """The keyword arguments; a list of a recipe is a tuple in Python."""
+            return {name: tuple(value) if isinstance(value, list) else value for name, value in self.options.items()}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.kind = usable()[config.name]
+        self.options = config.arguments()
+        self.decay_all = config.decay_norms_and_biases
+
+    def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        """An optimizer of that class; norms and biases do not decay, unless decay_norms_and_biases is set."""
+        return made(self.kind, model, lr, self.options, self.decay_all)
+
+
+def _check_options(kind: type[torch.optim.Optimizer], options: dict[str, Any]) -> None:
+    """Raise ValueError for what that class does not take, found by creating one for a small parameter."""
+    if "lr" in options:
+        raise ValueError("options.lr: the learning rate belongs to the schedule")
+    known = [name for name in inspect.signature(kind).parameters if name not in ("self", "params", "lr")]
+    for name in options:
+        if name not in known:
+            raise ValueError(_unknown(f"{kind.__name__} has no option", name, known))
+    try:
+        kind([nn.Parameter(torch.zeros(2, 2))], lr=1e-3, **options)  # type: ignore[call-arg]
+    except Exception as error:  # each class checks in its own way
+        raise ValueError(f"{kind.__name__} refuses its options: {error}") from None
+
+
+def _unknown(what: str, name: str, known: list[str]) -> str:
+    hint = nearest(name, known)
+    return f"{what} '{name}'. " + (f"Did you mean '{hint}'?" if hint else f"There are: {', '.join(known)}")

@@ -1,0 +1,166 @@
+"""Schedules: the learning rate of each step, as a formula of the step.
+
+| type | choose it when |
+|---|---|
+| inverse_square_root | you train as the original did, or do not know how long you will train |
+| cosine | you know the number of steps: the usual choice for language models |
+| linear | you know the number of steps: BERT's, and fine-tuning's |
+| constant | you test, or another thing than the schedule is in question |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from pydantic import Field, model_validator
+
+from tfkit.core.component import Doubt, Problem
+from tfkit.core.facts import RecipeFacts
+from tfkit.core.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from tfkit.core.registry import register
+from tfkit.core.slots import ScheduleFacts
+
+
+class Schedule(ScheduleFacts):
+    """Base of the schedules."""
+
+    class Config(ScheduleFacts.Config):
+        """Options of every schedule."""
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            warmup = self.warmup_steps()
+            if facts.steps is not None and warmup >= facts.steps:
+                text = f"the learning rate rises for {warmup:,} steps, and there are {facts.steps:,}"
+                yield Doubt("warmup", f"{text}: it never reaches what it rises to, or only at the end")
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def lr(self, step: int, total: int, d_model: int) -> float:
+        """The learning rate of `step` (from 1) of `total`, for a model of that width."""
+        raise NotImplementedError(f"{type(self).__name__} has no lr")
+
+
+class Decay(Schedule):
+    """A straight rise to `lr` in `warmup` steps, then down to `final` at the last step; subclasses say how."""
+
+    class Config(Schedule.Config):
+        """Options of the schedules that end at a known step."""
+
+        lr: PositiveFloat = Field(description="the highest learning rate, reached when the warmup ends")
+        warmup: NonNegativeInt = Field(0, description="steps in which the learning rate rises from 0")
+        final: NonNegativeFloat = Field(0.0, description="the learning rate of the last step")
+
+        def warmup_steps(self) -> int:
+            return self.warmup
+
+        @model_validator(mode="after")
+        def _falls(self) -> Decay.Config:
+            if self.final > self.lr:
+                raise ValueError(
+                    f"final ({self.final:g}) is where the fall from lr ({self.lr:g}) ends, so it cannot be higher"
+                )
+            return self
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.peak = config.lr
+        self.warmup = config.warmup
+        self.final = config.final
+
+    def lr(self, step: int, total: int, d_model: int) -> float:
+        """The learning rate of `step`; a training no longer than the warmup ends while the rate still rises."""
+        if step <= self.warmup:
+            return self.peak * step / self.warmup
+        progress = min(1.0, (step - self.warmup) / (total - self.warmup))
+        return self.final + (self.peak - self.final) * self.remaining(progress)
+
+    def remaining(self, progress: float) -> float:
+        """How much of the way down is still to go, 1 to 0, when `progress` (0 to 1) of the steps are done."""
+        raise NotImplementedError(f"{type(self).__name__} has no remaining")
+
+
+@register("schedule", "inverse_square_root")
+class InverseSquareRoot(Schedule):
+    """factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5) (Vaswani et al. 2017, arXiv 1706.03762)."""
+
+    class Config(Schedule.Config):
+        """Options of inverse_square_root."""
+
+        warmup: PositiveInt = Field(4000, description="steps in which the learning rate rises from 0")
+        factor: PositiveFloat | None = Field(
+            None, description="multiplies the paper's formula; none: 1, unless peak is given"
+        )
+        peak: PositiveFloat | None = Field(
+            None, description="the highest learning rate, whatever d_model; instead of factor"
+        )
+
+        def warmup_steps(self) -> int:
+            return self.warmup
+
+        @model_validator(mode="after")
+        def _one_way(self) -> InverseSquareRoot.Config:
+            if self.factor is not None and self.peak is not None:
+                raise ValueError(
+                    f"factor ({self.factor:g}) and peak ({self.peak:g}) both set the highest learning rate; give one"
+                )
+            return self
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.warmup = config.warmup
+        self.factor = config.factor or 1.0
+        self.peak = config.peak
+
+    def lr(self, step: int, total: int, d_model: int) -> float:
+        """The learning rate of `step`; `peak` is what the formula gives at step = warmup."""
+        peak = self.peak or self.factor / math.sqrt(d_model * self.warmup)
+        return peak * min(math.sqrt(self.warmup / step), step / self.warmup)
+
+
+@register("schedule", "cosine")
+class Cosine(Decay):
+    """lr = final + (peak - final) * (1 + cos(pi * progress)) / 2 (Loshchilov and Hutter 2016, arXiv 1608.03983)."""
+
+    class Config(Decay.Config):
+        """Options of cosine."""
+
+    def remaining(self, progress: float) -> float:
+        """(1 + cos(pi * progress)) / 2."""
+        return (1.0 + math.cos(math.pi * progress)) / 2.0
+
+
+@register("schedule", "linear")
+class LinearDecay(Decay):
+    """lr = final + (peak - final) * (1 - progress), after a linear warmup (Devlin et al. 2018, arXiv 1810.04805)."""
+
+    class Config(Decay.Config):
+        """Options of linear."""
+
+    def remaining(self, progress: float) -> float:
+        """1 - progress."""
+        return 1.0 - progress
+
+
+@register("schedule", "constant")
+class Constant(Schedule):
+    """lr * min(1, step / warmup)."""
+
+    class Config(Schedule.Config):
+        """Options of constant."""
+
+        lr: PositiveFloat = Field(description="the learning rate")
+        warmup: NonNegativeInt = Field(0, description="steps in which the learning rate rises from 0")
+
+        def warmup_steps(self) -> int:
+            return self.warmup
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.peak = config.lr
+        self.warmup = config.warmup
+
+    def lr(self, step: int, total: int, d_model: int) -> float:
+        """The learning rate of `step`."""
+        return self.peak if step >= self.warmup else self.peak * step / self.warmup
