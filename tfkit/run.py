@@ -64,6 +64,7 @@ from tfkit.training.supply import saved_recipe
 from tfkit.training.validation import ValidationScores, total_loss
 from tfkit.training.vocabularies import check_tokenizer, load_tokenizer, tokenizer_files
 from tfkit.training.weights import holds_int8, load_weights, saved_dtype
+from tfkit.training.weights_file import check_fits, is_weights_file, recipe_in
 
 # what a model without an objective, which is imported, is taken to say of a text, by its head
 PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
@@ -102,7 +103,8 @@ class Run:
         """
         folder = RunFolder(self.folder)
         if self.recipe.data is None and not tokenizer_files(folder):
-            raise RunError(f"{self.folder / TOKENIZER}: is missing: this run works on ids (run.model), not on texts")
+            lacks = f"{self.folder / TOKENIZER}: is missing" if self.folder.is_dir() else f"{self.folder}: has no tokenizer"
+            raise RunError(f"{lacks}: this run works on ids (run.model), not on texts")
         if self.recipe.data is not None and self.recipe.data.tokenizer is None:
             return Tokenizer.empty()
         return load_tokenizer(folder)
@@ -118,6 +120,16 @@ class Run:
         recipe = self.recipe.labelled(len(self.labels))
         return recipe.blueprint(self.tokenizer.sizes if recipe.unknown_vocab else None)
 
+    @property
+    def weights(self) -> Path:
+        """The file of weights: in the folder, or what the run was loaded from."""
+        return self.folder if is_weights_file(self.folder) else self.folder / WEIGHTS
+
+    @property
+    def _described(self) -> Path:
+        """The file that holds the recipe."""
+        return self.folder if self.folder == self.weights else self.folder / RESOLVED
+
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The names of the head's classes, in the order of the logits; empty if unknown."""
@@ -126,7 +138,9 @@ class Run:
     @cached_property
     def model(self) -> Model:
         """The model with the trained or imported weights, in eval mode."""
-        file = self.folder / WEIGHTS
+        file = self.weights
+        if file == self.folder:
+            check_fits(file, self.blueprint)
         with record.checking(RunFolder(self.folder), WEIGHTS):
             model = build_model(self.blueprint, device=self.device, dtype=saved_dtype(file))
             load_weights(model, file)
@@ -135,14 +149,14 @@ class Run:
     @cached_property
     def stores_int8(self) -> bool:
         """True if the weights of this run are stored in int8; the model has them in float32."""
-        file = self.folder / WEIGHTS
+        file = self.weights
         return file.is_file() and holds_int8(file)
 
     @cached_property
     def objective(self) -> Objective:
         """The objective that the model was trained for, bound to its tokenizer."""
         if self.recipe.objective is None:
-            raise RunError(f"{self.folder / RESOLVED}: says no objective")
+            raise RunError(f"{self._described}: says no objective")
         return self._bound(self.recipe.objective.build())
 
     @cached_property
@@ -385,7 +399,7 @@ class Run:
         special_ids = dict(self.blueprint.special_ids) if self.recipe.objective is None else {}
         found = special_ids.get("start", self.tokenizer.special_ids.get("start"))
         if found is None:
-            raise RunError(f"{self.folder / RESOLVED}: says no model.special_ids.start, which the decoder begins with")
+            raise RunError(f"{self._described}: says no model.special_ids.start, which the decoder begins with")
         return found
 
     @parts_named()
@@ -522,7 +536,7 @@ class Run:
     @property
     def _data(self) -> Data:
         if self.recipe.data is None:
-            raise RunError(f"{self.folder / RESOLVED}: says no data")
+            raise RunError(f"{self._described}: says no data")
         return self.recipe.data
 
     def _examples(self, split: str) -> list[dict[str, str]]:
@@ -544,7 +558,7 @@ class Run:
         """
         data = self._data
         if self.recipe.objective is None:
-            raise RunError(f"{self.folder / RESOLVED}: says no objective")
+            raise RunError(f"{self._described}: says no objective")
         model = build_model(self.blueprint, device=self.device)
         model.load_state_dict(self.model.state_dict())
         objective = self._bound(self.recipe.objective.build())
@@ -604,6 +618,8 @@ def load_run(
 ) -> Run:
     """The run in a folder; raises RunError naming what is missing, or has changed since it was written.
 
+    `path` may also be a single file of weights, FILE.safetensors: its metadata holds the architecture, and the run
+    works on ids (run.model). Nothing else is read then, and no code runs but `imports`.
     `trust` imports the code that its parts are in, `imports` gives it file by file, wherever it is now; `sets` changes
     what the recipe says of data, objective and generation, as `--set` writes it ("generate.stop=[end_token]"); what the
     weights depend on stays. `accept_changes` records
@@ -611,6 +627,11 @@ def load_run(
     auto, which takes CUDA where there is one (the default of the commands).
     """
     choose_device(device, "device")
+    for text in sets:
+        if problem := value_problem(text.partition("=")[0].strip()):
+            raise UsageError(f"--set {text}: this run is made already: {problem}")
+    if is_weights_file(path):
+        return Run(path, recipe_in(Path(path), imports, sets), device, as_saved=False)
     folder = RunFolder(Path(path))
     if not folder.path.is_dir():
         raise RunError(f"{folder}: there is no such folder")
@@ -620,9 +641,6 @@ def load_run(
         if not (folder / name).is_file():
             unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
             raise RunError(f"{folder / name}: is missing" + (", since training kept no weights yet" * unfinished))
-    for text in sets:
-        if problem := value_problem(text.partition("=")[0].strip()):
-            raise UsageError(f"--set {text}: this run is made already: {problem}")
     record.check(folder, record.SMALL)
     recipe = saved_recipe(folder, trust, imports, sets)
     if recipe.data is not None and recipe.data.tokenizer is not None:

@@ -69,7 +69,10 @@ class ReadOptions:
         """The recipe of that name or path; raises RecipeError with every fault, RunError for a run's resolved.yaml."""
         from tfkit.recipe.load import load_recipe
         from tfkit.training.supply import run_folder, saved_recipe
+        from tfkit.training.weights_file import is_weights_file, recipe_in
 
+        if is_weights_file(source):
+            return recipe_in(Path(source), self.imports, self.sets, self.variants)
         run = run_folder(source)
         if run is not None:
             from tfkit.training.folder import ENVIRONMENT, RESOLVED

@@ -300,18 +300,18 @@ def load_recipe(
 
 
 def load_saved(
-    file: Path,
+    source: Path | Mapping[str, Any],
     trust: bool = False,
     sets: Sequence[str] = (),
     variants: Sequence[str] = (),
-    imports: Sequence[str] = (),
+    imports: Sequence[str | Path] = (),
     settled: Sequence[str] = (),
 ) -> Recipe:
-    """The recipe that a run keeps. `imports` is code that was found for it, which may have another place by now.
+    """The recipe that a run, or a file of weights, keeps. `imports` is code that was found for it, which may have another place by now.
 
     What the recipe calls by a name in `settled` has been seen to. Raises RecipeError with every fault at once.
     """
-    return _imported(compose(file, sets=sets, variants=variants), trust, imports, settled, saved=True)
+    return _imported(compose(source, sets=sets, variants=variants), trust, imports, settled, saved=True)
 
 
 def _imported(
