@@ -21,6 +21,7 @@ from tfkit.core.checksums import write_json
 from tfkit.core.component import Config
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
 from tfkit.core.files import LARGEST_TEXT, read_bytes, read_json
+from tfkit.core.hub import is_on_hub
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import VectorCorpus
@@ -60,7 +61,7 @@ from tfkit.training.samples import SampleOutput, print_samples
 from tfkit.training.saving import save_run
 from tfkit.training.scoring import chosen_metrics
 from tfkit.training.setup import Task, longest_example
-from tfkit.training.supply import saved_recipe
+from tfkit.training.supply import downloaded_run, saved_recipe
 from tfkit.training.validation import ValidationScores, total_loss
 from tfkit.training.vocabularies import check_tokenizer, load_tokenizer, tokenizer_files
 from tfkit.training.weights import holds_int8, load_weights, saved_dtype
@@ -103,7 +104,9 @@ class Run:
         """
         folder = RunFolder(self.folder)
         if self.recipe.data is None and not tokenizer_files(folder):
-            lacks = f"{self.folder / TOKENIZER}: is missing" if self.folder.is_dir() else f"{self.folder}: has no tokenizer"
+            lacks = (
+                f"{self.folder / TOKENIZER}: is missing" if self.folder.is_dir() else f"{self.folder}: has no tokenizer"
+            )
             raise RunError(f"{lacks}: this run works on ids (run.model), not on texts")
         if self.recipe.data is not None and self.recipe.data.tokenizer is None:
             return Tokenizer.empty()
@@ -619,7 +622,8 @@ def load_run(
     """The run in a folder; raises RunError naming what is missing, or has changed since it was written.
 
     `path` may also be a single file of weights, FILE.safetensors: its metadata holds the architecture, and the run
-    works on ids (run.model). Nothing else is read then, and no code runs but `imports`.
+    works on ids (run.model). Nothing else is read then, and no code runs but `imports`. hf://user/name is a run on the
+    Hugging Face hub, whose copy in the hub's cache stays as it is.
     `trust` imports the code that its parts are in, `imports` gives it file by file, wherever it is now; `sets` changes
     what the recipe says of data, objective and generation, as `--set` writes it ("generate.stop=[end_token]"); what the
     weights depend on stays. `accept_changes` records
@@ -632,7 +636,10 @@ def load_run(
             raise UsageError(f"--set {text}: this run is made already: {problem}")
     if is_weights_file(path):
         return Run(path, recipe_in(Path(path), imports, sets), device, as_saved=False)
-    folder = RunFolder(Path(path))
+    hub = is_on_hub(path)
+    if hub and accept_changes:
+        raise UsageError(f"{path}: is on the hub, where nothing is recorded; load it without accept_changes")
+    folder = RunFolder(downloaded_run(str(path)) if hub else Path(path))
     if not folder.path.is_dir():
         raise RunError(f"{folder}: there is no such folder")
     if accept_changes:
@@ -646,7 +653,8 @@ def load_run(
     if recipe.data is not None and recipe.data.tokenizer is not None:
         check_tokenizer(folder)
     known = folder.known if (folder / ENVIRONMENT).is_file() else {}
-    return Run(folder.path, replace(recipe, name=str(known.get("recipe", folder.path.name))), device, as_saved=not sets)
+    named = replace(recipe, name=str(known.get("recipe", folder.path.name)))
+    return Run(folder.path, named, device, as_saved=not sets and not hub)
 
 
 @parts_named()

@@ -29,6 +29,8 @@ CURVES = "curves.svg"
 QUANTIZED = "quantized"  # entry of environment.json: the type of weights that are stored in another one
 # what --force may remove; whatever else stands in the folder belongs to somebody else
 OURS = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS)
+# what a run is without its training: goes to the hub
+PUBLISHED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ENVIRONMENT, EVALUATION)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 import tfkit
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
-from tfkit.core.errors import Place, RecipeError, RunError
+from tfkit.core.errors import RunError
 from tfkit.models.build import build_model
 from tfkit.recipe.changes.migrate import LANGUAGE
 from tfkit.recipe.load import Recipe, load_saved
@@ -72,16 +71,12 @@ def recipe_in(
         entry = read_entry(path, file.metadata() or {})
     recipe = entry.get(RECIPE)
     if recipe is None:
-        raise RunError(f"{path}: holds no recipe: tfkit did not write it, or an older version did; load its run's folder")
+        raise RunError(
+            f"{path}: holds no recipe: tfkit did not write it, or an older version did; load its run's folder"
+        )
     if not isinstance(recipe, dict) or sorted(recipe) != sorted(KEYS) or _digest(recipe) != entry.get(DIGEST):
         raise RunError(f"{path}: its recipe has changed since it was written; the file is damaged, or was edited")
-    try:
-        return replace(load_saved(recipe, sets=sets, variants=variants, imports=imports), name=path.stem)
-    except RecipeError as error:
-        here = Place(str(path))
-        raise RecipeError(
-            replace(fault, place=here) if fault.place.file == "<mapping>" else fault for fault in error.faults
-        ) from None
+    return load_saved(recipe, sets=sets, variants=variants, imports=imports, label=str(path))
 
 
 def check_fits(path: Path, blueprint: Blueprint) -> None:

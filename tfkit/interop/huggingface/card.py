@@ -32,16 +32,27 @@ def is_ours(card: Path) -> bool:
 
 
 def card(run: Run, loader: str, own_code: bool) -> str:
-    """Return the card of a run that transformers loads as `loader`; texts of users cannot become markup."""
-    count = sum(parameter.numel() for parameter in run.model.parameters())
+    """Return the card of a run that transformers loads as `loader`."""
     trusted = ", trust_remote_code=True" if own_code else ""
+    use = f'import transformers\n\nmodel = transformers.{loader}.from_pretrained("."{trusted})'
+    return _card(run, "transformers", use)
+
+
+def run_card(run: Run, address: str) -> str:
+    """Return the card of a run that tfkit loads from an address."""
+    return _card(run, "tfkit", f'import tfkit\n\nrun = tfkit.load_run("{address}")')
+
+
+def _card(run: Run, library: str, use: str) -> str:
+    """A card with the lines of Python that load the run; texts of users cannot become markup."""
+    count = sum(parameter.numel() for parameter in run.model.parameters())
     recipe = {"tfkit": LANGUAGE, "model": spell(model_values(run.blueprint))}
     lines = [
-        *("---", "library_name: transformers", "tags: [tfkit]", "---", MARK, ""),
+        *("---", f"library_name: {library}", "tags: [tfkit]", "---", MARK, ""),
         *(f"# {_escaped(run.recipe.name)}", "", f"{count:,} parameters.", ""),
         *_code("\n".join(run.recipe.lines())),
         *("## Use", ""),
-        *_code(f'import transformers\n\nmodel = transformers.{loader}.from_pretrained("."{trusted})'),
+        *_code(use),
         *_scores(run),
         *("## Recipe", "", "The architecture as a recipe of tfkit, every value spelled out:", ""),
         *_code(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110)),

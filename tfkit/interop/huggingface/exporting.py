@@ -47,16 +47,17 @@ class Exported:
     why: tuple[Fault, ...] = ()
 
 
-def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
+def export_model(run: Run, target: str | Path, force: bool = False, theirs: FamilyConfig | None = None) -> Exported:
     """Write `run` to the folder `target` as transformers reads it; `force` replaces an earlier export.
 
+    `theirs` is the class to write it as, by default the first that fits.
     Raises RunError for a folder that may not be written; nothing is left then.
     """
     goal, kept = target_folder(target, "model", (CONFIG, SINGLE), _written, force), kept_of(run)
     check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
     ids = ids_of(run)
-    theirs = as_theirs(run.blueprint, _imported_as(run), ids)
+    theirs = theirs or as_theirs(run.blueprint, imported_as(run), ids)
     why = _reasons(run, ids) if theirs is None else ()
     with whole_folder(goal) as folder:
         if theirs is not None:
@@ -83,7 +84,7 @@ def export_model(run: Run, target: str | Path, force: bool = False) -> Exported:
 
 def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
     """The settings, at their places, that the nearest family's config.json cannot say."""
-    found = nearest_unlike(run.blueprint, _imported_as(run), ids)
+    found = nearest_unlike(run.blueprint, imported_as(run), ids)
     if found is None:
         return ()
     family, unlike = found
@@ -117,7 +118,7 @@ def auto_class(blueprint: Blueprint) -> str:
     return "AutoModel" if classes is None else classes[0]
 
 
-def _imported_as(run: Run) -> tuple[str, ...]:
+def imported_as(run: Run) -> tuple[str, ...]:
     """The family and the class that the run was imported as, or the run that it started from."""
     known = origin(run)
     return tuple(str(known[key]) for key in ("family", "class") if key in known)

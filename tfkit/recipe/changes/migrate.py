@@ -10,7 +10,7 @@ from typing import Any
 from tfkit.core.errors import Fault, TfkitError, TfkitWarning
 from tfkit.recipe.changes.edit import rewritten, written
 from tfkit.recipe.text.node import Node, under
-from tfkit.recipe.text.source import from_mapping, parse
+from tfkit.recipe.text.source import MAPPING, from_mapping, parse
 
 LANGUAGE = 1
 
@@ -43,15 +43,15 @@ def parse_current(source: str | bytes, file: str, via: str = "") -> tuple[Node, 
     return parse(current, file, via, came_from(text, current))
 
 
-def current_mapping(data: Mapping[str, Any]) -> tuple[Node, list[Fault]]:
+def current_mapping(data: Mapping[str, Any], label: str = MAPPING) -> tuple[Node, list[Fault]]:
     """What `source.from_mapping` gives, in the language's current version; warns of an older one."""
-    root, faults = from_mapping(data)
+    root, faults = from_mapping(data, label)
     if faults or not is_older(root):
         return root, faults
     before = root.plain()
     after = migrated(before)
     _warn(root.place.file, before["tfkit"], written(before), written(after))
-    return from_mapping(after)
+    return from_mapping(after, label)
 
 
 def is_older(root: Node) -> bool:
