@@ -93,7 +93,9 @@ def _taken(run: Run, loaders: Mapping[str, Any]) -> FamilyConfig:
         )
     nearest = nearest_unlike(run.blueprint, (), ids, taken)
     model = spell(model_values(run.blueprint))
-    faults = [run.recipe.fault(f"model.{key}", _lacks(model, key)) for key in (nearest[1].settings if nearest else ())]
+    settings = nearest[1].settings if nearest else ()
+    told = [key for key in settings if key.endswith(".type") or f"{key.rpartition('.')[0]}.type" not in settings]
+    faults = [run.recipe.fault(f"model.{key}", _lacks(model, key)) for key in told]
     raise UsageError("\n".join(map(str, faults)) or f"{run.folder}: CTranslate2 has no model like this one")
 
 
