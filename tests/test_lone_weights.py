@@ -153,7 +153,7 @@ def test_a_part_of_ones_own_needs_its_file(tmp_path: Path) -> None:
 
     _, file = alone(tmp_path)
     rewrite(file, square)
-    with pytest.raises(RecipeError, match=r"mine\.safetensors: .*activation: unknown activation 'lone_square'"):
+    with pytest.raises(RecipeError, match=r"mine\.safetensors: .*activation\.type: unknown activation 'lone_square'"):
         tfkit.load_run(file, trust=True)
     assert tfkit.load_run(file, imports=[code]).model is not None
 

@@ -104,8 +104,8 @@ def _lacks(model: Mapping[str, Any], key: str) -> str:
     value, last = look(model, key), key.rpartition(".")[2]
     if last == "type" and isinstance(value, str):
         return f"CTranslate2 has no {value}"
-    simple = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-    return f"CTranslate2 has no {last} {value}" if simple else f"CTranslate2 has no such {last}"
+    simple = isinstance(value, (str, int, float))
+    return f"CTranslate2 has no {last} {str(value).lower()}" if simple else f"CTranslate2 has no such {last}"
 
 
 def _check_writes(run: Run) -> None:
