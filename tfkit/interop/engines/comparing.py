@@ -64,7 +64,7 @@ class Engine:
 def largest_difference(model: Model, engine: Engine, facts: Mapping[str, Any]) -> float:
     """Compute the largest difference of any log-probability over 20 texts."""
     worst = 0.0
-    for one in prompts(model, engine.paired):
+    for one in prompts(model, facts):
         target = (one.ids if engine.paired else one.ids[1:])[: one.count]
         if not target:
             continue
