@@ -12,6 +12,7 @@ from tfkit.core.errors import TfkitError as TfkitError
 from tfkit.core.errors import UsageError as UsageError
 from tfkit.core.registry import register as register
 from tfkit.core.shape import Shape as Shape
+from tfkit.interop.hub import push as push
 from tfkit.interop.huggingface.pretrained import as_pretrained as as_pretrained
 from tfkit.models.alone import context as context
 from tfkit.recipe.load import Recipe as Recipe

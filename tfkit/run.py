@@ -21,6 +21,7 @@ from tfkit.core.checksums import write_json
 from tfkit.core.component import Config
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
 from tfkit.core.files import LARGEST_TEXT, read_bytes, read_json
+from tfkit.core.hub import is_on_hub
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import VectorCorpus
@@ -61,10 +62,11 @@ from tfkit.training.samples import SampleOutput, print_samples
 from tfkit.training.saving import save_run
 from tfkit.training.scoring import chosen_metrics
 from tfkit.training.setup import Task, longest_example
-from tfkit.training.supply import saved_recipe
+from tfkit.training.supply import downloaded_run, saved_recipe
 from tfkit.training.validation import ValidationScores, total_loss
 from tfkit.training.vocabularies import check_tokenizer, load_tokenizer, tokenizer_files
 from tfkit.training.weights import holds_int8, load_weights, saved_dtype
+from tfkit.training.weights_file import check_fits, is_weights_file, recipe_in
 
 # what a model without an objective, which is imported, is taken to say of a text, by its head
 PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
@@ -103,7 +105,10 @@ class Run:
         """
         folder = RunFolder(self.folder)
         if self.recipe.data is None and not tokenizer_files(folder):
-            raise RunError(f"{self.folder / TOKENIZER}: is missing: this run works on ids (run.model), not on texts")
+            lacks = (
+                f"{self.folder / TOKENIZER}: is missing" if self.folder.is_dir() else f"{self.folder}: has no tokenizer"
+            )
+            raise RunError(f"{lacks}: this run works on ids (run.model), not on texts")
         if self.recipe.data is not None and self.recipe.data.tokenizer is None:
             return Tokenizer.empty()
         return load_tokenizer(folder)
@@ -132,6 +137,16 @@ class Run:
             return text
         return f"{text} {found.total.flops_per_token:,} FLOPs per token of a forward pass at length {found.length:,}."
 
+    @property
+    def weights(self) -> Path:
+        """The file of weights: in the folder, or what the run was loaded from."""
+        return self.folder if is_weights_file(self.folder) else self.folder / WEIGHTS
+
+    @property
+    def _described(self) -> Path:
+        """The file that holds the recipe."""
+        return self.folder if self.folder == self.weights else self.folder / RESOLVED
+
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The names of the head's classes, in the order of the logits; empty if unknown."""
@@ -140,7 +155,9 @@ class Run:
     @cached_property
     def model(self) -> Model:
         """The model with the trained or imported weights, in eval mode."""
-        file = self.folder / WEIGHTS
+        file = self.weights
+        if file == self.folder:
+            check_fits(file, self.blueprint)
         with record.checking(RunFolder(self.folder), WEIGHTS):
             model = build_model(self.blueprint, device=self.device, dtype=saved_dtype(file))
             load_weights(model, file)
@@ -149,14 +166,14 @@ class Run:
     @cached_property
     def stores_int8(self) -> bool:
         """True if the weights of this run are stored in int8; the model has them in float32."""
-        file = self.folder / WEIGHTS
+        file = self.weights
         return file.is_file() and holds_int8(file)
 
     @cached_property
     def objective(self) -> Objective:
         """The objective that the model was trained for, bound to its tokenizer."""
         if self.recipe.objective is None:
-            raise RunError(f"{self.folder / RESOLVED}: says no objective")
+            raise RunError(f"{self._described}: says no objective")
         return self._bound(self.recipe.objective.build())
 
     @cached_property
@@ -399,7 +416,7 @@ class Run:
         special_ids = dict(self.blueprint.special_ids) if self.recipe.objective is None else {}
         found = special_ids.get("start", self.tokenizer.special_ids.get("start"))
         if found is None:
-            raise RunError(f"{self.folder / RESOLVED}: says no model.special_ids.start, which the decoder begins with")
+            raise RunError(f"{self._described}: says no model.special_ids.start, which the decoder begins with")
         return found
 
     @parts_named()
@@ -536,7 +553,7 @@ class Run:
     @property
     def _data(self) -> Data:
         if self.recipe.data is None:
-            raise RunError(f"{self.folder / RESOLVED}: says no data")
+            raise RunError(f"{self._described}: says no data")
         return self.recipe.data
 
     def _examples(self, split: str) -> list[dict[str, str]]:
@@ -558,7 +575,7 @@ class Run:
         """
         data = self._data
         if self.recipe.objective is None:
-            raise RunError(f"{self.folder / RESOLVED}: says no objective")
+            raise RunError(f"{self._described}: says no objective")
         model = build_model(self.blueprint, device=self.device)
         model.load_state_dict(self.model.state_dict())
         objective = self._bound(self.recipe.objective.build())
@@ -618,6 +635,9 @@ def load_run(
 ) -> Run:
     """The run in a folder; raises RunError naming what is missing, or has changed since it was written.
 
+    `path` may also be a single file of weights, FILE.safetensors: its metadata holds the architecture, and the run
+    works on ids (run.model). Nothing else is read then, and no code runs but `imports`. hf://user/name is a run on the
+    Hugging Face hub, whose copy in the hub's cache stays as it is.
     `trust` imports the code that its parts are in, `imports` gives it file by file, wherever it is now; `sets` changes
     what the recipe says of data, objective and generation, as `--set` writes it ("generate.stop=[end_token]"); what the
     weights depend on stays. `accept_changes` records
@@ -625,7 +645,15 @@ def load_run(
     auto, which takes CUDA where there is one (the default of the commands).
     """
     choose_device(device, "device")
-    folder = RunFolder(Path(path))
+    for text in sets:
+        if problem := value_problem(text.partition("=")[0].strip()):
+            raise UsageError(f"--set {text}: this run is made already: {problem}")
+    if is_weights_file(path):
+        return Run(path, recipe_in(Path(path), imports, sets), device, as_saved=False)
+    hub = is_on_hub(path)
+    if hub and accept_changes:
+        raise UsageError(f"{path}: is on the hub, where nothing is recorded; load it without accept_changes")
+    folder = RunFolder(downloaded_run(str(path)) if hub else Path(path))
     if not folder.path.is_dir():
         raise RunError(f"{folder}: there is no such folder")
     if accept_changes:
@@ -634,15 +662,13 @@ def load_run(
         if not (folder / name).is_file():
             unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
             raise RunError(f"{folder / name}: is missing" + (", since training kept no weights yet" * unfinished))
-    for text in sets:
-        if problem := value_problem(text.partition("=")[0].strip()):
-            raise UsageError(f"--set {text}: this run is made already: {problem}")
     record.check(folder, record.SMALL)
     recipe = saved_recipe(folder, trust, imports, sets)
     if recipe.data is not None and recipe.data.tokenizer is not None:
         check_tokenizer(folder)
     known = folder.known if (folder / ENVIRONMENT).is_file() else {}
-    return Run(folder.path, replace(recipe, name=str(known.get("recipe", folder.path.name))), device, as_saved=not sets)
+    named = replace(recipe, name=str(known.get("recipe", folder.path.name)))
+    return Run(folder.path, named, device, as_saved=not sets and not hub)
 
 
 @parts_named()

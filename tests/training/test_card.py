@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tfkit.components.feedforward import MLP
 
 import tfkit
+from tfkit.components.feedforward import MLP
 from tfkit.core.checksums import check, read_sums
 from tfkit.reports.counts import count
 from tfkit.run import Run

@@ -14,7 +14,8 @@ from tfkit.interop.onnx import OPSETS
 if TYPE_CHECKING:
     from tfkit.run import Run
 
-HUGGINGFACE, ONNX, SENTENCES = FORMATS = ("huggingface", "onnx", "sentence-transformers")
+FORMATS = ("huggingface", "onnx", "sentence-transformers", "ctranslate2")
+HUGGINGFACE, ONNX, SENTENCES, CTRANSLATE2 = FORMATS
 
 
 @click.command("export")
@@ -44,7 +45,7 @@ def command(
     pooling: str | None,
     reading: ReadOptions,
 ) -> None:
-    """Export RUN (a run's folder) to FOLDER, in the format that transformers loads, or to ONNX.
+    """Export RUN (a run's folder) to FOLDER, in the format of transformers, ONNX or CTranslate2.
 
     Where the architecture is one that transformers knows, the folder holds nothing but its files. Any other brings its
     own code, which transformers runs with trust_remote_code=True; tfkit need not be installed there.
@@ -54,6 +55,9 @@ def command(
 
     `--to sentence-transformers` also writes an encoder's pooling and normalization: its vectors are those of
     tfkit embed.
+
+    `--to ctranslate2` writes a decoder or encoder-decoder for CTranslate2, if its converter takes the class that the
+    model is in transformers. Log-probabilities are compared before the folder appears.
     """
     if pooling is not None and form != SENTENCES:
         raise UsageError(f"--pooling is an option of --to {SENTENCES}")
@@ -63,6 +67,9 @@ def command(
     for name, value in (("opset", opset), ("quantize", quantize)):
         if value is not None:
             raise UsageError(f"--{name} is an option of --to onnx")
+    if form == CTRANSLATE2:
+        _to_ctranslate2(reading.run(run, "cpu"), folder, force)
+        return
     _to_transformers(reading.run(run, "cpu"), folder, force, (pooling or "mean") if form == SENTENCES else None)
 
 
@@ -96,3 +103,14 @@ def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | Non
     if made.whole_text:
         echo("the decoder keeps no past of keys and values alone: the whole text is read for every token")
     echo(f"Compare: tfkit verify {run.folder} --against {made.path}")
+
+
+def _to_ctranslate2(run: Run, folder: str, force: bool) -> None:
+    from tfkit.interop.engines import MODEL
+    from tfkit.interop.engines.converting import export_ctranslate2
+
+    made = export_ctranslate2(run, folder, force)
+    echo(f"{made / MODEL}: {(made / MODEL).stat().st_size / 1e6:,.1f} MB")
+    loader = "Generator" if run.blueprint.encoder is None else "Translator"
+    echo(f'Load: ctranslate2.{loader}("{made}")')
+    echo(f"Compare: tfkit verify {run.folder} --against {made}")

@@ -67,10 +67,15 @@ class ReadOptions:
 
     def recipe(self, source: str) -> Recipe:
         """The recipe of that name or path; raises RecipeError with every fault, RunError for a run's resolved.yaml."""
+        from tfkit.core.hub import is_on_hub
         from tfkit.recipe.load import load_recipe
-        from tfkit.training.supply import run_folder, saved_recipe
+        from tfkit.training.folder import RunFolder
+        from tfkit.training.supply import downloaded_run, run_folder, saved_recipe
+        from tfkit.training.weights_file import is_weights_file, recipe_in
 
-        run = run_folder(source)
+        if is_weights_file(source):
+            return recipe_in(Path(source), self.imports, self.sets, self.variants)
+        run = RunFolder(downloaded_run(source)) if is_on_hub(source) else run_folder(source)
         if run is not None:
             from tfkit.training.folder import ENVIRONMENT, RESOLVED
             from tfkit.training.record import warn_changed
@@ -84,7 +89,7 @@ class ReadOptions:
         from tfkit.run import load_run
 
         where = "cpu" if device == "auto" and quantize is not None else device
-        return load_run(Path(folder), self.trust, where, self.imports, self.sets, self.accept_changes)
+        return load_run(folder, self.trust, where, self.imports, self.sets, self.accept_changes)
 
 
 DEVICE = click.option(

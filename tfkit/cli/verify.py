@@ -1,4 +1,4 @@
-"""`tfkit verify`: a run next to a model of Hugging Face's, or to its own files for ONNX."""
+"""`tfkit verify`: a run next to a model of Hugging Face's, or to its own files for ONNX or CTranslate2."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import click
 from tfkit.cli.options import EXACT_JSON, ReadOptions, reads_run
 from tfkit.cli.terminal import echo, echo_json
 from tfkit.core.errors import UsageError
+from tfkit.interop.engines import MODEL
 from tfkit.interop.onnx import METADATA, PROVIDERS
 
 if TYPE_CHECKING:
+    from tfkit.interop.greedy import FilesVerdict
     from tfkit.interop.huggingface.verifying import Verdict
-    from tfkit.interop.onnx.verifying import OnnxVerdict
+    from tfkit.run import Run
 
 WRONG, WRONG_FILES = 2, 1
 
@@ -28,7 +30,7 @@ WRONG, WRONG_FILES = 2, 1
     type=click.FloatRange(min=0),
     default=1e-4,
     show_default=True,
-    help="Largest relative difference; of ONNX, largest difference.",
+    help="Largest relative difference; of ONNX and CTranslate2, largest difference.",
 )
 @click.option("--provider", type=click.Choice(tuple(PROVIDERS)), help="What runs an ONNX folder.  [default: cpu]")
 @EXACT_JSON
@@ -49,18 +51,20 @@ def command(
     Both compute in float32. Exit status 0: equal; 2: not. A model that brings its own code runs with --trust only.
 
     A folder of `tfkit export --to onnx` is run by onnxruntime at other lengths and batch sizes than were traced, and
-    writes after 20 prompts; in int8, size, perplexity and speed are compared. Exit status 0: equal; 1: not.
+    writes after 20 prompts; in int8, size, perplexity and speed are compared. Of a folder of CTranslate2
+    log-probabilities and those tokens are. Exit status 0: equal; 1: not.
     """
-    if (Path(against) / METADATA).is_file():
-        if text is not None:
-            raise UsageError("--text: an ONNX folder reads random tokens; leave it out")
-        from tfkit.interop.onnx.verifying import verify_onnx
-
-        found = verify_onnx(reading.run(run, "cpu"), Path(against), provider or "cpu", tolerance)
-        _print_onnx(found, as_json)
-        context.exit(WRONG_FILES if found.failures else 0)
-    if provider is not None:
+    is_onnx, is_engine = (Path(against) / METADATA).is_file(), (Path(against) / MODEL).is_file()
+    if text is not None and (is_onnx or is_engine):
+        raise UsageError(
+            f"--text: {'an ONNX' if is_onnx else 'a CTranslate2'} folder reads random tokens; leave it out"
+        )
+    if provider is not None and not is_onnx:
         raise UsageError(f"--provider: {against} is no folder of `tfkit export --to onnx`")
+    if is_onnx or is_engine:
+        found = _verified(reading.run(run, "cpu"), Path(against), provider, tolerance)
+        _print_files(found, as_json)
+        context.exit(WRONG_FILES if found.failures else 0)
     from tfkit.interop.huggingface.verifying import verify
 
     verdict = verify(reading.run(run, "cpu"), against, text, tolerance, reading.trust)
@@ -70,6 +74,17 @@ def command(
         _print(verdict)
     if not verdict.equal:
         context.exit(WRONG)
+
+
+def _verified(run: Run, folder: Path, provider: str | None, tolerance: float) -> FilesVerdict:
+    """Compare with a folder of ONNX, else with one of CTranslate2."""
+    if (folder / METADATA).is_file():
+        from tfkit.interop.onnx.verifying import verify_onnx
+
+        return verify_onnx(run, folder, provider or "cpu", tolerance)
+    from tfkit.interop.engines.comparing import verify_engine
+
+    return verify_engine(run, folder, tolerance)
 
 
 def _print(verdict: Verdict) -> None:
@@ -98,7 +113,7 @@ def _print(verdict: Verdict) -> None:
         echo(f"not equal: {off}, allowed {verdict.tolerance:g}")
 
 
-def _print_onnx(verdict: OnnxVerdict, as_json: bool) -> None:
+def _print_files(verdict: FilesVerdict, as_json: bool) -> None:
     if as_json:
         echo_json(verdict.as_data())
         return

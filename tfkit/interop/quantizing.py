@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ def quantize_run(
     """
     source = RunFolder(run.folder)
     known = source.known if (source / ENVIRONMENT).is_file() else {}
+    if run.folder == run.weights:
+        raise UsageError(f"{source}: is a file of weights alone; give a run's folder")
     if run.stores_int8:
         raise UsageError(f"{source}: its weights are in int8 already")
     if Path(out).resolve() == run.folder.resolve():
@@ -69,7 +71,7 @@ def quantize_run(
                 place = folder / file.relative_to(source.path)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, place)
-        Weights(rounded_rows(own.tensors, _stored(run, own)), own.tied).save(folder / WEIGHTS)
+        replace(own, tensors=rounded_rows(own.tensors, _stored(run, own))).save(folder / WEIGHTS)
         sizes = tuple(file.stat().st_size for file in (source / WEIGHTS, folder / WEIGHTS))
         write_json(folder / ENVIRONMENT, _environment(run, known, goal.path))
         record_all(folder)

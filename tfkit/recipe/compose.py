@@ -15,7 +15,7 @@ from tfkit.recipe.overlays.overlay import COMPOSING_KEYS, choose, nested, overri
 from tfkit.recipe.shipped import named_like, shipped_recipes
 from tfkit.recipe.text.faults import shown
 from tfkit.recipe.text.node import Node, kind, shorten
-from tfkit.recipe.text.source import from_mapping, near_file, parse, read_bytes
+from tfkit.recipe.text.source import MAPPING, from_mapping, near_file, parse, read_bytes
 
 MAX_BASES = 32
 
@@ -57,14 +57,16 @@ def compose(
     sets: Sequence[str] = (),
     variants: Sequence[str] = (),
     shipped: Mapping[str, Path] | None = None,
+    label: str = MAPPING,
 ) -> Composed:
     """The recipe `source` (a shipped name, a path or a mapping) with its bases, variants, overrides and sets laid in.
 
-    Faults are collected in `.faults` where reading can go on. Raises RecipeError where it cannot: the source or a base
-    is missing or is no mapping; everything else would then seem to be missing too.
+    Faults are collected in `.faults` where reading can go on; those of a mapping are at the place `label`. Raises
+    RecipeError where it cannot: the source or a base is missing or is no mapping; everything else would then seem to be
+    missing too.
     """
     shipped = shipped_recipes() if shipped is None else shipped
-    written = _written(source, shipped)
+    written = _written(source, shipped, label)
     faults = list(written.faults)
     layers = _with_bases(written, shipped, faults)
     entries = _variant_entries(layers, faults)
@@ -76,7 +78,7 @@ def compose(
     overlays = [*_chosen(entries, chosen, faults), *(overlay for _, overlay in changed)]
     for overlay in overlays:
         root = merge(root, overlay, faults)
-    name = written.file.stem if written.file else "recipe"
+    name = written.file.stem if written.file else Path(label).stem if label != MAPPING else "recipe"
     return Composed(root, faults, written.text, written.file, entries, name, overlays, chosen, _values(changed))
 
 
@@ -136,9 +138,9 @@ def _value_at(overlay: Node, key: str) -> Any:
     return overlay.plain()
 
 
-def _written(source: str | Path | Mapping[str, Any], shipped: Mapping[str, Path]) -> _Written:
+def _written(source: str | Path | Mapping[str, Any], shipped: Mapping[str, Path], label: str) -> _Written:
     if isinstance(source, Mapping):
-        return _readable(_Written(*from_mapping(source)))
+        return _readable(_Written(*from_mapping(source, label)))
     if not isinstance(source, str | Path):
         raise UsageError(f"a recipe is a name, a path or a mapping, not {with_article(type(source).__name__)}")
     path = _shown(shipped[source]) if isinstance(source, str) and source in shipped else Path(source)

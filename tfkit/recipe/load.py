@@ -36,6 +36,7 @@ from tfkit.recipe.settings.sections import Data, Generate, Section, Train
 from tfkit.recipe.settings.study import Study, measures_of, study_problems
 from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.source import MAPPING
 from tfkit.recipe.text.values import given, mapping
 from tfkit.recipe.views.origin import Value
 from tfkit.recipe.views.resolved import model_values, resolved_text
@@ -300,18 +301,20 @@ def load_recipe(
 
 
 def load_saved(
-    file: Path,
+    source: Path | Mapping[str, Any],
     trust: bool = False,
     sets: Sequence[str] = (),
     variants: Sequence[str] = (),
-    imports: Sequence[str] = (),
+    imports: Sequence[str | Path] = (),
     settled: Sequence[str] = (),
+    label: str = MAPPING,
 ) -> Recipe:
-    """The recipe that a run keeps. `imports` is code that was found for it, which may have another place by now.
+    """The recipe that a run keeps, or a file of weights called `label`.
 
+    `imports` is code that was found for it, which may have another place by now.
     What the recipe calls by a name in `settled` has been seen to. Raises RecipeError with every fault at once.
     """
-    return _imported(compose(file, sets=sets, variants=variants), trust, imports, settled, saved=True)
+    return _imported(compose(source, sets=sets, variants=variants, label=label), trust, imports, settled, saved=True)
 
 
 def _imported(

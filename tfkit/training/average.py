@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -23,4 +24,4 @@ def mean(files: Iterable[Path]) -> Weights:
     if last is None:
         raise ValueError("a mean needs at least one file of weights")
     averaged = {name: (tensor / count).to(last.tensors[name].dtype) for name, tensor in total.items()}
-    return Weights(last.tensors | averaged, last.tied)
+    return replace(last, tensors=last.tensors | averaged)

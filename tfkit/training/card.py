@@ -42,16 +42,24 @@ def is_ours(card: Path) -> bool:
     return bool(mark) and not card.is_symlink() and rest == f"{_digest(text)} -->\n"
 
 
+def run_card(folder: RunFolder, recipe: Recipe, cost: str, address: str = "") -> str:
+    """Return the card of a run; with the address that it is loaded from, that of its repository."""
+    lines = [f"# {escaped(recipe.name)}", "", cost, "", *as_code("\n".join(recipe.lines()))]
+    if address:
+        load = f'import tfkit\n\nrun = tfkit.load_run("{address}")'
+        lines = ["---", "library_name: tfkit", "tags: [tfkit]", "---", "", *lines, "## Use", "", *as_code(load)]
+    checks = "sha256sum -c SHA256SUMS  # the files are those that were written"
+    checks += "\ntfkit prove .  # what the recipe promises, measured"
+    text = "The recipe is `recipe.yaml`, every value of it `resolved.yaml`. In this folder:"
+    return signed([*lines, *sections(folder), "## Check", "", text, "", *as_code(checks)])
+
+
 def write_card(folder: RunFolder, recipe: Recipe, cost: str) -> None:
     """Write the card of a run, unless the user has one there or it cannot be written."""
     if (folder / CARD).exists() and not is_ours(folder / CARD):
         return
     with contextlib.suppress(RunError, OSError):
-        lines = [f"# {escaped(recipe.name)}", "", cost, "", *as_code("\n".join(recipe.lines()))]
-        checks = "sha256sum -c SHA256SUMS  # the files are those that were written"
-        checks += "\ntfkit prove .  # what the recipe promises, measured"
-        text = "The recipe is `recipe.yaml`, every value of it `resolved.yaml`. In this folder:"
-        write_text(folder / CARD, signed([*lines, *sections(folder), "## Check", "", text, "", *as_code(checks)]))
+        write_text(folder / CARD, run_card(folder, recipe, cost))
 
 
 def sections(folder: RunFolder) -> Iterator[str]:

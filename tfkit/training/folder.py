@@ -30,6 +30,8 @@ CARD = "README.md"  # the run's own, or the user's: training/card.py tells them 
 QUANTIZED = "quantized"  # entry of environment.json: the type of weights that are stored in another one
 # what --force may remove; whatever else stands in the folder belongs to somebody else
 OURS = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS)
+# what a run is without its training: goes to the hub
+PUBLISHED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ENVIRONMENT, EVALUATION)
 
 
 @dataclass(frozen=True)

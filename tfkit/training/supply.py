@@ -8,13 +8,25 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from tfkit.core.checksums import SUMS
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
 from tfkit.core.files import read_json
+from tfkit.core.hub import downloaded, repository
 from tfkit.core.registry import REGISTRY, source_file
 from tfkit.recipe.imports import hash_of, imported, importer_of, is_file
 from tfkit.recipe.load import Recipe, load_saved
-from tfkit.training.folder import ENVIRONMENT, RESOLVED, RunFolder
+from tfkit.training.folder import ENVIRONMENT, PUBLISHED, RESOLVED, WEIGHTS, RunFolder
+from tfkit.training.kept import KEPT
 from tfkit.training.needs import NEEDS, Need, installed_version
+
+
+def downloaded_run(address: str) -> Path:
+    """Copy a run from the hub into its cache; raises UsageError or DataError in words, RunError if it holds none."""
+    folder = downloaded(repository(address), (*PUBLISHED, SUMS, f"{KEPT}/*"), address)
+    for name in (RESOLVED, WEIGHTS):
+        if not (folder / name).is_file():
+            raise RunError(f"{address}: holds no run of tfkit: it has no {name}")
+    return folder
 
 
 def run_folder(recipe: str | Path) -> RunFolder | None:

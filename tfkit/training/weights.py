@@ -5,28 +5,35 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tfkit.core.checksums import recorded
 from tfkit.core.errors import RunError, TfkitWarning
-from tfkit.core.output import some
+from tfkit.core.output import json_line, some
+from tfkit.models.base import Model
 from tfkit.training.int8 import restored_rows
+from tfkit.training.weights_file import ENTRY, TIED, entry_of, opened, read_entry
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as the format calls them
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Tensors by name, each once; `tied` says which further names stand for one of them."""
+    """Tensors by name, each once; `tied` says which further names stand for one of them.
+
+    `entry` describes the model in the file's metadata; empty for one that tfkit.build did not make.
+    """
 
     tensors: dict[str, Tensor]
     tied: dict[str, str]
+    entry: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: nn.Module) -> Weights:
@@ -41,7 +48,7 @@ class Weights:
                 tensors[name] = tensor
             else:
                 tied[name] = owner
-        return cls(tensors, tied)
+        return cls(tensors, tied, entry_of(model.blueprint) if isinstance(model, Model) else {})
 
     def by_name(self) -> dict[str, Tensor]:
         """Every name with its tensor, tied names included."""
@@ -49,19 +56,21 @@ class Weights:
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
-        save_tensors(path, self.tensors, {"tied": json.dumps(self.tied)} if self.tied else {})
+        entry = {**self.entry, **({TIED: self.tied} if self.tied else {})}
+        save_tensors(path, self.tensors, {ENTRY: json_line(entry)} if entry else {})
 
     @classmethod
     def read(cls, path: Path) -> Weights:
         """Read a file of ours or of somebody else; raises RunError naming the file."""
         tensors, metadata = read_tensors(path)
+        entry = read_entry(path, metadata)
         try:
-            tied = json.loads(metadata.get("tied", "{}"))
+            tied = entry.pop(TIED, {}) if entry else json.loads(metadata.get(TIED, "{}"))  # an older file's own entry
         except (ValueError, RecursionError):
             tied = None
         if not isinstance(tied, dict):
             raise RunError(f"{path}: its list of tied tensors cannot be read")
-        return cls(tensors, {name: str(owner) for name, owner in tied.items()})
+        return cls(tensors, {name: str(owner) for name, owner in tied.items()}, entry)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -77,25 +86,15 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a safetensors file; raises RunError naming the file."""
-    if not path.is_file():
-        raise RunError(f"{path}: there is no such file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = file.keys()
-            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path}: is no whole safetensors file: {error}") from None
+    with opened(path) as file:
+        names = file.keys()
+        return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
 
 
 def tensor_names(path: Path) -> list[str]:
     """The names of the tensors in a safetensors file; raises RunError naming the file."""
-    if not path.is_file():
-        raise RunError(f"{path}: there is no such file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return list(file.keys())
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path}: is no whole safetensors file: {error}") from None
+    with opened(path) as file:
+        return list(file.keys())
 
 
 def saved_dtype(path: Path) -> torch.dtype:
@@ -107,14 +106,9 @@ def saved_dtype(path: Path) -> torch.dtype:
 
 def _dtypes(path: Path) -> set[str]:
     """The dtypes of a file's tensors, as the format calls them."""
-    if not path.is_file():
-        raise RunError(f"{path}: there is no such file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = file.keys()
-            return {file.get_slice(name).get_dtype() for name in names}
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path}: is no whole safetensors file: {error}") from None
+    with opened(path) as file:
+        names = file.keys()
+        return {file.get_slice(name).get_dtype() for name in names}
 
 
 def holds_int8(path: Path) -> bool:

@@ -56,11 +56,18 @@ class Exported:
     why: tuple[Fault, ...] = ()
 
 
-def export_model(run: Run, target: str | Path, force: bool = False, pooling: str | None = None) -> Exported:
+def export_model(
+    run: Run,
+    target: str | Path,
+    force: bool = False,
+    pooling: str | None = None,
+    theirs: FamilyConfig | None = None,
+) -> Exported:
     """Write `run` to the folder `target` as transformers reads it; `force` replaces an earlier export.
 
-    With `pooling` (mean, first, last) sentence-transformers reads it too. Raises RunError for a folder that may not be
-    written, UsageError for a pooled model that is no encoder of texts; nothing is left then.
+    With `pooling` (mean, first, last) sentence-transformers reads it too; `theirs` is the class to write it as, by
+    default the first that fits. Raises RunError for a folder that may not be written, UsageError for a pooled model
+    that is no encoder of texts; nothing is left then.
     """
     if pooling is not None:
         check_reads_sentences(run)
@@ -68,7 +75,7 @@ def export_model(run: Run, target: str | Path, force: bool = False, pooling: str
     check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
     ids = ids_of(run)
-    theirs = as_theirs(run.blueprint, _imported_as(run), ids)
+    theirs = theirs or as_theirs(run.blueprint, imported_as(run), ids)
     why = _reasons(run, ids) if theirs is None else ()
     with whole_folder(goal) as folder:
         if theirs is not None:
@@ -97,7 +104,7 @@ def export_model(run: Run, target: str | Path, force: bool = False, pooling: str
 
 def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
     """The settings, at their places, that the nearest family's config.json cannot say."""
-    found = nearest_unlike(run.blueprint, _imported_as(run), ids)
+    found = nearest_unlike(run.blueprint, imported_as(run), ids)
     if found is None:
         return ()
     family, unlike = found
@@ -132,7 +139,7 @@ def auto_class(blueprint: Blueprint) -> str:
     return "AutoModel" if classes is None else classes[0]
 
 
-def _imported_as(run: Run) -> tuple[str, ...]:
+def imported_as(run: Run) -> tuple[str, ...]:
     """The family and the class that the run was imported as, or the run that it started from."""
     known = origin(run)
     return tuple(str(known[key]) for key in ("family", "class") if key in known)

@@ -9,7 +9,7 @@ from tfkit.core.errors import Place
 from tfkit.interop.huggingface.family import Tree, lay
 from tfkit.recipe.architecture.pattern import expand, shortest
 from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.source import from_value
+from tfkit.recipe.text.source import MAPPING, from_value
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # their words
 KINDS = {FULL: "global", SLIDING: "local"}  # ours
@@ -31,7 +31,7 @@ def lay_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once
 def spelled_layers(stack: Mapping[str, Any]) -> list[Tree]:
     """What each layer of a spelled-out stack is; `position` is the stack's where a layer has none of its own."""
     kinds: Mapping[str, Tree] = stack.get("layers", {})
-    pattern, _ = from_value(stack.get("pattern"), Place("<mapping>"), "pattern")
+    pattern, _ = from_value(stack.get("pattern"), Place(MAPPING), "pattern")
     entries = expand(pattern, int(stack["num_layers"]), list(kinds), Faults())
     layers = (kinds[entry.kinds[0]] if entry.kinds else stack["layer"] for entry in entries)
     return [{"position": stack["position"], **layer} for layer in layers]

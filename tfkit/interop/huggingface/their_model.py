@@ -27,7 +27,7 @@ def load_theirs(folder: Path, trust: bool) -> nn.Module:
     loader = getattr(transformers, heads[0] if own and heads else name, None)
     if loader is None:
         raise DataError(f"{folder / CONFIG}: architectures: this transformers has no {name}")
-    with _quiet(transformers):
+    with quiet(transformers):
         try:
             model = loader.from_pretrained(folder, dtype=torch.float32, **({"trust_remote_code": True} if own else {}))
         except Exception as error:  # whatever their code raises
@@ -60,7 +60,7 @@ def their_ids(folder: Path, text: str, ids: Sequence[int]) -> list[str]:
     """What to say where their tokenizer reads the text otherwise."""
     import transformers
 
-    with _quiet(transformers):
+    with quiet(transformers):
         try:
             theirs = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
         except Exception:  # no tokenizer there, or one that needs more packages
@@ -69,7 +69,7 @@ def their_ids(folder: Path, text: str, ids: Sequence[int]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """No progress bars and no advice of theirs within the block."""
     logging = transformers.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,15 @@ class FamilyConfig:
 
 
 def as_theirs(
-    blueprint: Blueprint, first: Sequence[str] = (), ids: Mapping[str, int | None] | None = None
+    blueprint: Blueprint,
+    first: Sequence[str] = (),
+    ids: Mapping[str, int | None] | None = None,
+    among: Collection[str] | None = None,
 ) -> FamilyConfig | None:
     """What the model is with them, or None where no family says it; `first` names a family and a class to begin with.
 
     `ids` are the model's special tokens by their keys of config.json, None where it has none; they become part of it.
+    `among` limits the families.
 
     A family counts where its config, read back, is the same architecture; dropout and initialisation may differ. One
     whose code only its authors have does not count, as far as the transformers that is installed can tell. Warns where
@@ -47,7 +51,7 @@ def as_theirs(
     """
     why: dict[str, Exception] = {}
     found = None
-    for name, outcome in _tried(blueprint, first, ids):
+    for name, outcome in _tried(blueprint, first, ids, among):
         if isinstance(outcome, FamilyConfig):
             found = outcome
             break
@@ -58,19 +62,26 @@ def as_theirs(
 
 
 def nearest_unlike(
-    blueprint: Blueprint, first: Sequence[str] = (), ids: Mapping[str, int | None] | None = None
+    blueprint: Blueprint,
+    first: Sequence[str] = (),
+    ids: Mapping[str, int | None] | None = None,
+    among: Collection[str] | None = None,
 ) -> tuple[str, Unlike] | None:
     """The family that lacks the fewest settings of a model that none says whole, and which they are."""
-    outcomes = [(name, one) for name, one in _tried(blueprint, first, ids) if isinstance(one, Unlike) and one.settings]
+    tried = _tried(blueprint, first, ids, among)
+    outcomes = [(name, one) for name, one in tried if isinstance(one, Unlike) and one.settings]
     return min(outcomes, key=lambda outcome: len(outcome[1].settings), default=None)
 
 
 def _tried(
-    blueprint: Blueprint, first: Sequence[str], ids: Mapping[str, int | None] | None
+    blueprint: Blueprint,
+    first: Sequence[str],
+    ids: Mapping[str, int | None] | None,
+    among: Collection[str] | None,
 ) -> Iterator[tuple[str, FamilyConfig | Exception]]:
     """Each family with what comes of saying the model as one of its classes, those in `first` before the others."""
     model = _bounded(spell(model_values(blueprint)))
-    known = families()
+    known = {name: family for name, family in families().items() if among is None or name in among}
     preferred = [*first, *FIRST]
     names = sorted(known, key=lambda name: (preferred.index(name) if name in preferred else len(preferred), name))
     for name in names:

@@ -16,6 +16,7 @@ from tfkit.interop.huggingface.files import CONFIG, COUNTED, open_checkpoint
 from tfkit.interop.huggingface.source import Source
 from tfkit.models.build import build_model
 from tfkit.training.weights import Weights, dtype_name, warn_not_finite
+from tfkit.training.weights_file import entry_of
 
 
 def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -40,7 +41,7 @@ def write_weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.d
         brought = to_ours(read.family, checkpoint, wanted, blueprint)
     ordered = {name: brought.tensors[name] for name in wanted}
     _check_numbers(read.folder, own, ordered)
-    Weights(ordered, tied).save(file)
+    Weights(ordered, tied, entry_of(blueprint)).save(file)
     return brought.unread, sum(tensor.numel() for name, tensor in own.items() if isinstance(tensor, nn.Parameter))
 
 

@@ -15,6 +15,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.files import write_json, write_text
 from tfkit.core.folders import named
 from tfkit.core.targets import target_folder, whole_folder
+from tfkit.interop.greedy import facts_of
 from tfkit.interop.huggingface.exporting import has_tokenizer
 from tfkit.interop.huggingface.kept import kept_of
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
@@ -105,15 +106,10 @@ def _written(folder: Path) -> Iterator[Path]:
 
 def _facts(run: Run, graphs: list[Graph]) -> dict[str, Any]:
     """Return what a reader of the folder needs: the recipe, the tensors of each file, and where texts begin and end."""
-    special = dict(run.blueprint.special_ids)
-    if has_tokenizer(run) and (run.recipe.objective is not None or not special):
-        special |= run.tokenizer.special_ids
-    paired = run.blueprint.encoder is not None and run.blueprint.decoder is not None
     resolved = run.folder / RESOLVED
     return {
         "recipe": resolved.read_text("utf-8") if resolved.is_file() else None,
-        "start": special.get("start") if paired else None,
-        "ends": [special["end"]] if "end" in special else [],
+        **facts_of(run),
         "max_length": run.blueprint.last.max_length,
         "graphs": {
             graph.file: {

@@ -6,7 +6,6 @@ import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,51 +14,21 @@ from torch import Tensor
 
 from tfkit.core.errors import DataError
 from tfkit.core.files import read_json
+from tfkit.interop.greedy import LONGEST, TOLERANCE, FilesVerdict, equal_prompts
 from tfkit.interop.onnx import METADATA
 from tfkit.interop.onnx.comparing import GraphSession, given_to, largest_difference, sizes_of
 from tfkit.interop.onnx.example import generate
 from tfkit.interop.onnx.exporting import as_float32, size_of
 from tfkit.interop.onnx.graphs import Graph, graphs_of, writes
 from tfkit.interop.onnx.tracing import trace
-from tfkit.models import Model
 from tfkit.run import Run
 from tfkit.training.setup import longest_example
 
-TOLERANCE = 1e-4  # of any output, absolute
-PROMPTS, LONGEST, NEW = 20, 12, 16  # prompts of random tokens, and what is written after each
 ROWS = 16  # of the validation texts, for a perplexity
-WORST = 1.1  # of the perplexity in int8 relative to that in float32
 TIMED = 64  # tokens of a measured text
 
 
-@dataclass
-class OnnxVerdict:
-    """What a comparison found; the figures of int8 and float32 by name."""
-
-    tolerance: float
-    differences: dict[str, float] = field(default_factory=dict)
-    equal_prompts: int | None = None  # None where nothing is written
-    prompts: int = PROMPTS
-    quantized: bool = False
-    figures: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    @property
-    def failures(self) -> list[str]:
-        """What is wrong, a sentence each."""
-        if self.quantized:
-            whole, small = (self.figures[name].get("perplexity", 1.0) for name in ("float32", "int8"))
-            return [f"perplexity {small:.3f} in int8, {whole:.3f} in float32"] * (not small <= WORST * whole)
-        off = [f"{name}: off by {worst:.1e}" for name, worst in self.differences.items() if not worst <= self.tolerance]
-        if self.equal_prompts is not None and self.equal_prompts < self.prompts:
-            off.append(f"greedy tokens: equal after {self.equal_prompts} of {self.prompts} prompts")
-        return off
-
-    def as_data(self) -> dict[str, Any]:
-        """The same as plain data."""
-        return {**vars(self), "equal": not self.failures, "failures": self.failures}
-
-
-def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float = TOLERANCE) -> OnnxVerdict:
+def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float = TOLERANCE) -> FilesVerdict:
     """Compare `run` with its files in `folder`; raises DataError for files of another architecture."""
     facts = read_json(folder / METADATA)
     model = as_float32(run.model)
@@ -67,11 +36,13 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
     _check(folder, facts, graphs)
     sessions = {graph.file: GraphSession(folder / graph.file, provider) for graph in graphs}
     longest = run.blueprint.last.max_length
-    verdict = OnnxVerdict(tolerance, quantized=facts.get("quantize") is not None)
+    verdict = FilesVerdict(tolerance, quantized=facts.get("quantize") is not None)
     for graph in graphs:
         verdict.differences[graph.file] = largest_difference(graph, sessions[graph.file], longest)
     if writes(model):
-        verdict.equal_prompts = _equal_prompts(model, sessions, facts, longest)
+        verdict.equal_prompts = equal_prompts(
+            model, facts, lambda ids, count: list(generate(_raw(sessions), ids, count, facts["start"], facts["ends"]))
+        )
     if verdict.quantized:
         with tempfile.TemporaryDirectory() as beside:
             for graph in graphs:
@@ -92,37 +63,6 @@ def _check(folder: Path, facts: Any, graphs: Sequence[Graph]) -> None:
     for graph in graphs:
         if not (folder / graph.file).is_file():
             raise DataError(f"{folder / graph.file}: is missing; export the run anew")
-
-
-def _equal_prompts(model: Model, sessions: Mapping[str, GraphSession], facts: Any, longest: int | None) -> int:
-    """Count the prompts after which both write the same tokens."""
-    generator = torch.Generator().manual_seed(0)
-    size, most = next(model.blueprint.stacks()).vocab_size or 1, longest or LONGEST + NEW
-    equal = 0
-    for number in range(PROMPTS):
-        length = min(1 + number % LONGEST, max(1, most - 1))
-        ids = torch.randint(size // 8, size, (length,), generator=generator).tolist()
-        count = min(NEW, most - (length if facts["start"] is None else 1))
-        equal += list(generate(_raw(sessions), ids, count, facts["start"], facts["ends"])) == greedy(
-            model, ids, count, facts
-        )
-    return equal
-
-
-@torch.no_grad()
-def greedy(model: Model, ids: list[int], count: int, facts: Mapping[str, Any]) -> list[int]:
-    """Return the likeliest tokens, the whole text read for each."""
-    start, source = facts["start"], torch.tensor([ids])
-    text = list(ids) if start is None else [start]
-    prompt = len(text)
-    for _ in range(count):
-        read = torch.tensor([text])
-        given = {"input_ids": read} if start is None else {"input_ids": source, "decoder_input_ids": read}
-        new = int(model(**given).logits[0, -1].argmax())
-        if new in facts["ends"]:
-            break
-        text.append(new)
-    return text[prompt:]
 
 
 def _figures(

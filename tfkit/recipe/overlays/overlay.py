@@ -11,7 +11,7 @@ from tfkit.core.errors import Fault, Place, RecipeError
 from tfkit.core.registry import nearest
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.text.node import Node, inline, kind, shorten
-from tfkit.recipe.text.source import from_value, parse_value
+from tfkit.recipe.text.source import MAPPING, from_value, parse_value
 
 # They say how a recipe is put together, so nothing can be laid over them.
 COMPOSING_KEYS = ("extends", "variants")
@@ -71,7 +71,7 @@ def override_overlay(key: Any, value: Any, faults: list[Fault]) -> Node | None:
 
 def laid(section: str, base: Mapping[str, Any], *overlays: Mapping[str, Any]) -> dict[str, Any]:
     """The data of a section with overlays laid over it, whose keys may be dotted; raises RecipeError for faults."""
-    place = Place("<mapping>")
+    place = Place(MAPPING)
     tree, found = from_value({section: base}, place, "")
     for key, value in (pair for overlay in overlays for pair in overlay.items()):
         leaf, faults = from_value(value, place, f"{section}.{key}")

@@ -35,6 +35,7 @@ from tfkit.recipe.text.node import Budget, Node, Scalar, Stop, kind, shorten, un
 from tfkit.recipe.text.syntax import syntax_fault
 
 MAX_BYTES = 1_000_000
+MAPPING = "<mapping>"  # the place of values from Python
 
 # The C parser hands out events one by one and is stopped at the first one too deep (it is quadratic beyond that).
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -121,7 +122,7 @@ def parse_value(text: str, place: Place, path: str) -> tuple[Node, list[Fault]]:
         return Node(None, place, path, place), [*faults, Fault(place, path, stop.fault.message)]
 
 
-def from_mapping(data: Mapping[str, Any], label: str = "<mapping>") -> tuple[Node, list[Fault]]:
+def from_mapping(data: Mapping[str, Any], label: str = MAPPING) -> tuple[Node, list[Fault]]:
     """The tree of nested Python data: mappings, lists, tuples, strings, numbers, booleans, None (or "none"), paths."""
     return from_value(data, Place(label), "")
 

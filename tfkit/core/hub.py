@@ -1,0 +1,66 @@
+"""Repositories on the Hugging Face hub: their names, copies of them, and the hub's errors in words."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfkit.core.errors import DataError, UsageError
+from tfkit.core.extras import optional
+
+PREFIX = "hf://"
+LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+
+
+def is_on_hub(source: object) -> bool:
+    """True for the address of a repository, hf://user/name."""
+    return isinstance(source, str) and source.startswith(PREFIX)
+
+
+def repository(address: str) -> str:
+    """Return user/name of hf://user/name; raises UsageError for anything else."""
+    name = address.removeprefix(PREFIX)
+    bad = "--" in name or ".." in name or name.endswith((".git", ".", "-"))
+    if not is_on_hub(address) or _NAME.fullmatch(name) is None or bad:
+        raise UsageError(f"{address!r} is no address of a repository on the hub; write {PREFIX}user/name")
+    return name
+
+
+def downloaded(name: str, patterns: Sequence[str], address: str) -> Path:
+    """Copy files of a repository into the hub's cache; raises UsageError without the library, DataError in words."""
+    hub = optional("huggingface_hub", "hf", f"{address} is on the hub, which needs")
+    with in_words(address):
+        return Path(hub.snapshot_download(name, allow_patterns=list(patterns)))
+
+
+@contextlib.contextmanager
+def in_words(address: str) -> Iterator[None]:
+    """Raise DataError with the address for what the hub refuses within the block."""
+    errors = optional("huggingface_hub.errors", "hf", f"{address} is on the hub, which needs")
+    try:
+        yield
+    except (UsageError, DataError):
+        raise
+    except Exception as error:  # the hub's own errors have no common class
+        raise DataError(f"{address}: {_reason(error, errors)}") from None
+
+
+def _reason(error: Exception, errors: Any) -> str:
+    """The reason of a refusal, and what to do."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, errors.GatedRepoError):
+        return "is gated: accept its terms on the hub's page first"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"there is no such repository, or it is private: {LOGIN}"
+    if isinstance(error, errors.LocalTokenNotFoundError) or status == 401:
+        return f"the hub does not know you: {LOGIN}"
+    if status == 403:
+        return "the hub refuses: your token may not write there; give one with write access to it"
+    if isinstance(error, (ConnectionError, TimeoutError, errors.LocalEntryNotFoundError)):
+        return "the hub cannot be reached, and no complete copy is in its cache; connect and try again"
+    told = str(error).strip().splitlines()
+    return f"the hub does not give it: {told[0] if told else type(error).__name__}"

@@ -1,0 +1,88 @@
+"""A folder of CTranslate2 next to the run it was converted from: log-probabilities and greedy tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tfkit.core.errors import DataError
+from tfkit.core.extras import optional
+from tfkit.core.files import read_json
+from tfkit.interop.engines import MODEL, VOCABULARIES
+from tfkit.interop.greedy import TOLERANCE, FilesVerdict, equal_prompts, facts_of, prompts
+from tfkit.interop.onnx.exporting import as_float32
+from tfkit.models import Model
+from tfkit.run import Run
+
+PURPOSE = "models of CTranslate2 need"
+
+
+class Engine:
+    """A folder of CTranslate2, loaded; raises DataError naming the folder."""
+
+    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
+        library = optional("ctranslate2", "engines", PURPOSE)
+        self.paired, self.ends = facts["start"] is not None, list(facts["ends"])
+        files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
+        if not files:
+            raise DataError(f"{folder}: has no vocabulary; export the run anew")
+        self.tokens: list[str] = read_json(files[0])
+        self.ids = {token: number for number, token in enumerate(self.tokens)}
+        try:
+            self.raw = (library.Translator if self.paired else library.Generator)(str(folder), device="cpu")
+        except (RuntimeError, ValueError) as error:
+            raise DataError(f"{folder / MODEL}: cannot be loaded: {error}") from None
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        """Return tokens as text; raises DataError for ids beyond the vocabulary."""
+        if any(number >= len(self.tokens) for number in ids):
+            raise DataError(f"its vocabulary has {len(self.tokens):,} tokens, and the run's has more")
+        return [self.tokens[number] for number in ids]
+
+    def score(self, ids: Sequence[int], target: Sequence[int]) -> list[float]:
+        """Compute the log-probability of each token of a text after its first, or of a target."""
+        texts = [self.texts(ids)]
+        (found,) = self.raw.score_batch(texts, [self.texts(target)]) if self.paired else self.raw.score_batch(texts)
+        scores: list[float] = found.log_probs[: len(target)]
+        return scores
+
+    def write(self, ids: list[int], count: int) -> list[int]:
+        """Return the likeliest tokens after a prompt, or of a source."""
+        options: dict[str, Any] = {"beam_size": 1, "end_token": self.ends, "return_end_token": False}
+        if self.paired:
+            (found,) = self.raw.translate_batch([self.texts(ids)], max_decoding_length=count, **options)
+            return [self.ids[token] for token in found.hypotheses[0]]
+        options["include_prompt_in_result"] = False
+        (found,) = self.raw.generate_batch([self.texts(ids)], max_length=count, **options)
+        return list(found.sequences_ids[0])
+
+
+@torch.no_grad()
+def largest_difference(model: Model, engine: Engine, facts: Mapping[str, Any]) -> float:
+    """Compute the largest difference of any log-probability over 20 texts."""
+    worst = 0.0
+    for one in prompts(model, facts):
+        target = (one.ids if engine.paired else one.ids[1:])[: one.count]
+        if not target:
+            continue
+        read = torch.tensor([[facts["start"], *target[:-1]] if engine.paired else one.ids])
+        given = {"decoder_input_ids": read} if engine.paired else {}
+        logits = model(torch.tensor([one.ids]) if engine.paired else read, **given).logits[0]
+        wanted = logits[: len(target)].log_softmax(-1).gather(-1, torch.tensor(target)[:, None])[:, 0]
+        off = float((wanted - torch.tensor(engine.score(one.ids, target))).abs().max())
+        worst = max(worst, off if off == off else float("inf"))
+    return worst
+
+
+def verify_engine(run: Run, folder: Path, tolerance: float = TOLERANCE) -> FilesVerdict:
+    """Compare a run with its folder of CTranslate2; raises DataError for one that cannot be loaded."""
+    facts = facts_of(run)
+    engine, model = Engine(folder, facts), as_float32(run.model)
+    try:
+        worst = largest_difference(model, engine, facts)
+        return FilesVerdict(tolerance, {MODEL: worst}, equal_prompts(model, facts, engine.write))
+    except (RuntimeError, ValueError) as error:  # of another architecture
+        raise DataError(f"{folder}: cannot read what this run reads; is it its export? {error}") from None

@@ -1,0 +1,166 @@
+"""A run -> a folder that CTranslate2 runs, made from transformers' class of it by CTranslate2's own converter."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tfkit.core.blame import shortened
+from tfkit.core.component import spell
+from tfkit.core.errors import DataError, UsageError
+from tfkit.core.extras import optional
+from tfkit.core.folders import named
+from tfkit.core.targets import target_folder, whole_folder
+from tfkit.interop.engines import MODEL, VOCABULARIES
+from tfkit.interop.engines.comparing import Engine, largest_difference
+from tfkit.interop.greedy import facts_of
+from tfkit.interop.huggingface.exporting import export_model, has_tokenizer, ids_of, imported_as
+from tfkit.interop.huggingface.files import CONFIG
+from tfkit.interop.huggingface.known import families
+from tfkit.interop.huggingface.settings import look
+from tfkit.interop.huggingface.their_model import quiet
+from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs, nearest_unlike
+from tfkit.interop.onnx.exporting import as_float32
+from tfkit.interop.onnx.graphs import writes
+from tfkit.recipe.views.resolved import model_values
+from tfkit.run import Run
+from tfkit.training.folder import RESOLVED, TOKENIZER
+from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
+
+PURPOSE = "export to CTranslate2 needs"
+TOKENIZER_FILES = (TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
+WRITTEN = (MODEL, CONFIG, *VOCABULARIES, *TOKENIZER_FILES, RESOLVED)
+LARGEST = 1e-3  # difference of a log-probability; beyond it the converter has left something out
+EPSILONS = ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps")
+MARIAN = "MarianConfig"  # read as Bart's: CTranslate2's own loader drops the last token
+# attributes that the loaders expect and transformers 5 no longer has
+ASSUMED: Mapping[str, Mapping[str, bool]] = {
+    "BartConfig": {"normalize_before": False},
+    "MBartConfig": {"normalize_before": True},
+    "PegasusConfig": {"normalize_before": True, "normalize_embedding": False},
+    MARIAN: {"normalize_before": False, "normalize_embedding": False},
+}
+
+
+def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Path:
+    """Write `run` to the folder `target` for CTranslate2, and check that it computes the same there.
+
+    Raises UsageError for a missing library and for what CTranslate2 cannot compute, RunError for a folder that may not
+    be written; nothing is left then.
+    """
+    loaders = _loaders()
+    goal = target_folder(target, "model of CTranslate2", (MODEL, CONFIG), _written, force)
+    theirs = _taken(run, loaders)
+    with tempfile.TemporaryDirectory() as beside:
+        made = export_model(run, Path(beside) / "model", theirs=theirs).folder
+        with whole_folder(goal) as folder:
+            _convert(made, folder, theirs, loaders)
+            for name in TOKENIZER_FILES:
+                shutil.copyfile(made / name, folder / name)
+            if (run.folder / RESOLVED).is_file():
+                shutil.copyfile(run.folder / RESOLVED, folder / RESOLVED)
+            _check(run, folder, theirs)
+    return goal.path
+
+
+def _loaders() -> Mapping[str, Any]:
+    """CTranslate2's loaders by transformers' class of a config."""
+    optional("ctranslate2", "engines", PURPOSE)
+    optional("transformers", "hf", PURPOSE)
+    loaders: Mapping[str, Any] = optional("ctranslate2.converters.transformers", "engines", PURPOSE)._MODEL_LOADERS
+    return loaders
+
+
+def _taken(run: Run, loaders: Mapping[str, Any]) -> FamilyConfig:
+    """Find the class that CTranslate2 takes; raises UsageError with the place of each setting it has no word for."""
+    _check_writes(run)
+    classes = optional("transformers", "hf", PURPOSE).CONFIG_MAPPING
+    types = {name: family.model_types[0] for name, family in families().items()}
+    taken = {name for name, type_ in types.items() if type_ in classes and classes[type_].__name__ in loaders}
+    first, ids = imported_as(run), ids_of(run)
+    found = as_theirs(run.blueprint, [name for name in first if name in taken], ids, taken)
+    if found is not None:
+        return found
+    native = as_theirs(run.blueprint, first, ids)
+    if native is not None:
+        raise UsageError(
+            f"CTranslate2 takes no '{native.config['model_type']}' ({native.head_class}), which this model is"
+        )
+    nearest = nearest_unlike(run.blueprint, (), ids, taken)
+    model = spell(model_values(run.blueprint))
+    settings = nearest[1].settings if nearest else ()
+    told = [key for key in settings if key.endswith(".type") or f"{key.rpartition('.')[0]}.type" not in settings]
+    faults = [run.recipe.fault(f"model.{key}", _lacks(model, key)) for key in told]
+    raise UsageError("\n".join(map(str, faults)) or f"{run.folder}: CTranslate2 has no model like this one")
+
+
+def _lacks(model: Mapping[str, Any], key: str) -> str:
+    """The message about a setting that CTranslate2 has no word for."""
+    value, last = look(model, key), key.rpartition(".")[2]
+    if last == "type" and isinstance(value, str):
+        return f"CTranslate2 has no {value}"
+    simple = isinstance(value, (str, int, float))
+    return f"CTranslate2 has no {last} {str(value).lower()}" if simple else f"CTranslate2 has no such {last}"
+
+
+def _check_writes(run: Run) -> None:
+    """Raise UsageError for a model that writes no text, and for a run without a single tokenizer."""
+    if not writes(run.model):
+        raise UsageError(f"{run.folder}: writes no text, and only models that do leave for CTranslate2; try --to onnx")
+    if not has_tokenizer(run):
+        raise UsageError(f"{run.folder}: has no tokenizer, and CTranslate2 reads tokens as texts; try --to onnx")
+    if run.source_tokenizer is not run.tokenizer:
+        raise UsageError(f"{run.folder}: has a tokenizer for each side; CTranslate2's converter takes one for both")
+
+
+def _convert(source: Path, folder: Path, theirs: FamilyConfig, loaders: Mapping[str, Any]) -> None:
+    """Write the files of CTranslate2; raises UsageError for what its converter does not take."""
+    transformers = optional("transformers", "hf", PURPOSE)
+    name = transformers.CONFIG_MAPPING[theirs.config["model_type"]].__name__
+    loader = loaders["BartConfig" if name == MARIAN else name]
+    try:
+        with quiet(transformers), torch.no_grad():
+            model = getattr(transformers, theirs.head_class).from_pretrained(source, dtype="auto")
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+            for key, value in ASSUMED.get(name, {}).items():
+                setattr(model.config, key, value)
+            spec = loader(model, tokenizer)
+            _describe(spec.config, model.config, tokenizer)
+            spec.validate()
+            spec.optimize()
+            spec.save(str(folder))
+    except Exception as error:  # whatever their converter raises
+        why = f"{type(error).__name__}: {shortened(error)}"
+        raise UsageError(f"CTranslate2's converter does not take this '{theirs.config['model_type']}': {why}") from None
+
+
+def _describe(written: Any, config: Any, tokenizer: Any) -> None:
+    """Say in CTranslate2's config.json what its loaders leave out: the norms' epsilon and the start token."""
+    if written.layer_norm_epsilon is None:
+        found = (getattr(config, key, None) for key in EPSILONS)
+        written.layer_norm_epsilon = next((value for value in found if value is not None), None)
+    start = getattr(config, "decoder_start_token_id", None)
+    if start is not None and hasattr(written, "decoder_start_token"):
+        written.decoder_start_token = tokenizer.convert_ids_to_tokens(start)
+
+
+def _check(run: Run, folder: Path, theirs: FamilyConfig) -> None:
+    """Raise UsageError unless CTranslate2 computes the log-probabilities of the run."""
+    facts = facts_of(run)
+    try:
+        off = largest_difference(as_float32(run.model), Engine(folder, facts), facts)
+        why = "" if off <= LARGEST else f"its log-probabilities differ by up to {off:.1e}"
+    except (DataError, RuntimeError, ValueError) as error:
+        why = shortened(error).replace(str(folder), theirs.config["model_type"])
+    if why:
+        raise UsageError(f"CTranslate2 does not compute this '{theirs.config['model_type']}' as tfkit does: {why}")
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder that an export writes."""
+    yield from named(folder, WRITTEN)

@@ -1,0 +1,97 @@
+"""A run next to the files that it was exported to: greedy tokens, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tfkit.interop.huggingface.exporting import has_tokenizer
+from tfkit.models import Model
+from tfkit.run import Run
+
+TOLERANCE = 1e-4  # of any output, absolute
+WORST = 1.1  # of the perplexity in int8 relative to that in float32
+PROMPTS, LONGEST, NEW = 20, 12, 16  # prompts of random tokens, and what is written after each
+
+Write = Callable[[list[int], int], list[int]]  # the ids after a prompt, at most so many
+
+
+@dataclass
+class FilesVerdict:
+    """Result of comparing a run with exported files; the figures of int8 and float32 by name."""
+
+    tolerance: float
+    differences: dict[str, float] = field(default_factory=dict)
+    equal_prompts: int | None = None  # None where nothing is written
+    prompts: int = PROMPTS
+    quantized: bool = False
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> list[str]:
+        """One sentence for each failure."""
+        if self.quantized:
+            whole, small = (self.figures[name].get("perplexity", 1.0) for name in ("float32", "int8"))
+            return [f"perplexity {small:.3f} in int8, {whole:.3f} in float32"] * (not small <= WORST * whole)
+        off = [f"{name}: off by {worst:.1e}" for name, worst in self.differences.items() if not worst <= self.tolerance]
+        if self.equal_prompts is not None and self.equal_prompts < self.prompts:
+            off.append(f"greedy tokens: equal after {self.equal_prompts} of {self.prompts} prompts")
+        return off
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the verdict as plain data."""
+        return {**vars(self), "equal": not self.failures, "failures": self.failures}
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+    """Return the token that an encoder-decoder's text starts with, or None, and the tokens that end a text."""
+    special = dict(run.blueprint.special_ids)
+    if has_tokenizer(run) and (run.recipe.objective is not None or not special):
+        special |= run.tokenizer.special_ids
+    paired = run.blueprint.encoder is not None and run.blueprint.decoder is not None
+    return {"start": special.get("start") if paired else None, "ends": [special["end"]] if "end" in special else []}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt, or a source, of random tokens, and the tokens to write after it."""
+
+    ids: list[int]
+    count: int
+
+
+def prompts(model: Model, facts: Mapping[str, Any]) -> Iterator[Prompt]:
+    """Yield 20 prompts that fit the model, the same for each call."""
+    paired, generator = facts["start"] is not None, torch.Generator().manual_seed(0)
+    size, most = next(model.blueprint.stacks()).vocab_size or 1, model.blueprint.last.max_length or LONGEST + NEW
+    for number in range(PROMPTS):
+        length = min(1 + number % LONGEST, max(1, most - 1))
+        ids = torch.randint(size // 8, size, (length,), generator=generator).tolist()
+        if paired and set(ids) <= set(facts["ends"]):  # an empty source, which engines do not run
+            ids = [(ids[0] + 1) % size] * length
+        yield Prompt(ids, min(NEW, most - (1 if paired else length)))
+
+
+def equal_prompts(model: Model, facts: Mapping[str, Any], write: Write) -> int:
+    """Count the prompts after which `write` continues as the model does."""
+    each = prompts(model, facts)
+    return sum(write(one.ids, one.count) == greedy(model, one.ids, one.count, facts) for one in each)
+
+
+@torch.no_grad()
+def greedy(model: Model, ids: list[int], count: int, facts: Mapping[str, Any]) -> list[int]:
+    """Return the likeliest tokens, the whole text read for each."""
+    start, source = facts["start"], torch.tensor([ids])
+    text = list(ids) if start is None else [start]
+    prompt = len(text)
+    for _ in range(count):
+        read = torch.tensor([text])
+        given = {"input_ids": read} if start is None else {"input_ids": source, "decoder_input_ids": read}
+        new = int(model(**given).logits[0, -1].argmax())
+        if new in facts["ends"]:
+            break
+        text.append(new)
+    return text[prompt:]

@@ -1,0 +1,96 @@
+"""Reading a file of weights without its tensors: its header, and the recipe of the model in its metadata."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+import tfkit
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import spell
+from tfkit.core.errors import RunError
+from tfkit.models.build import build_model
+from tfkit.recipe.keys import LANGUAGE
+from tfkit.recipe.load import Recipe, load_saved
+from tfkit.recipe.views.resolved import model_values
+
+ENDING = ".safetensors"
+ENTRY = "tfkit"  # the only entry of the metadata: the format has no order of several
+RECIPE, DIGEST, VERSION, TIED = "recipe", "recipe_sha256", "version", "tied"  # its keys
+KEYS = ("tfkit", "model")  # of the recipe: it extends and imports nothing, so that it reads no other file
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A safetensors file open for reading; raises RunError naming the file."""
+    if not path.is_file():
+        raise RunError(f"{path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path}: is no whole safetensors file: {error}") from None
+
+
+def is_weights_file(path: str | Path) -> bool:
+    """True for the name of a safetensors file that is no folder."""
+    return Path(path).suffix == ENDING and not Path(path).is_dir()
+
+
+def entry_of(blueprint: Blueprint) -> dict[str, Any]:
+    """Return a model's recipe with every value, its SHA-256, and the version of tfkit."""
+    recipe = {"tfkit": LANGUAGE, "model": spell(model_values(blueprint))}
+    return {VERSION: tfkit.__version__, DIGEST: _digest(recipe), RECIPE: recipe}
+
+
+def read_entry(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Parse tfkit's entry of a file's metadata, empty if there is none; raises RunError naming the file."""
+    try:
+        entry = json.loads(metadata.get(ENTRY, "{}"))
+    except (ValueError, RecursionError):
+        entry = None
+    if not isinstance(entry, dict):
+        raise RunError(f"{path}: the entry {ENTRY!r} of its metadata cannot be read; the file is damaged")
+    return entry
+
+
+def recipe_in(
+    path: Path, imports: Sequence[str | Path] = (), sets: Sequence[str] = (), variants: Sequence[str] = ()
+) -> Recipe:
+    """Load the recipe of the model in a file of weights, which runs no code but `imports`.
+
+    Raises RunError for a file without a recipe and for a damaged one, RecipeError for one that cannot be built here.
+    """
+    with opened(path) as file:
+        entry = read_entry(path, file.metadata() or {})
+    recipe = entry.get(RECIPE)
+    if recipe is None:
+        raise RunError(
+            f"{path}: holds no recipe: tfkit did not write it, or an older version did; load its run's folder"
+        )
+    if not isinstance(recipe, dict) or sorted(recipe) != sorted(KEYS) or _digest(recipe) != entry.get(DIGEST):
+        raise RunError(f"{path}: its recipe has changed since it was written; the file is damaged, or was edited")
+    return load_saved(recipe, sets=sets, variants=variants, imports=imports, label=str(path))
+
+
+def check_fits(path: Path, blueprint: Blueprint) -> None:
+    """Raise RunError for a model whose tensors are not in the file, before any of them is allocated."""
+    with opened(path) as file:
+        names = file.keys()
+        shapes = {name: file.get_slice(name).get_shape() for name in names}
+    seen: set[int] = set()
+    for name, tensor in build_model(blueprint, device="meta").state_dict(keep_vars=True).items():
+        if id(tensor) not in seen and shapes.get(name) != list(tensor.shape):
+            found = f"has shape {shapes[name]}" if name in shapes else "is missing"
+            raise RunError(f"{path}: does not fit its recipe: {name} {found}, expected shape {list(tensor.shape)}")
+        seen.add(id(tensor))
+
+
+def _digest(recipe: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode("ascii")).hexdigest()
