@@ -112,12 +112,19 @@ def _png(svg: str) -> bytes:
     from tfkit.core.errors import UsageError
     from tfkit.core.extras import optional
 
-    plain = re.sub("</?tspan[^>]*>", "", svg)  # which cairosvg does not centre
+    plain = re.sub(r"<text([^>]*)>((?:(?!</text>).)*<tspan.*?)</text>", _marked_whole, svg)
     try:
         drawn: bytes = optional("cairosvg", "png", "pictures as PNG need").svg2png(plain.encode("utf-8"), scale=2)
     except OSError as error:
         raise UsageError(f"pictures as PNG need the library cairo: {error}; install it, or write .svg") from None
     return drawn
+
+
+def _marked_whole(line: re.Match[str]) -> str:
+    """Mark a whole line with new words: cairosvg does not centre a line of several pieces."""
+    named, words = line[1], re.sub("</?tspan[^>]*>", "", line[2])
+    named = named.replace('class="', 'class="new ') if "class=" in named else f'{named} class="new"'
+    return f"<text{named}>{words}</text>"
 
 
 def _pictures(
