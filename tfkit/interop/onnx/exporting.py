@@ -19,17 +19,18 @@ from tfkit.interop.huggingface.exporting import has_tokenizer
 from tfkit.interop.huggingface.kept import kept_of
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.onnx import METADATA, OPSETS
-from tfkit.interop.onnx.graphs import DECODER, ENCODER, WHOLE, Graph, WholeGraph, graphs_of
+from tfkit.interop.onnx.graphs import DECODER, ENCODER, WHOLE, Graph, WholeGraph, graphs_of, writes
 from tfkit.interop.onnx.quantizing import quantize_file
 from tfkit.interop.onnx.tracing import need, trace
 from tfkit.models import Model
 from tfkit.run import Run
-from tfkit.training.folder import RESOLVED, TOKENIZER
+from tfkit.training.folder import RESOLVED, TARGET_TOKENIZER, TOKENIZER
 from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
 EXAMPLE = "example.py"
 GRAPHS = (WHOLE, ENCODER, DECODER)
-WRITTEN = (*GRAPHS, *(f"{name}.data" for name in GRAPHS), METADATA, EXAMPLE, TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
+TOKENIZERS = (TOKENIZER, TARGET_TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
+WRITTEN = (*GRAPHS, *(f"{name}.data" for name in GRAPHS), METADATA, EXAMPLE, *TOKENIZERS)
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,10 @@ def export_onnx(
         write_json(folder / METADATA, about | _facts(run, graphs) | {"costs": dict(costs or {})})
         if has_tokenizer(run):
             write_tokenizer(run, kept_of(run), folder)
-            if run.blueprint.decoder is not None:
+            if writes(run.model):
                 example = importlib.resources.files("tfkit.interop.onnx").joinpath(EXAMPLE)
                 write_text(folder / EXAMPLE, example.read_text("utf-8"))
-    whole_text = run.blueprint.decoder is not None and isinstance(graphs[0], WholeGraph)
+    whole_text = writes(run.model) and isinstance(graphs[0], WholeGraph)
     return OnnxFolder(goal.path, sizes, full, whole_text)
 
 
@@ -105,16 +106,18 @@ def _written(folder: Path) -> Iterator[Path]:
 
 def _facts(run: Run, graphs: list[Graph]) -> dict[str, Any]:
     """Return what a reader of the folder needs: the recipe, the tensors of each file, and where texts begin and end."""
-    special = dict(run.blueprint.special_ids)
-    if has_tokenizer(run) and (run.recipe.objective is not None or not special):
+    special, texts = dict(run.blueprint.special_ids), has_tokenizer(run)
+    if texts and (run.recipe.objective is not None or not special):
         special |= run.tokenizer.special_ids
     paired = run.blueprint.encoder is not None and run.blueprint.decoder is not None
+    two = texts and run.source_tokenizer is not run.tokenizer
     resolved = run.folder / RESOLVED
     return {
         "recipe": resolved.read_text("utf-8") if resolved.is_file() else None,
         "start": special.get("start") if paired else None,
         "ends": [special["end"]] if "end" in special else [],
         "max_length": run.blueprint.last.max_length,
+        "tokenizers": [TOKENIZER, TARGET_TOKENIZER if two else TOKENIZER] if texts else [],  # of what is read, written
         "graphs": {
             graph.file: {
                 "inputs": {name: list(one.axes) for name, one in graph.inputs.items()},
