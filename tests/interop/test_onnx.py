@@ -59,6 +59,12 @@ def model_of(**changes: Any) -> Model:
     return as_float32(made)
 
 
+def written(folder: Path, *words: str) -> str:
+    """Run the example of a folder where neither tfkit nor torch can be imported."""
+    line = [sys.executable, "-c", ISOLATED, str(folder / "example.py"), *words]
+    return subprocess.run(line, capture_output=True, text=True, check=True, cwd=folder.parent).stdout
+
+
 def small(name: str) -> Model:
     made = build_model(tiny(name).blueprint(), seed=0).eval()
     randomise(made, 0.3)
@@ -190,9 +196,7 @@ def test_a_decoder_leaves_and_is_equal(run: Run, opset: int, tmp_path: Path) -> 
     assert "greedy tokens: equal after 20 of 20 prompts" in result.stdout
     refused = command("verify", run.folder, "--against", folder, "--provider", "tensorrt")
     assert refused.exit_code == 2 and "--provider tensorrt: this onnxruntime has only" in refused.stderr
-    words = [sys.executable, "-c", ISOLATED, str(folder / "example.py"), "def f", "6"]
-    written = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    assert written == run.generate("def f", 6, strategy="greedy")[0] + "\n"
+    assert written(folder, "def f", "6") == run.generate("def f", 6, strategy="greedy")[0] + "\n"
     assert json.loads((folder / "metadata.json").read_text())["costs"]["parameters"] > 0
     found = command(
         "verify",
@@ -203,6 +207,19 @@ def test_a_decoder_leaves_and_is_equal(run: Run, opset: int, tmp_path: Path) -> 
         "--json",
     )
     assert found.exit_code == 1 and "model.onnx: off by" in json.loads(found.stdout)["failures"][0]
+
+
+@pytest.mark.slow
+def test_a_translator_with_two_vocabularies_writes_without_torch(tmp_path: Path) -> None:
+    needs_onnx()
+    run, folder = tmp_path / "run", tmp_path / "out"
+    for words in (["train", "translate-characters", "--out", run], ["export", run, folder, "--to", "onnx"]):
+        done = command(*words)
+        assert done.exit_code == 0, done.output
+    result = command("verify", run, "--against", folder)
+    assert result.exit_code == 0, result.output
+    assert "greedy tokens: equal after 20 of 20 prompts" in result.stdout
+    assert written(folder, "Where is the station?", "64") == "Wo ist der Bahnhof?\n"
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def export_onnx(
                     quantize_file(whole, folder / graph.file)
         sizes = {graph.file: size_of(folder / graph.file) for graph in graphs}
         about = {"opset": opset, "quantize": quantize, "float32_bytes": full, "bytes": sizes}
-        write_json(folder / METADATA, about | _facts(run, graphs) | {"costs": dict(costs or {})})
+        write_json(folder / METADATA, about | facts_of(run, graphs) | {"costs": dict(costs or {})})
         if has_tokenizer(run):
             write_tokenizer(run, kept_of(run), folder)
             if writes(run.model):
@@ -99,12 +99,7 @@ def size_of(path: Path) -> int:
     return path.stat().st_size + (beside.stat().st_size if beside.is_file() else 0)
 
 
-def _written(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder that an export writes."""
-    yield from named(folder, WRITTEN)
-
-
-def _facts(run: Run, graphs: list[Graph]) -> dict[str, Any]:
+def facts_of(run: Run, graphs: list[Graph]) -> dict[str, Any]:
     """Return what a reader of the folder needs: the recipe, the tensors of each file, and where texts begin and end."""
     special, texts = dict(run.blueprint.special_ids), has_tokenizer(run)
     if texts and (run.recipe.objective is not None or not special):
@@ -126,3 +121,8 @@ def _facts(run: Run, graphs: list[Graph]) -> dict[str, Any]:
             for graph in graphs
         },
     }
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder that an export writes."""
+    yield from named(folder, WRITTEN)
