@@ -53,7 +53,9 @@ def _quantize_table(onnx: Any, graph: Any, table: Any) -> None:
     held = {"bytes": np.rint(values / scale + ZERO).astype(np.uint8), "scale": scale.astype(np.float32)}
     held |= {"one": np.float32(1), "zero": np.uint8(ZERO)}
     graph.initializer.remove(table)
-    graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(one), f"{name}.{key}") for key, one in held.items())
+    graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(one), f"{name}.{key}") for key, one in held.items()
+    )
     transposes = {node.output[0] for node in graph.node if node.op_type == "Transpose" and node.input[0] == name}
     nodes = []
     for node in graph.node:
