@@ -88,7 +88,17 @@ def listed() -> dict[str, str]:
     return {line.split("`")[1]: line for line in table.splitlines() if "`" in line}
 
 
-if __name__ == "__main__":
-    for name in sys.argv[1:] or [name for name in NAMES if name not in listed()]:
-        rows = listed() | {name: leave(name).row(name)}
+def main(names: list[str]) -> None:
+    """Measure models one by one, and write each row at once; one that fails is printed, and the others go on."""
+    for name in names:
+        try:
+            found = leave(name).row(name)
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {error}", flush=True)
+            continue
+        rows = listed() | {name: found}
         rewrite(README, "onnx models", "\n".join([HEADER, *(rows[one] for one in NAMES if one in rows)]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or [name for name in NAMES if name not in listed()])
