@@ -85,7 +85,7 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
 
 def _facts(folder: Path, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
     """Read what is written about the files. Raise DataError unless it is what this architecture has."""
-    facts = read_json(folder / METADATA)
+    facts: dict[str, Any] = read_json(folder / METADATA)
     ours = isinstance(facts, dict) and all(facts.get(name, "") == wanted[name] for name in DECISIVE)
     if not ours or facts.get("opset") not in range(OPSETS[0], OPSETS[1] + 1) or "quantize" not in facts:
         raise DataError(f"{folder / METADATA}: is of another architecture than the run; export the run again")
@@ -146,7 +146,7 @@ def _figures(
     if writes(graph.model):
         count = min(TIMED, (facts["max_length"] or TIMED + len(ids)) - len(ids))
         begin = time.perf_counter()
-        for _ in generate(_raw(sessions), ids, count, facts["start"], ()):
+        for _ in generate(_raw(sessions), ids, count, facts["start"], []):
             pass
         figures["tokens_per_second"] = count / (time.perf_counter() - begin)
     else:
