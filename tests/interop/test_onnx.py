@@ -7,16 +7,22 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import tfkit
 from tfkit.core.errors import RunError, UsageError
 from tfkit.interop.onnx import exporting
-from tfkit.interop.onnx.comparing import CALLS, given_to, sizes_of
+from tfkit.interop.onnx.comparing import CALLS, GraphSession, given_to, sizes_of
 from tfkit.interop.onnx.exporting import as_float32, check_leaves, export_onnx
 from tfkit.interop.onnx.graphs import Graph, StepGraph, WholeGraph, graphs_of
+from tfkit.interop.onnx.quantizing import quantize_file
+from tfkit.interop.onnx.tracing import trace
+from tfkit.interop.onnx.verifying import WORST
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
@@ -57,6 +63,12 @@ def model_of(**changes: Any) -> Model:
     made = build_model(load_recipe(recipe).blueprint(), seed=0).eval()
     randomise(made, 0.3)
     return as_float32(made)
+
+
+def written(folder: Path, *words: str) -> str:
+    """Run the example of a folder where neither tfkit nor torch can be imported."""
+    line = [sys.executable, "-c", ISOLATED, str(folder / "example.py"), *words]
+    return subprocess.run(line, capture_output=True, text=True, check=True, cwd=folder.parent).stdout
 
 
 def small(name: str) -> Model:
@@ -150,6 +162,73 @@ def test_nothing_half_written_stays(run: Run, tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
+def nonsense(graph: Graph, path: Path, opset: int) -> None:
+    path.write_bytes(b"nonsense")
+
+
+def test_an_interrupted_export_leaves_what_was_there(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_onnx()
+    monkeypatch.setattr(exporting, "trace", nonsense)
+    words = ["export", run.folder, tmp_path / "out", "--to", "onnx"]
+    assert command(*words).exit_code == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    again = command(*words)
+    assert again.exit_code == 2 and "holds a model as ONNX; --force replaces it" in again.stderr
+
+    def stopped(graph: Graph, path: Path, opset: int) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporting, "trace", stopped)
+    result = command(*words, "--force")
+    assert result.exit_code == 130 and "tfkit: interrupted" in result.stderr
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({}, "model.onnx: onnxruntime cannot load it"),
+        ({"ends": 5}, "metadata.json: is of another architecture than the run; export the run again"),
+        ({"opset": "new"}, "metadata.json: is of another architecture than the run; export the run again"),
+        ({"graphs": []}, "metadata.json: is of another architecture than the run; export the run again"),
+    ],
+    ids=lambda one: ",".join(one) if isinstance(one, dict) else "",
+)
+def test_a_damaged_folder_is_refused_in_words(
+    metadata: dict[str, Any], message: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_onnx()
+    monkeypatch.setattr(exporting, "trace", nonsense)
+    folder = export_onnx(run, tmp_path / "out").path
+    facts = json.loads((folder / "metadata.json").read_text())
+    (folder / "metadata.json").write_text(json.dumps(facts | metadata))
+    result = command("verify", run.folder, "--against", folder)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+
+
+def test_a_model_that_writes_no_text_brings_no_example(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_onnx()
+    monkeypatch.setattr(exporting, "trace", nonsense)
+    recipe = {"tfkit": 1, "model": decoder(vocab_size=run.tokenizer.vocab_size, mask={"type": "prefix"})}
+    tfkit.save(tfkit.build(recipe), recipe, run.tokenizer, tmp_path / "run")
+    folder = export_onnx(tfkit.load_run(tmp_path / "run"), tmp_path / "out").path
+    assert not (folder / "example.py").exists() and (folder / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("model", [SimpleNamespace(opset_imports={"": 18}), None], ids=["an older opset", "nothing"])
+def test_an_opset_without_an_operator_is_refused(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = None if model is None else SimpleNamespace(model=model)
+    monkeypatch.setattr(torch.onnx, "export", lambda *given, **options: program)
+    (graph,) = graphs_of(model_of())
+    with pytest.raises(UsageError, match="some operator has no form in opset 20; choose --opset 23"):
+        trace(graph, tmp_path / "model.onnx", 20)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_missing_library_is_named_with_its_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_onnx()
     monkeypatch.setitem(sys.modules, "onnxscript", None)
@@ -175,6 +254,40 @@ def test_wrong_options_are_refused(run: Run, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
+# int8
+
+
+def test_a_table_in_int8_is_looked_up_and_multiplied(tmp_path: Path) -> None:
+    needs_onnx()
+    import onnx
+    from onnx import helper, numpy_helper
+
+    generator = np.random.default_rng(0)
+    table = generator.normal(size=(300, 64)).astype(np.float32) * generator.uniform(0.01, 5, (300, 1)).astype(
+        np.float32
+    )
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("Transpose", ["table"], ["transposed"], perm=[1, 0]),
+        helper.make_node("MatMul", ["rows", "transposed"], ["logits"]),
+        helper.make_node("ReduceSum", ["table"], ["sum"]),
+    ]
+    made = {"rows": [2, "time", 64], "logits": [2, "time", 300], "sum": [1, 1]}
+    ids = helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [2, "time"])
+    outputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in made.items()]
+    graph = helper.make_graph(nodes, "small", [ids], outputs, [numpy_helper.from_array(table, "table")])
+    whole, small = tmp_path / "whole.onnx", tmp_path / "small.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), str(whole))
+    quantize_file(whole, small)
+    assert small.stat().st_size < 0.3 * whole.stat().st_size
+    given = {"ids": torch.arange(0, 298).reshape(2, 149)}
+    want, found = GraphSession(whole)(given), GraphSession(small)(given)
+    rows = want["rows"].abs().amax(dim=-1, keepdim=True)
+    assert bool(((found["rows"] - want["rows"]).abs() <= 0.51 / 127 * rows).all())  # half a step of each row
+    assert float((found["logits"] - want["logits"]).abs().max()) < 0.02 * float(want["logits"].abs().max())
+    torch.testing.assert_close(found["sum"], want["sum"], rtol=0.01, atol=2.0)
+
+
 # traced: seconds each
 
 
@@ -190,9 +303,7 @@ def test_a_decoder_leaves_and_is_equal(run: Run, opset: int, tmp_path: Path) -> 
     assert "greedy tokens: equal after 20 of 20 prompts" in result.stdout
     refused = command("verify", run.folder, "--against", folder, "--provider", "tensorrt")
     assert refused.exit_code == 2 and "--provider tensorrt: this onnxruntime has only" in refused.stderr
-    words = [sys.executable, "-c", ISOLATED, str(folder / "example.py"), "def f", "6"]
-    written = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    assert written == run.generate("def f", 6, strategy="greedy")[0] + "\n"
+    assert written(folder, "def f", "6") == run.generate("def f", 6, strategy="greedy")[0] + "\n"
     assert json.loads((folder / "metadata.json").read_text())["costs"]["parameters"] > 0
     found = command(
         "verify",
@@ -206,6 +317,19 @@ def test_a_decoder_leaves_and_is_equal(run: Run, opset: int, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_a_translator_with_two_vocabularies_writes_without_torch(tmp_path: Path) -> None:
+    needs_onnx()
+    run, folder = tmp_path / "run", tmp_path / "out"
+    for words in (["train", "translate-characters", "--out", run], ["export", run, folder, "--to", "onnx"]):
+        done = command(*words)
+        assert done.exit_code == 0, done.output
+    result = command("verify", run, "--against", folder)
+    assert result.exit_code == 0, result.output
+    assert "greedy tokens: equal after 20 of 20 prompts" in result.stdout
+    assert written(folder, "Where is the station?", "64") == "Wo ist der Bahnhof?\n"
+
+
+@pytest.mark.slow
 def test_int8_is_measured_next_to_float32(run: Run, tmp_path: Path) -> None:
     needs_onnx()
     assert command("export", run.folder, tmp_path / "out", "--to", "onnx", "--quantize", "int8").exit_code == 0
@@ -213,7 +337,7 @@ def test_int8_is_measured_next_to_float32(run: Run, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout)["figures"]
     assert figures["int8"]["bytes"] < figures["float32"]["bytes"]
-    assert figures["int8"]["perplexity"] < 1.05 * figures["float32"]["perplexity"]
+    assert figures["int8"]["perplexity"] <= WORST * figures["float32"]["perplexity"]
 
 
 @pytest.mark.slow

@@ -51,8 +51,8 @@ def command(
     Both compute in float32. Exit status 0: equal; 2: not. A model that brings its own code runs with --trust only.
 
     A folder of `tfkit export --to onnx` is run by onnxruntime at other lengths and batch sizes than were traced, and
-    writes after 20 prompts; in int8, size, perplexity and speed are compared. Of a folder of CTranslate2
-    log-probabilities and those tokens are. Exit status 0: equal; 1: not.
+    writes after 20 prompts; in int8, size, perplexity (at most 1.001 times) and speed are compared. Of a folder of
+    CTranslate2 log-probabilities and those tokens are. Exit status 0: equal; 1: not.
     """
     is_onnx, is_engine = (Path(against) / METADATA).is_file(), (Path(against) / MODEL).is_file()
     if text is not None and (is_onnx or is_engine):

@@ -65,8 +65,9 @@ class ALiBi(Position):
         slope = rearrange(slope, "head -> 1 head 1 1")
         query, key = query_positions[:, None, :, None], key_positions[:, None, None, :]
         if self.config.bfloat16:
-            # softmax takes no notice of what all keys of a query have in common
-            of_keys = (slope.bfloat16() * key).to(self.dtype) * self.config.scale
+            # softmax takes no notice of what all keys of a query have in common; onnxruntime has no product in bfloat16
+            product = slope.bfloat16().float() * key.bfloat16().float()
+            of_keys = product.bfloat16().to(self.dtype) * self.config.scale
             return repeat(of_keys, "batch head 1 key -> batch head query key", query=query.shape[2])
         return -self.config.scale * slope * (query - key).abs()
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tfkit.core.errors import UsageError
+from tfkit.core.blame import shortened
+from tfkit.core.errors import DataError, UsageError
 from tfkit.interop.onnx import PROVIDERS
 from tfkit.interop.onnx.example import call
 from tfkit.interop.onnx.graphs import Graph
@@ -31,15 +32,23 @@ class GraphSession:
             )
         settings = runtime.SessionOptions()
         settings.log_severity_level = 4  # an error is raised, which says the same
-        self.raw = runtime.InferenceSession(str(file), settings, providers=[named])
+        self.file = file
+        try:
+            self.raw = runtime.InferenceSession(str(file), settings, providers=[named])
+        except Exception as error:  # onnxruntime's own errors have no common class
+            raise DataError(f"{file}: onnxruntime cannot load it: {shortened(error)}") from None
         used = self.raw.get_providers()
         if named not in used:
             raise UsageError(f"--provider {provider}: onnxruntime falls back to {', '.join(used)}; see its libraries")
         self.inputs = {one.name for one in self.raw.get_inputs()}
+        self.outputs = [one.name for one in self.raw.get_outputs()]
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the outputs by name; inputs that the file does not have are left out."""
-        found = call(self.raw, {name: one.numpy() for name, one in given.items() if name in self.inputs})
+        """Compute the outputs by name, ignoring inputs that the file does not have."""
+        try:
+            found = call(self.raw, {name: one.numpy() for name, one in given.items()})
+        except Exception as error:
+            raise DataError(f"{self.file}: onnxruntime cannot run it: {shortened(error)}") from None
         return {name: torch.from_numpy(one) for name, one in found.items()}
 
 
@@ -80,8 +89,15 @@ def largest_difference(graph: Graph, session: GraphSession, longest: int | None 
     for axes in CALLS:
         given = given_to(graph, sizes_of(axes, longest))
         found = session(given)
-        for name, want in graph.compute(dict(given)).items():
-            if name in found and want.numel():
-                off = float((found[name] - want).abs().max())
-                worst = max(worst, off if off == off else float("inf"))
+        wanted = graph.compute(dict(given))
+        for name in graph.outputs:
+            worst = max(worst, _off(found[name], wanted[name]))
     return worst
+
+
+def _off(found: Tensor, want: Tensor) -> float:
+    """Return the largest difference, infinite for other shapes and for NaN."""
+    if found.shape != want.shape:
+        return float("inf")
+    off = float((found - want).abs().max()) if want.numel() else 0.0
+    return off if off == off else float("inf")

@@ -20,17 +20,18 @@ from tfkit.interop.huggingface.exporting import has_tokenizer
 from tfkit.interop.huggingface.kept import kept_of
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.onnx import METADATA, OPSETS
-from tfkit.interop.onnx.graphs import DECODER, ENCODER, WHOLE, Graph, WholeGraph, graphs_of
+from tfkit.interop.onnx.graphs import DECODER, ENCODER, WHOLE, Graph, WholeGraph, graphs_of, writes
 from tfkit.interop.onnx.quantizing import quantize_file
 from tfkit.interop.onnx.tracing import need, trace
 from tfkit.models import Model
 from tfkit.run import Run
-from tfkit.training.folder import RESOLVED, TOKENIZER
+from tfkit.training.folder import RESOLVED, TARGET_TOKENIZER, TOKENIZER
 from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
 EXAMPLE = "example.py"
 GRAPHS = (WHOLE, ENCODER, DECODER)
-WRITTEN = (*GRAPHS, *(f"{name}.data" for name in GRAPHS), METADATA, EXAMPLE, TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
+TOKENIZERS = (TOKENIZER, TARGET_TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
+WRITTEN = (*GRAPHS, *(f"{name}.data" for name in GRAPHS), METADATA, EXAMPLE, *TOKENIZERS)
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,13 @@ def export_onnx(
                     quantize_file(whole, folder / graph.file)
         sizes = {graph.file: size_of(folder / graph.file) for graph in graphs}
         about = {"opset": opset, "quantize": quantize, "float32_bytes": full, "bytes": sizes}
-        write_json(folder / METADATA, about | _facts(run, graphs) | {"costs": dict(costs or {})})
+        write_json(folder / METADATA, about | metadata_of(run, graphs) | {"costs": dict(costs or {})})
         if has_tokenizer(run):
             write_tokenizer(run, kept_of(run), folder)
-            if run.blueprint.decoder is not None:
+            if writes(run.model):
                 example = importlib.resources.files("tfkit.interop.onnx").joinpath(EXAMPLE)
                 write_text(folder / EXAMPLE, example.read_text("utf-8"))
-    whole_text = run.blueprint.decoder is not None and isinstance(graphs[0], WholeGraph)
+    whole_text = writes(run.model) and isinstance(graphs[0], WholeGraph)
     return OnnxFolder(goal.path, sizes, full, whole_text)
 
 
@@ -99,18 +100,16 @@ def size_of(path: Path) -> int:
     return path.stat().st_size + (beside.stat().st_size if beside.is_file() else 0)
 
 
-def _written(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder that an export writes."""
-    yield from named(folder, WRITTEN)
-
-
-def _facts(run: Run, graphs: list[Graph]) -> dict[str, Any]:
+def metadata_of(run: Run, graphs: list[Graph]) -> dict[str, Any]:
     """Return what a reader of the folder needs: the recipe, the tensors of each file, and where texts begin and end."""
+    texts = has_tokenizer(run)
+    two = texts and run.source_tokenizer is not run.tokenizer
     resolved = run.folder / RESOLVED
     return {
         "recipe": resolved.read_text("utf-8") if resolved.is_file() else None,
         **facts_of(run),
         "max_length": run.blueprint.last.max_length,
+        "tokenizers": [TOKENIZER, TARGET_TOKENIZER if two else TOKENIZER] if texts else [],  # of what is read, written
         "graphs": {
             graph.file: {
                 "inputs": {name: list(one.axes) for name, one in graph.inputs.items()},
@@ -119,3 +118,8 @@ def _facts(run: Run, graphs: list[Graph]) -> dict[str, Any]:
             for graph in graphs
         },
     }
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder that an export writes."""
+    yield from named(folder, WRITTEN)

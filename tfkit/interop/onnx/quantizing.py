@@ -1,34 +1,106 @@
-"""Weights in int8 by onnxruntime's dynamic quantization: a scale for each column, activations as they come."""
+"""Weights in int8: linear layers by onnxruntime's dynamic quantization, tables with a scale for each row."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tfkit.interop.onnx.tracing import LARGEST, need, quiet
 
-WEIGHED = ("MatMul", "Gather")  # linear layers and tables
+SMALL = 1 << 12  # values of a table that is left in float32, such as relative positions
+ZERO = 128  # unsigned: products of signed bytes saturate on CPUs without VNNI
 
 
 def quantize_file(source: Path, target: Path) -> None:
-    """Write `source` to `target` with its weights in int8; a table that serves as output weights stays one."""
+    """Write `source` to `target` with weights in int8. An intermediate file is left in the folder of `source`."""
     onnx, quantization = need("--quantize needs", "onnx", "onnxruntime.quantization")
-    held = source.stat().st_size + sum(path.stat().st_size for path in source.parent.glob(f"{source.name}.data"))
+    linear = source.with_name(f"linear.{source.name}")
+    held = sum(path.stat().st_size for path in source.parent.glob(f"{source.name}*"))
     with quiet():
         quantization.quantize_dynamic(
             str(source),
-            str(target),
-            op_types_to_quantize=list(WEIGHED),
+            str(linear),
+            op_types_to_quantize=["MatMul"],
             per_channel=True,
-            weight_type=quantization.QuantType.QInt8,
-            nodes_to_exclude=_products(onnx.load(str(source), load_external_data=False).graph),
-            use_external_data_format=held > 4 * LARGEST,
-            extra_options={"MatMulConstBOnly": False},  # a table reaches the output transposed
+            weight_type=quantization.QuantType.QUInt8,
+            use_external_data_format=held > LARGEST,
         )
+    model = onnx.load(str(linear))
+    for table in list(_tables(model.graph)):
+        _quantize_table(onnx, model.graph, table)
+    if model.ByteSize() > LARGEST:
+        onnx.save(model, str(target), save_as_external_data=True, location=f"{target.name}.data")
+    else:
+        onnx.save(model, str(target))
 
 
-def _products(graph: Any) -> list[str]:
-    """Return the products of two activations by name."""
-    constant = {one.name for one in graph.initializer}
-    constant |= {node.output[0] for node in graph.node if node.op_type == "Transpose" and node.input[0] in constant}
-    return [node.name for node in graph.node if node.op_type == "MatMul" and node.input[1] not in constant]
+def _tables(graph: Any) -> Iterator[Any]:
+    """Yield the large float weights of two axes that ids choose rows of."""
+    rows = (node for node in graph.node if node.op_type == "Gather" and not any(one.i for one in node.attribute))
+    read = {node.input[0] for node in rows}
+    for one in graph.initializer:
+        if one.name in read and one.data_type == one.FLOAT and len(one.dims) == 2 and np.prod(one.dims) > SMALL:
+            yield one
+
+
+def _quantize_table(onnx: Any, graph: Any, table: Any) -> None:
+    """Store a table as bytes, a scale for each row, and rewrite lookups and products with its transpose."""
+    name, values = table.name, onnx.numpy_helper.to_array(table)  # [rows, dim]
+    scale = np.maximum(np.abs(values).max(axis=1, keepdims=True), 1e-12) / 127
+    held = {"bytes": np.rint(values / scale + ZERO).astype(np.uint8), "scale": scale.astype(np.float32)}
+    held |= {"one": np.float32(1), "zero": np.uint8(ZERO)}
+    graph.initializer.remove(table)
+    graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(one), f"{name}.{key}") for key, one in held.items()
+    )
+    transposes = {node.output[0] for node in graph.node if node.op_type == "Transpose" and node.input[0] == name}
+    nodes = []
+    for node in graph.node:
+        if node.op_type == "Gather" and node.input[0] == name:
+            nodes += _lookup(onnx.helper.make_node, name, node)
+        elif node.op_type == "MatMul" and node.input[1] in transposes:
+            nodes += _product(onnx.helper.make_node, name, node)
+        else:
+            nodes.append(node)
+    read = {one for node in nodes for one in node.input}
+    nodes = [node for node in nodes if node.output[0] in read or node.output[0] not in transposes]
+    if any(name in node.input for node in nodes):
+        nodes = [*_whole(onnx.helper.make_node, name), *nodes]
+    graph.ClearField("node")
+    graph.node.extend(nodes)
+
+
+def _lookup(make: Any, name: str, node: Any) -> list[Any]:
+    """Return the rows that ids choose, times their scales."""
+    (out,), ids = node.output, node.input[1]
+    return [
+        make("Gather", [f"{name}.bytes", ids], [f"{out}.bytes"]),
+        make("Gather", [f"{name}.scale", ids], [f"{out}.scale"]),
+        make("DequantizeLinear", [f"{out}.bytes", f"{name}.one", f"{name}.zero"], [f"{out}.whole"]),
+        make("Mul", [f"{out}.whole", f"{out}.scale"], [out]),
+    ]
+
+
+def _product(make: Any, name: str, node: Any) -> list[Any]:
+    """Return the product of activations with the transpose, in integers; onnxruntime transposes once."""
+    (out,), x = node.output, node.input[0]
+    return [
+        make("DynamicQuantizeLinear", [x], [f"{out}.x", f"{out}.step", f"{out}.zero"]),
+        make("Transpose", [f"{name}.bytes"], [f"{out}.table"]),
+        make("Transpose", [f"{name}.scale"], [f"{out}.scale"]),
+        make("MatMulInteger", [f"{out}.x", f"{out}.table", f"{out}.zero", f"{name}.zero"], [f"{out}.sum"]),
+        make("Cast", [f"{out}.sum"], [f"{out}.whole"], to=1),
+        make("Mul", [f"{out}.scale", f"{out}.step"], [f"{out}.unit"]),
+        make("Mul", [f"{out}.whole", f"{out}.unit"], [out]),
+    ]
+
+
+def _whole(make: Any, name: str) -> list[Any]:
+    """Return the table in float32, for any other use."""
+    return [
+        make("DequantizeLinear", [f"{name}.bytes", f"{name}.one", f"{name}.zero"], [f"{name}.whole"]),
+        make("Mul", [f"{name}.whole", f"{name}.scale"], [name]),
+    ]

@@ -15,28 +15,28 @@ from torch import Tensor
 from tfkit.core.errors import DataError
 from tfkit.core.files import read_json
 from tfkit.interop.greedy import LONGEST, TOLERANCE, FilesVerdict, equal_prompts
-from tfkit.interop.onnx import METADATA
+from tfkit.interop.onnx import METADATA, OPSETS
 from tfkit.interop.onnx.comparing import GraphSession, given_to, largest_difference, sizes_of
 from tfkit.interop.onnx.example import generate
-from tfkit.interop.onnx.exporting import as_float32, size_of
+from tfkit.interop.onnx.exporting import as_float32, metadata_of, size_of
 from tfkit.interop.onnx.graphs import Graph, graphs_of, writes
 from tfkit.interop.onnx.tracing import trace
 from tfkit.run import Run
 from tfkit.training.setup import longest_example
 
 ROWS = 16  # of the validation texts, for a perplexity
+DECISIVE = ("graphs", "start", "ends", "max_length")  # of the metadata
 TIMED = 64  # tokens of a measured text
 
 
 def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float = TOLERANCE) -> FilesVerdict:
     """Compare `run` with its files in `folder`; raises DataError for files of another architecture."""
-    facts = read_json(folder / METADATA)
     model = as_float32(run.model)
     graphs = graphs_of(model)
-    _check(folder, facts, graphs)
-    sessions = {graph.file: GraphSession(folder / graph.file, provider) for graph in graphs}
+    facts = _facts(folder, metadata_of(run, graphs))
+    sessions = {graph.file: _session(folder / graph.file, graph, provider) for graph in graphs}
     longest = run.blueprint.last.max_length
-    verdict = FilesVerdict(tolerance, quantized=facts.get("quantize") is not None)
+    verdict = FilesVerdict(tolerance, quantized=facts["quantize"] is not None)
     for graph in graphs:
         verdict.differences[graph.file] = largest_difference(graph, sessions[graph.file], longest)
     if writes(model):
@@ -53,16 +53,23 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
     return verdict
 
 
-def _check(folder: Path, facts: Any, graphs: Sequence[Graph]) -> None:
-    """Raise DataError unless the folder has the files and tensors of this architecture."""
-    listed = facts.get("graphs") if isinstance(facts, dict) else None
-    wanted = {graph.file: {name: list(one.axes) for name, one in graph.inputs.items()} for graph in graphs}
-    found = {name: one.get("inputs") for name, one in listed.items()} if isinstance(listed, dict) else None
-    if found != wanted:
-        raise DataError(f"{folder / METADATA}: is of another architecture than the run; export the run anew")
-    for graph in graphs:
-        if not (folder / graph.file).is_file():
-            raise DataError(f"{folder / graph.file}: is missing; export the run anew")
+def _facts(folder: Path, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Read what is written about the files. Raise DataError unless it is what this architecture has."""
+    facts: dict[str, Any] = read_json(folder / METADATA)
+    ours = isinstance(facts, dict) and all(facts.get(name, "") == wanted[name] for name in DECISIVE)
+    if not ours or facts.get("opset") not in range(OPSETS[0], OPSETS[1] + 1) or "quantize" not in facts:
+        raise DataError(f"{folder / METADATA}: is of another architecture than the run; export the run again")
+    return facts
+
+
+def _session(file: Path, graph: Graph, provider: str) -> GraphSession:
+    """Open a file. Raise DataError unless it has the tensors of the graph."""
+    if not file.is_file():
+        raise DataError(f"{file}: is missing; export the run again")
+    session = GraphSession(file, provider)
+    if session.outputs != graph.outputs or not session.inputs <= set(graph.inputs):
+        raise DataError(f"{file}: has other inputs or outputs than the run; export the run again")
+    return session
 
 
 def _figures(
@@ -78,7 +85,7 @@ def _figures(
     if writes(graph.model):
         count = min(TIMED, (facts["max_length"] or TIMED + len(ids)) - len(ids))
         begin = time.perf_counter()
-        for _ in generate(_raw(sessions), ids, count, facts["start"], ()):
+        for _ in generate(_raw(sessions), ids, count, facts["start"], []):
             pass
         figures["tokens_per_second"] = count / (time.perf_counter() - begin)
     else:
