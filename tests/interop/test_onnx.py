@@ -22,7 +22,7 @@ from tfkit.interop.onnx.exporting import as_float32, check_leaves, export_onnx
 from tfkit.interop.onnx.graphs import Graph, StepGraph, WholeGraph, graphs_of
 from tfkit.interop.onnx.quantizing import quantize_file
 from tfkit.interop.onnx.tracing import trace
-from tfkit.interop.onnx.verifying import WORST
+from tfkit.interop.greedy import WORST
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
