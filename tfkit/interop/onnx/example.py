@@ -44,4 +44,5 @@ if __name__ == "__main__":
     reader, writer = (Tokenizer.from_file(str(folder / name)) for name in facts["tokenizers"])
     graphs = {name: InferenceSession(folder / name) for name in facts["graphs"]}
     ids = reader.encode(sys.argv[1]).ids
-    print(writer.decode(list(generate(graphs, ids, int(sys.argv[2]), facts["start"], facts["ends"]))))
+    room = (facts["max_length"] or sys.maxsize) - (len(ids) if facts["start"] is None else 1)
+    print(writer.decode(list(generate(graphs, ids, min(int(sys.argv[2]), room), facts["start"], facts["ends"]))))
