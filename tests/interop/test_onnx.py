@@ -16,13 +16,13 @@ import torch
 
 import tfkit
 from tfkit.core.errors import RunError, UsageError
+from tfkit.interop.greedy import WORST
 from tfkit.interop.onnx import exporting
 from tfkit.interop.onnx.comparing import CALLS, GraphSession, given_to, sizes_of
 from tfkit.interop.onnx.exporting import as_float32, check_leaves, export_onnx
 from tfkit.interop.onnx.graphs import Graph, StepGraph, WholeGraph, graphs_of
 from tfkit.interop.onnx.quantizing import quantize_file
 from tfkit.interop.onnx.tracing import trace
-from tfkit.interop.greedy import WORST
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe

@@ -37,7 +37,7 @@ def test_a_card_says_costs_data_scores_and_curve(run: Run) -> None:
     total = count(run.blueprint).total
     assert f"{total.parameters:,} parameters. {total.flops_per_token:,} FLOPs per token" in text
     assert re.search(
-        r"^6 steps on \d+ tokens in \d+ s on cpu, \d+ MiB at most\. Best validation loss: ", text, re.MULTILINE
+        r"^6 steps on \d+ tokens in \d+ s on cpu, [\d,]+ MiB at most\. Best validation loss: ", text, re.MULTILINE
     )
     digest = json.loads((run.folder / "environment.json").read_text())["data"]["train"]
     assert f"| train | train.txt | {next(iter(digest.values()))[:12]} |" in text

@@ -51,7 +51,8 @@ def in_words(address: str) -> Iterator[None]:
 
 def _reason(error: Exception, errors: Any) -> str:
     """The reason of a refusal, and what to do."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    answered = isinstance(error, errors.HfHubHTTPError) and error.response is not None
+    status = error.response.status_code if answered else None
     if isinstance(error, errors.GatedRepoError):
         return "is gated: accept its terms on the hub's page first"
     if isinstance(error, errors.RepositoryNotFoundError):

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError, with_article
-from tfkit.recipe.keys import LANGUAGE
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.overlays.overlay import COMPOSING_KEYS, choose, nested, override_overlay, read_variants, set_overlay
 from tfkit.recipe.shipped import named_like, shipped_recipes
-from tfkit.recipe.text.faults import shown
-from tfkit.recipe.text.node import Node, kind, shorten
-from tfkit.recipe.text.source import MAPPING, from_mapping, near_file, parse, read_bytes
+from tfkit.recipe.text.node import Node, inline, kind, shorten
+from tfkit.recipe.text.source import LANGUAGE, MAPPING, from_mapping, near_file, parse, read_bytes
 
 MAX_BASES = 32
 
@@ -88,7 +86,7 @@ def version_faults(root: Node) -> list[Fault]:
     if node is None or (type(node.value) is int and node.value == LANGUAGE):
         return []
     if type(node.value) is not int:
-        message = f"expected the version of the recipe language, {LANGUAGE}, got {shown(node.plain())}"
+        message = f"expected the version of the recipe language, {LANGUAGE}, got {shorten(inline(node.plain()))}"
     elif node.value > LANGUAGE:
         message = (
             f"version {node.value} of the recipe language is newer than this tfkit; install a newer one; "

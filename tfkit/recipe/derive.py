@@ -14,7 +14,6 @@ from tfkit.core.errors import UsageError
 from tfkit.core.options import PathMark
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.compose import compose
-from tfkit.recipe.keys import LANGUAGE
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.overlays.writing import written
@@ -24,6 +23,7 @@ from tfkit.recipe.settings.sections import Data, Generate, InitFrom, Teacher, Tr
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.node import Node, under
 from tfkit.recipe.text.options import marks
+from tfkit.recipe.text.source import LANGUAGE
 
 SECTIONS: dict[str, type[BaseModel]] = {
     "data": Data,

@@ -7,7 +7,6 @@ import re
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.keys import Key, OwnValue, PartValue, SectionValue, declared_keys
 
-LANGUAGE = 1  # the version of the recipe language
 MODEL = declared_keys(Blueprint)  # of `model`, beside those of its stacks
 STACK = declared_keys(StackPlan)  # of a stack: in `model`, or in its encoder or decoder
 LAYER = declared_keys(LayerPlan)  # of `layer`, and of each kind in `layers`

@@ -26,7 +26,6 @@ from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.sizes import VocabSize, Vocabulary
 from tfkit.recipe.compose import Composed, compose, laid_over, version_faults
 from tfkit.recipe.imports import Importer
-from tfkit.recipe.keys import LANGUAGE
 from tfkit.recipe.overlays.overlay import Variant, read_variants
 from tfkit.recipe.settings.agreement import Agreement, Standing, section_parts, spot
 from tfkit.recipe.settings.contradictions import Contradictions, at, data_parts
@@ -36,7 +35,7 @@ from tfkit.recipe.settings.sections import Data, Generate, Section, Train
 from tfkit.recipe.settings.study import Study, measures_of, study_problems
 from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.source import MAPPING
+from tfkit.recipe.text.source import LANGUAGE, MAPPING
 from tfkit.recipe.text.values import given, mapping
 from tfkit.recipe.views.origin import Value
 from tfkit.recipe.views.resolved import model_values, resolved_text

@@ -10,8 +10,8 @@ from tfkit.core.errors import RecipeError
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.sizes import Vocabulary
 from tfkit.recipe.compose import compose
-from tfkit.recipe.keys import LANGUAGE
 from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.source import LANGUAGE
 from tfkit.recipe.text.values import mapping
 
 

@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 import tfkit
-from tfkit.components.feedforward.dense import FeedForward
+from tfkit.components.feedforward import FeedForward
 
 
 @tfkit.register("feedforward", "my_part")

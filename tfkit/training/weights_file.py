@@ -16,8 +16,8 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
 from tfkit.core.errors import RunError
 from tfkit.models.build import build_model
-from tfkit.recipe.keys import LANGUAGE
 from tfkit.recipe.load import Recipe, load_saved
+from tfkit.recipe.text.source import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
 
 ENDING = ".safetensors"

@@ -144,7 +144,7 @@ def _describe(written: Any, config: Any, tokenizer: Any) -> None:
     if written.layer_norm_epsilon is None:
         found = (getattr(config, key, None) for key in EPSILONS)
         written.layer_norm_epsilon = next((value for value in found if value is not None), None)
-    start = getattr(config, "decoder_start_token_id", None)
+    start = config.to_dict().get("decoder_start_token_id")
     if start is not None and hasattr(written, "decoder_start_token"):
         written.decoder_start_token = tokenizer.convert_ids_to_tokens(start)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from tfkit.core.component import spell
-from tfkit.recipe.keys import LANGUAGE
+from tfkit.recipe.text.source import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
 from tfkit.run import Run
 from tfkit.training.card import as_code, escaped, sections, signed

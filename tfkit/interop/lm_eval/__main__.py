@@ -7,6 +7,7 @@ from typing import Any
 
 from tfkit.core.errors import TfkitError
 from tfkit.core.extras import optional
+from tfkit.core.output import emit
 
 
 def main() -> int:
@@ -17,7 +18,7 @@ def main() -> int:
         command: Any = optional("lm_eval.__main__", "eval", NEEDS)
         command.cli_evaluate()
     except TfkitError as error:
-        print(f"tfkit: {error}", file=sys.stderr)
+        emit(f"tfkit: {error}\n", sys.stderr)
         return 2
     return 0
 

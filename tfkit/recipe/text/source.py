@@ -34,6 +34,7 @@ from tfkit.recipe.text import scalar
 from tfkit.recipe.text.node import Budget, Node, Scalar, Stop, kind, shorten, under
 from tfkit.recipe.text.syntax import syntax_fault
 
+LANGUAGE = 1  # the version of the recipe language
 MAX_BYTES = 1_000_000
 MAPPING = "<mapping>"  # the place of values from Python
 

@@ -15,7 +15,7 @@ from tfkit.training.needs import parts_of
 ROOT = Path(__file__).parents[3]  # of tfkit
 HERE = Path(__file__).parent
 ENTRIES = ("tfkit.recipe.model", "tfkit.models.build")  # what tfkit_sources.build asks for
-# the catalogues of what a layer is made of; of each, only the parts that the model has are taken along
+# the pages of what a layer is made of, and the catalogues of several pages; those of no part of the model stay behind
 SLOTS = {slot: module for slot, module in CATALOGUES.items() if module.startswith("tfkit.components.")}
 
 
@@ -34,7 +34,8 @@ def write_sources(blueprint: Blueprint, folder: Path) -> None:
 def _modules(parts: Iterable[type[Component]]) -> dict[str, str]:
     """The text of every module that is needed, by name."""
     parts = list(parts)
-    waiting = [*ENTRIES, *SLOTS.values(), *(part.__module__ for part in parts if is_shipped(part))]
+    waiting = [*ENTRIES, *filter(_is_catalogue, SLOTS.values())]
+    waiting += [part.__module__ for part in parts if is_shipped(part)]
     for part in parts:
         if not is_shipped(part):
             waiting += _imports(_own_text(part), "parts")
@@ -47,9 +48,10 @@ def _modules(parts: Iterable[type[Component]]) -> dict[str, str]:
         found.add(name)
         if "." in name:
             waiting.append(name.rpartition(".")[0])
-        if name not in SLOTS.values():
+        if not _is_catalogue(name):
             waiting += _imports(path.read_text(encoding="utf-8"), name)
-    return {name: _text(name, found) for name in found}
+    unused = {name: f'"""{_title(name)} This model has none of them."""\n' for name in SLOTS.values()}
+    return unused | {name: _text(name, found) for name in found}
 
 
 def _imports(text: str, name: str) -> Iterator[str]:
@@ -59,7 +61,7 @@ def _imports(text: str, name: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
             yield node.module
-            homes = _homes(node.module) if node.module in SLOTS.values() else {}
+            homes = _homes(node.module) if _is_catalogue(node.module) else {}
             for alias in node.names:
                 yield homes.get(alias.name, f"{node.module}.{alias.name}")
 
@@ -83,14 +85,25 @@ def _homes(catalogue: str) -> dict[str, str]:
 
 def _text(name: str, found: set[str]) -> str:
     """The text of a module; a catalogue names only what was found."""
+    if not _is_catalogue(name):
+        path = _path(name)
+        return "" if path is None else path.read_text(encoding="utf-8")
+    homes = [(each, home) for each, home in _homes(name).items() if home in found]
+    lines = [f'"""{_title(name)} Only what this model has of them."""\n', "from __future__ import annotations\n"]
+    return "\n".join([*lines, *(f"from {home} import {each}" for each, home in homes)]) + "\n"
+
+
+def _is_catalogue(name: str) -> bool:
+    """True for the catalogue of a slot of several pages, whose names come from elsewhere."""
+    path = _path(name) if name in SLOTS.values() else None
+    return path is not None and path.name == "__init__.py"
+
+
+def _title(name: str) -> str:
+    """Return the first line of a module's docstring."""
     path = _path(name)
     text = "" if path is None else path.read_text(encoding="utf-8")
-    if name not in SLOTS.values():
-        return text
-    homes = [(each, home) for each, home in _homes(name).items() if home in found]
-    title = (ast.get_docstring(ast.parse(text)) or name).splitlines()[0]
-    lines = [f'"""{title} Only what this model has of them."""\n', "from __future__ import annotations\n"]
-    return "\n".join([*lines, *(f"from {home} import {each}" for each, home in homes)]) + "\n"
+    return (ast.get_docstring(ast.parse(text)) or name).splitlines()[0]
 
 
 def _path(name: str) -> Path | None:

@@ -10,7 +10,7 @@ from tfkit.core.component import spell
 from tfkit.interop.huggingface.classes import SEVERAL, named_classes, say_classes
 from tfkit.interop.huggingface.settings import look
 from tfkit.models.base import Model
-from tfkit.recipe.keys import LANGUAGE
+from tfkit.recipe.text.source import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
 
 MODULE = "modeling_tfkit"
