@@ -46,7 +46,7 @@ class Feed:
         return BatchOrder(self.plan, epoch, batch)
 
     def steps(self, epochs: int, accumulate: int) -> int:
-        """Number of optimizer steps in `epochs` epochs, which may differ in their number of batches."""
+        """Optimizer steps in `epochs` epochs, whose numbers of batches may differ."""
         batches = sum(len(self.plan(epoch)) for epoch in range(epochs))
         return -(-batches // accumulate)
 

@@ -86,7 +86,7 @@ def read_history(folder: RunFolder) -> History | None:
 
 
 class HistoryFile:
-    """Keeps run.json current during training."""
+    """Writer of run.json during training."""
 
     def __init__(self, recipe: Recipe, folder: RunFolder, device: torch.device, parameters: int) -> None:
         self.recipe, self.folder, self.device = recipe, folder, device

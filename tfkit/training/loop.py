@@ -36,7 +36,7 @@ class NotFinite(TfkitError):
 
 
 class Trainer:
-    """Trains `task.model` in a run folder. `beside` is appended to validation losses (a baseline).
+    """Training loop for `task.model` in a run folder. `beside` is appended to validation losses (a baseline).
 
     `measure` computes the metrics and samples of `train.validate`.
     """

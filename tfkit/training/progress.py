@@ -21,7 +21,7 @@ WINDOW = 50  # steps averaged for tokens per second
 
 
 class _Handler(logging.Handler):
-    """Forwards tfkit's log records to the reporter."""
+    """Log handler that forwards to the reporter."""
 
     def __init__(self, reporter: Reporter) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class _Handler(logging.Handler):
 
 
 class Reporter:
-    """Prints (if `visible`) and logs; messages before `open` are buffered for the log.
+    """Terminal output (if `visible`) and log; messages before `open` are buffered for the log.
 
     Within its `with` block it also receives tfkit's log records.
     """
@@ -72,7 +72,7 @@ class Reporter:
             self._log = None
 
     def say(self, text: str) -> None:
-        """Print and log a permanent line."""
+        """Print and log a line."""
         self.log(text)
         self._clear()
         self._print(printable(text) + "\n")
@@ -118,7 +118,7 @@ class Reporter:
 
 
 class ProgressMeter:
-    """Formats progress lines: loss, training throughput, remaining time."""
+    """Progress lines: loss, training throughput, remaining time."""
 
     def __init__(self, reporter: Reporter, first: int, steps: int) -> None:
         self.reporter = reporter

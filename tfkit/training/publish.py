@@ -20,7 +20,7 @@ KEPT = "kept"  # key in environment.json
 
 
 class Publisher:
-    """Writes model.safetensors. `beside` is appended to validation losses (a baseline)."""
+    """Writer of the final model.safetensors. `beside` is appended to validation losses (a baseline)."""
 
     def __init__(
         self, task: Task, folder: RunFolder, checkpoints: Checkpoints, reporter: Reporter, beside: str = ""
@@ -64,7 +64,7 @@ class Publisher:
         return self._compared(self._loss(weights, valid), len(files), progress)
 
     def _loss(self, weights: Weights, valid: Feed) -> float:
-        """Validation loss of weights other than the model's current ones."""
+        """Validation loss of `weights`; the model's own are restored."""
         model = self.task.model
         own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.load_state_dict(weights.by_name())

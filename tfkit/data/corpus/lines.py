@@ -73,7 +73,7 @@ def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
-    """Return the lines of a file without line ends; raises as `read_text` does."""
+    """Return the lines of a file without line ends; raise as `read_text` does."""
     return _lines(read_text(path, encoding))
 
 

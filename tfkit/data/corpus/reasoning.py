@@ -180,7 +180,7 @@ class Brevo(Probe):
 
 
 def ordered(graph: Graph, asked: str) -> list[str]:
-    """Return the dependencies of `asked` and itself in topological order, ties broken alphabetically."""
+    """Return `asked` and its dependencies in topological order, ties broken alphabetically."""
     wanted, found = {asked}, [asked]
     for node in found:
         new = [below for below in graph[node] if below not in wanted]

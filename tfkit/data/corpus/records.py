@@ -1,4 +1,4 @@
-"""Corpora of records with named fields: JSON lines, CSV and Parquet."""
+"""Record corpora with named fields: JSON lines, CSV, Parquet."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ def files_lines(path: str) -> list[str]:
 
 
 def _rows(path: str, scale: float) -> Iterator[Vectors]:
-    """Yield the scaled rows of an array file."""
+    """Yield scaled rows of an array."""
     array: NDArray[Any] = read_npy(path)
     for number, row in enumerate(array, 1):
         place = f"{path}: row {number}"

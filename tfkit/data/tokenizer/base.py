@@ -185,7 +185,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, special: Mapping[str, str] | None = None) -> Tokenizer:
-        """Parse the text of a tokenizer.json, as `load` does; raise DataError."""
+        """Parse the text of a tokenizer.json; raise DataError."""
         backend = read_backend(text)
         if special is None:
             written = roles_in(json.loads(backend.to_str())["post_processor"])

@@ -1,4 +1,4 @@
-"""Metrics computed from the loss."""
+"""Loss-based metrics."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def token_logits(model: Model, hidden: Tensor, batch: Batch) -> Tensor:
 
 def _predicted(hidden: Tensor, batch: Batch) -> Tensor:
     """Hidden states [n d_model] at the positions that predict `labels`."""
-    rows = hidden.flatten(0, 1)
+    rows = hidden.flatten(0, 1)  # [batch*time d_model]
     return rows.index_select(0, batch["predicted"]) if "predicted" in batch else rows
 
 

@@ -53,7 +53,7 @@ class NextSentenceRows(MaskedRows):
         return free
 
     def _pair(self, first: Any, second: Any) -> tuple[Any, Any]:
-        """Concatenated pair with special tokens, and its token types."""
+        """Framed pair and its token types."""
         start, end = self.tokens.special.get("start"), self.tokens.special.get("end")
         before = wrapped(first, start, self.tokens.special.get("separator", end))
         after = wrapped(second, end=end)

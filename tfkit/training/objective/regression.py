@@ -75,7 +75,7 @@ class Regression(Reading):
     capabilities = frozenset({"numbers"})  # no likelihood: squared error
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Squared error of `logits` [rows], not in nats (half of it is the NLL of a unit normal, up to a constant)."""
+        """Squared error of `logits` [rows]: twice the NLL of a unit normal, up to a constant."""
         return F.mse_loss(logits, batch["labels"].to(logits.dtype), reduction="sum"), len(logits)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:

@@ -179,7 +179,7 @@ class ReplacedToken(MaskedLm):
             ids = self._replaced(generator, guessed.hidden, batch)
         out = model(input_ids=ids, attention_mask=mask, with_heads=False)
         logits = wide(head_of(model, None)(out.hidden, mask)[batch["real"]])  # [n], real tokens
-        wrong = (ids != batch["original"])[batch["real"]]
+        wrong = (ids != batch["original"])[batch["real"]]  # [n]
         of_model = F.binary_cross_entropy_with_logits(logits, wrong.to(logits.dtype))
         count = int(batch["real"].sum())
         total = (self.config.weight * of_model + of_generator) * count

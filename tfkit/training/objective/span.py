@@ -151,7 +151,7 @@ class SpanObjective(Reading):
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
         """Cross-entropy of `logits` [rows time 2] over context positions."""
-        allowed = logits.masked_fill(~batch["inside"][:, :, None], -torch.inf)
+        allowed = logits.masked_fill(~batch["inside"][:, :, None], -torch.inf)  # [rows time 2]
         both = allowed.transpose(1, 2).flatten(0, 1)  # [rows*2 time]
         return cross_entropy(both, batch["labels"].flatten()), len(both)
 
