@@ -19,7 +19,7 @@ class Character(LearnedTokenizer):
     """
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn the characters of `texts`; decoding is exact."""
+        """Learn the characters of `texts`; known characters are decoded exactly."""
         characters: set[str] = set()
         for text in some(texts):
             characters.update(text)

@@ -184,7 +184,7 @@ def framed(frame: Frame, first: Ids, second: Ids | None, longest: int | None) ->
 
 
 def room_in(frame: Frame, longest: int) -> int:
-    """Text tokens that fit in a row of `longest` without special tokens; raise DataError if fewer than two."""
+    """Text tokens that fit in a row of `longest` besides start and end; raise DataError if fewer than two."""
     free = longest - frame.around
     if free < 2:
         raise DataError(f"rows of {longest} tokens have no room for a text between start and end; allow more")
