@@ -1,7 +1,7 @@
-"""Plans which examples are combined in a batch, and in what order.
+"""Planning of batches: their composition and order.
 
-Everything is a pure function of (lengths, settings, seed, epoch), so that a run resumes exactly from two numbers and
-every process of a distributed run computes the same plan. No state of a random generator is kept anywhere.
+A plan is a pure function of (lengths, settings, seed, epoch), so a run resumes exactly from two numbers, and all
+processes of a distributed run compute the same plan. No RNG state is kept.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tfkit.recipe.settings.sections import Batch as BatchOptions
 Indices = NDArray[np.int64]
 Batch = TypeVar("Batch")
 
-_POOL = 64  # batches that are sorted by length together: large enough to pad little, small enough to mix
-_PACK_POOL = 8192  # examples that are packed together
+_POOL = 64  # batches sorted by length together: large enough to pad little, small enough to mix
+_PACK_POOL = 8192  # examples packed together
 
 
 def fitting(lengths: NDArray[Any], longest: int) -> Indices:
-    """The indices of the examples no side of which is longer than `longest`; the others are for the caller to count.
+    """Return the indices of examples with no side longer than `longest`.
 
     lengths: [examples] or [examples sides].
     """
@@ -31,9 +31,9 @@ def fitting(lengths: NDArray[Any], longest: int) -> Indices:
 
 
 def plan(lengths: NDArray[Any], config: BatchOptions, seed: int, epoch: int) -> list[Indices]:
-    """The batches of one epoch, each the indices of its examples; every example stands in exactly one.
+    """Return the batches of one epoch as arrays of example indices; each example occurs once.
 
-    lengths: [examples] or [examples sides]. Raises DataError for no examples and for one that is too long.
+    lengths: [examples] or [examples sides]. Raise DataError if there are no examples or one is too long.
     """
     widths = _widths(lengths)
     _check(widths, config, min(config.tokens or 2**62, config.length or 2**62))
@@ -49,10 +49,10 @@ def plan(lengths: NDArray[Any], config: BatchOptions, seed: int, epoch: int) -> 
 def plan_packed(
     lengths: NDArray[Any], config: BatchOptions, seed: int, epoch: int, length: int | None = None
 ) -> list[list[list[int]]]:
-    """The batches of one epoch as lists of rows, each the indices of the examples that share the row.
+    """Return the batches of one epoch as lists of rows, each the indices of the examples packed into it.
 
-    A row holds at most `length` tokens (default `config.length`) on every side. Raises as `plan`, and UsageError when
-    nobody says the length.
+    A row holds at most `length` tokens (default `config.length`) on every side. Raise as `plan` does, and UsageError if
+    neither length is set.
     """
     room = length or config.length
     if room is None:
@@ -71,9 +71,9 @@ def plan_packed(
 
 
 class BatchOrder(Generic[Batch]):
-    """The batches of all epochs, without end; `state` = (epoch, batch) of the next one is all that resuming needs.
+    """Endless iterator over the batches of all epochs, resumable from `state` = (epoch, batch) of the next one.
 
-    `planner` gives the batches of an epoch: `BatchOrder(lambda epoch: plan(lengths, config, seed, epoch))`.
+    `planner` returns the batches of an epoch: `BatchOrder(lambda epoch: plan(lengths, config, seed, epoch))`.
     """
 
     def __init__(self, planner: Callable[[int], Sequence[Batch]], epoch: int = 0, batch: int = 0) -> None:
@@ -84,11 +84,11 @@ class BatchOrder(Generic[Batch]):
 
     @property
     def state(self) -> tuple[int, int]:
-        """The epoch and the batch that come next."""
+        """Epoch and batch to be yielded next."""
         return self._epoch, self._batch
 
     def __iter__(self) -> Iterator[tuple[int, int, Batch]]:
-        """Yield (epoch, batch, examples) from `state` on; `state` is the next one's as soon as one is handed out."""
+        """Yield (epoch, batch, examples) from `state` on, advancing `state` before each yield."""
         while True:
             epoch = self._epoch
             batches = self.planner(epoch)
@@ -106,7 +106,7 @@ class BatchOrder(Generic[Batch]):
 
 
 def padding_share(batches: Sequence[Indices], lengths: NDArray[Any]) -> float:
-    """The share of padding among all tokens of the batches, every side of an example counted."""
+    """Fraction of padding among all tokens of the batches, on all sides."""
     sides = np.asarray(lengths).reshape(len(lengths), -1)
     real = sum(int(sides[batch].sum()) for batch in batches)
     padded = sum(len(batch) * int(sides[batch].max(axis=0).sum()) for batch in batches)
@@ -114,7 +114,7 @@ def padding_share(batches: Sequence[Indices], lengths: NDArray[Any]) -> float:
 
 
 def _widths(lengths: NDArray[Any]) -> Indices:
-    """The longest side of each example."""
+    """Length of the longest side of each example."""
     array = np.asarray(lengths)
     if array.ndim not in (1, 2) or (array.size and not np.issubdtype(array.dtype, np.integer)):
         raise UsageError(
@@ -137,17 +137,17 @@ def _check(widths: Indices, config: BatchOptions, longest: int) -> None:
 
 
 def _shuffled(count: int, seed: int, epoch: int, purpose: int) -> Indices:
-    """0 to count-1 in an order of its own for each seed, epoch and purpose.
+    """Return a permutation of 0 to count-1, determined by seed, epoch and purpose.
 
-    Sorting raw 64-bit draws gives the same order in every version of numpy, which promises the raw stream of a bit
-    generator but not what `permutation` makes of it.
+    Sorting raw 64-bit draws is stable across numpy versions, which guarantee the raw stream of a bit generator but not
+    the result of `permutation`.
     """
     draws = np.random.PCG64([seed, epoch, purpose]).random_raw(count)
     return np.argsort(draws, kind="stable").astype(np.int64)
 
 
 def _near_in_length(order: Indices, sides: NDArray[Any], config: BatchOptions) -> Indices:
-    """`order` sorted by length within pools, up and down in turn, so that a batch across two pools fits as well."""
+    """Sort `order` by length within pools, alternately ascending and descending, so that batches across pools fit."""
     widths = sides.max(axis=1)
     rows = config.size or max(1, (config.tokens or 0) // max(1, int(widths.mean())))
     pool = rows * _POOL
@@ -161,7 +161,7 @@ def _near_in_length(order: Indices, sides: NDArray[Any], config: BatchOptions) -
 
 
 def _cut(order: Indices, widths: Indices, config: BatchOptions) -> list[Indices]:
-    """`order` cut into batches as large as the budget allows."""
+    """Cut `order` into the largest batches within the budget."""
     if config.size is not None:
         return [order[start : start + config.size] for start in range(0, len(order), config.size)]
     budget = config.tokens or 0
@@ -175,10 +175,10 @@ def _cut(order: Indices, widths: Indices, config: BatchOptions) -> list[Indices]
 
 
 def _pack(examples: Indices, widths: Indices, room: int) -> list[list[int]]:
-    """Rows of at most `room` tokens: the longest example first, each into the fullest row that still takes it."""
+    """Best-fit-decreasing packing into rows of at most `room` tokens."""
     rows: list[list[int]] = []
     by_space: dict[int, list[list[int]]] = {}
-    spaces = 0  # bit n is set where a row has n tokens of space left
+    spaces = 0  # bit n: some row has n tokens of space left
     for index in examples[np.argsort(-widths[examples], kind="stable")].tolist():
         width = int(widths[index])
         fitting_spaces = spaces >> width

@@ -1,17 +1,17 @@
-"""Batches for inference: texts of similar length together, so that little padding is computed."""
+"""Inference batches of similar length, to minimize padding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-# padded tokens of a batch: on a processor as few as stay in its caches, on an accelerator enough to fill it
+# padded tokens per batch: small enough for a CPU's caches, large enough to saturate an accelerator
 CPU_TOKENS, ACCELERATOR_TOKENS = 1024, 32768
 
 
 def by_length(lengths: Sequence[int], device: str, size: int | None = None) -> Iterator[list[int]]:
-    """Batches of indices, the longest texts first (what does not fit into memory shows at once).
+    """Yield batches of indices, longest texts first (so that running out of memory shows at once).
 
-    A batch has at most so many places as suit a device of that type, or a single text, and at most `size` texts.
+    A batch has at most the device type's budget of padded tokens, or one text, and at most `size` texts.
     """
     tokens = CPU_TOKENS if device == "cpu" else ACCELERATOR_TOKENS
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])

@@ -1,7 +1,7 @@
-"""English -> German number phrases, generated from small tables, as the default data of the main job.
+"""English-German number phrases generated from small tables: the default data of translation recipes.
 
-Every phrase space is a finite product of short axes (a *family*), and phrases are drawn from it by index without
-replacement: phrases are distinct by construction, nothing has to be rejected, and the size of each kind is known.
+A *family* is the finite product of short axes, sampled by index without replacement. Phrases are distinct without
+rejection, and the size of each kind is known.
 """
 
 import math
@@ -31,7 +31,7 @@ _ENGLISH_ORDINALS = {
     "nine": "ninth",
     "twelve": "twelfth",
 }
-# "ein" is the form inside a compound and before a noun; number_in_german adds the "s" of the number standing alone.
+# "ein" is the form within compounds and before nouns; number_in_german appends the "s" of a standalone number.
 _GERMAN_SMALL = _words(
     "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn "
     "achtzehn neunzehn"
@@ -63,7 +63,7 @@ _WEEKDAYS = (
     ("Saturday", "Samstag"),
     ("Sunday", "Sonntag"),
 )
-# English, German, hours of the day: narrow enough that both languages would call the hour so.
+# English, German, hours: restricted to those on which both languages agree.
 _DAY_PARTS = (
     ("morning", "morgen", range(5, 12)),
     ("afternoon", "nachmittag", range(13, 18)),
@@ -74,7 +74,7 @@ _DAY_PART_HOURS = tuple((english, german, hour) for english, german, hours in _D
 
 @dataclass(frozen=True)
 class Phrase:
-    """An English phrase, its one German translation, and the kind of phrase it is."""
+    """An English phrase, its unique German translation, and its kind."""
 
     english: str
     german: str
@@ -83,7 +83,7 @@ class Phrase:
 
 @dataclass(frozen=True)
 class _Noun:
-    """A noun of both languages in singular and plural, with its German gender (m, f or n)."""
+    """A noun in both languages, singular and plural, with its German gender (m, f or n)."""
 
     one: str
     many: str
@@ -93,20 +93,20 @@ class _Noun:
 
     @property
     def dative_many(self) -> str:
-        """The German dative plural, which adds -n unless the plural ends in -n or -s."""
+        """German dative plural: plus -n unless the plural ends in -n or -s."""
         return self.german_many if self.german_many[-1] in "ns" else self.german_many + "n"
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A preposition (or none) with the German articles and endings, by gender, that it asks for."""
+    """A preposition (or none) with the German articles and endings it governs, by gender."""
 
     english: str
     german: str
     name: str
-    one: dict[str, tuple[str, str]]  # ein/eine/ein, and the adjective's ending after it
-    the: dict[str, tuple[str, str]]  # der/die/das, and the ending of ordinals and adjectives after it
-    many: str  # the adjective's ending after a number above one
+    one: dict[str, tuple[str, str]]  # ein/eine/ein, and the following adjective's ending
+    the: dict[str, tuple[str, str]]  # der/die/das, and the following ordinal's or adjective's ending
+    many: str  # the adjective's ending after numbers above one
 
 
 _Description = tuple[tuple[str, str], ...]
@@ -141,7 +141,7 @@ _NOUNS = tuple(
         "horse horses Pferd Pferde n",
     )
 )
-# Adjectives whose stem never changes before an ending; qualities stand before colours in both languages.
+# Adjectives with an invariant stem; qualities precede colours in both languages.
 _QUALITIES = (
     ("small", "klein"),
     ("big", "groß"),
@@ -188,7 +188,7 @@ _ACCUSATIVE = _Case(
 )
 _CASES = (_NOMINATIVE, _DATIVE, _ACCUSATIVE)
 
-# A measure and what it may hold: German puts the two side by side, without "of".
+# Measures and substances; German has no "of" between them.
 _LIQUIDS = (("water", "Wasser"), ("milk", "Milch"), ("coffee", "Kaffee"), ("tea", "Tee"), ("juice", "Saft"))
 _SOLIDS = (("sugar", "Zucker"), ("flour", "Mehl"), ("rice", "Reis"), ("salt", "Salz"), ("cheese", "Käse"))
 _LIQUID_MEASURES = (
@@ -204,7 +204,7 @@ _MEASURED = tuple((measure, stuff) for measure in _LIQUID_MEASURES for stuff in 
     (measure, stuff) for measure in _SOLID_MEASURES for stuff in _SOLIDS
 )
 
-# Amounts of money keep the German singular ("zwölf Euro"); none is feminine, so "ein" fits them all.
+# Currencies keep the singular in German ("zwölf Euro"); none is feminine, so "ein" fits all.
 _CENT = _Noun("cent", "cents", "Cent", "Cent", "m")
 _CURRENCIES = (
     (_Noun("euro", "euros", "Euro", "Euro", "m"), _CENT),
@@ -216,10 +216,10 @@ _CURRENCIES = (
     ),
 )
 
-# English and German prepositions of a date; "" is the nominative, the others ask for the dative.
+# English and German prepositions of dates; "" takes the nominative, the others the dative.
 _DATE_PREPOSITIONS = (("", "der"), ("on ", "am"), ("since ", "seit dem"), ("until ", "bis zum"))
 _DATES = tuple((month, day) for month, (_, _, days) in enumerate(_MONTHS) for day in range(1, days + 1))
-_YEARLY_DATES = tuple(date for date in _DATES if date != (1, 29))  # a year need not have a 29 February
+_YEARLY_DATES = tuple(date for date in _DATES if date != (1, 29))  # most years have no 29 February
 _DATE_RANGES = tuple(
     (month, first, last) for month, first in _DATES for last in range(first + 1, _MONTHS[month][2] + 1)
 )
@@ -236,7 +236,7 @@ def _check_number(n: int) -> None:
 
 
 def number_in_english(n: int) -> str:
-    """Return `n` in American English words without "and"; ValueError unless 0 <= n <= 999999."""
+    """Return `n` in American English words, without "and"; raise ValueError unless 0 <= n <= 999999."""
     _check_number(n)
     if n >= 1000:
         return _join(number_in_english(n // 1000) + " thousand", number_in_english(n % 1000) if n % 1000 else "")
@@ -248,13 +248,13 @@ def number_in_english(n: int) -> str:
 
 
 def number_in_german(n: int) -> str:
-    """Return `n` as the one German word it is when it stands alone; ValueError unless 0 <= n <= 999999."""
+    """Return `n` as a standalone German word; raise ValueError unless 0 <= n <= 999999."""
     _check_number(n)
     return _german_count(n) + ("s" if n % 100 == 1 else "")
 
 
 def ordinal_in_english(n: int) -> str:
-    """Return the English ordinal of `n`, "twenty-first"; ValueError unless 1 <= n <= 999999."""
+    """Return the English ordinal of `n` ("twenty-first"); raise ValueError unless 1 <= n <= 999999."""
     words = number_in_english(_positive(n))
     cut = max(words.rfind(" "), words.rfind("-")) + 1
     last = words[cut:]
@@ -263,7 +263,7 @@ def ordinal_in_english(n: int) -> str:
 
 
 def ordinal_in_german(n: int) -> str:
-    """Return the German ordinal of `n` with the ending -e, "dritte"; ValueError unless 1 <= n <= 999999."""
+    """Return the German ordinal of `n` ending in -e ("dritte"); raise ValueError unless 1 <= n <= 999999."""
     _check_number(_positive(n))
     tail = n % 100
     if not 0 < tail < 20:
@@ -279,7 +279,7 @@ def _positive(n: int) -> int:
 
 
 def _german_count(n: int) -> str:
-    """Return `n` as it stands before a noun or inside a longer number ("zweihundertein")."""
+    """Return `n` as written before a noun or within a longer number ("zweihundertein")."""
     if n >= 1000:
         return _german_count(n // 1000) + "tausend" + (_german_count(n % 1000) if n % 1000 else "")
     if n >= 100:
@@ -304,7 +304,7 @@ def _number(n: int) -> _Pair:
 
 
 def _minutes(minute: int) -> _Pair:
-    """Name minutes before or after the hour: bare when they are a multiple of five, with their unit otherwise."""
+    """Phrase minutes before or after the hour: without unit for multiples of five."""
     if minute == 15:
         return "quarter", "Viertel"
     if minute == 1:
@@ -315,7 +315,7 @@ def _minutes(minute: int) -> _Pair:
 
 
 def _clock(hour: int, minute: int) -> _Pair:
-    """Tell a time in the spoken way; German counts the halves, and five minutes around them, to the coming hour."""
+    """Phrase a time colloquially; German refers the half hour, and five minutes around it, to the next hour."""
     this, coming = (hour - 1) % 12 + 1, hour % 12 + 1
     if minute == 0:
         return f"{number_in_english(this)} o'clock", f"{_german_count(this)} Uhr"
@@ -330,7 +330,7 @@ def _clock(hour: int, minute: int) -> _Pair:
 
 
 def _half_day_clock(hour: int, minute: int) -> _Pair:
-    """Tell a time with a.m. or p.m., where German counts twenty-four hours."""
+    """Phrase a 24-hour time in English with a.m. or p.m."""
     spoken = number_in_english(minute) if minute >= 10 else f"oh-{number_in_english(minute)}"
     english = _join(number_in_english((hour - 1) % 12 + 1), spoken if minute else "", "a.m." if hour < 12 else "p.m.")
     return english, _join(_german_count(hour), "Uhr", number_in_german(minute) if minute else "")
@@ -357,7 +357,7 @@ def _day_part_clock(weekday: _Pair, part: tuple[str, str, int], minute: int) -> 
 
 
 def _time_span(start: int, length: int) -> _Pair:
-    """Join two times on the five minutes, given in steps of five minutes, that are never the same."""
+    """Phrase an interval; start and length are in steps of five minutes."""
     first, last = (_clock(step // 12, step % 12 * 5) for step in (start, start + length))
     return f"from {first[0]} until {last[0]}", f"von {first[1]} bis {last[1]}"
 
@@ -366,7 +366,7 @@ def _time_span(start: int, length: int) -> _Pair:
 
 
 def _year(year: int) -> _Pair:
-    """Name a year from 1100 to 2099 as it is said: by hundreds, and in German from 2000 as a number."""
+    """Phrase a year from 1100 to 2099: by hundreds; in German, as a number from 2000."""
     century, rest = divmod(year, 100)
     if 2000 <= year < 2010:
         return _number(year)
@@ -412,13 +412,13 @@ def _german_words(description: _Description, ending: str) -> str:
 
 
 def _quantity(case: _Case, count: int, description: _Description, noun: _Noun) -> _Pair:
-    """Count a described noun after the preposition of a case."""
+    """Phrase a quantity with the preposition of its case."""
     english, german = _counted(case, count, description, noun)
     return case.english + english, case.german + german
 
 
 def _counted(case: _Case, count: int, description: _Description, noun: _Noun) -> _Pair:
-    """Count a described noun in a case; German 201 and the like keep an uninflected "ein" and take the plural."""
+    """Phrase a count with its noun in a case; German 201 etc. take an uninflected "ein" and the plural."""
     english = _join(number_in_english(count), _english_words(description), noun.one if count == 1 else noun.many)
     if count == 1:
         article, ending = case.one[noun.gender]
@@ -456,7 +456,7 @@ def _full_amount(whole: int, part: int, currency: tuple[_Noun, _Noun]) -> _Pair:
 
 
 def _cost_amount(whole: int, currency: tuple[_Noun, _Noun]) -> _Pair:
-    """Name a price after "kosten", which asks for the accusative: "kostet einen Euro"."""
+    """Phrase a price after "kosten", which takes the accusative: "kostet einen Euro"."""
     return _counted(_ACCUSATIVE, whole, (), currency[0])
 
 
@@ -471,7 +471,7 @@ def _cost_of_many(
     count: int, description: _Description, noun: _Noun, whole: int, currency: tuple[_Noun, _Noun]
 ) -> _Pair:
     english, german = _cost_amount(whole, currency)
-    # After "die" the adjective is weak: "drei rote Äpfel", yet "die drei roten Äpfel".
+    # The adjective is weak after "die": "drei rote Äpfel", yet "die drei roten Äpfel".
     goods = _join("die", _german_count(count), _german_words(description, "en"), noun.german_many)
     english = _join("the", number_in_english(count), _english_words(description), noun.many, "cost", english)
     return english, f"{goods} kosten {german}"
@@ -488,7 +488,7 @@ def _price_each(count: int, description: _Description, noun: _Noun, whole: int, 
 
 @dataclass(frozen=True)
 class _Family:
-    """The phrases `make(*values)` for all values of the axes; `core` ones teach the words and stay in training."""
+    """Phrases `make(*values)` over the product of the axes; `core` ones teach the vocabulary and stay in training."""
 
     make: Callable[..., _Pair]
     axes: tuple[Sequence[Any], ...]
@@ -496,11 +496,11 @@ class _Family:
 
     @property
     def size(self) -> int:
-        """How many phrases the family has."""
+        """Number of phrases in the family."""
         return math.prod(len(axis) for axis in self.axes)
 
     def pair(self, index: int) -> _Pair:
-        """The phrase at an index below the size."""
+        """Return the phrase at this index."""
         values = []
         for axis in self.axes:
             index, position = divmod(index, len(axis))
@@ -543,17 +543,17 @@ def _price_families() -> Iterable[_Family]:
         for parts in (one, several):
             yield _Family(_full_amount, (counts, parts, _CURRENCIES))
     for descriptions in (_PLAIN, _DESCRIBED, _TWICE_DESCRIBED):
-        # A price of one is inflected ("kostet einen Euro"): families of its own, as drawn by chance it would be rare.
+        # A price of one is inflected ("kostet einen Euro") and would be rare in uniform samples: separate families.
         for prices in (one, range(2, 1000)):
             yield _Family(_cost, (descriptions, _NOUNS, prices, _CURRENCIES))
         for prices in (one, several):
             yield _Family(_cost_of_many, (several, descriptions, _NOUNS, prices, _CURRENCIES))
-        # From two on, as "zu je" would put a price of one in the dative.
+        # From two: "zu je" would require the dative for a price of one.
         yield _Family(_price_each, (several, descriptions, _NOUNS, several, _CURRENCIES))
 
 
 def _quantity_families() -> Iterable[_Family]:
-    # "one" alone shows gender, so it has families of its own: drawn by digits it would be too rare to learn.
+    # Only "one" shows gender: separate families, since it would be too rare to learn otherwise.
     for counts in (range(1, 2), range(2, 10), *_COUNTS[1:]):
         yield _Family(_measure, (counts, _MEASURED))
         for descriptions in (_PLAIN, _DESCRIBED, _TWICE_DESCRIBED):
@@ -576,7 +576,7 @@ _FAMILIES: dict[str, tuple[_Family, ...]] = {
 }
 KINDS = tuple(_FAMILIES)
 KIND_SIZES = {kind: sum(family.size for family in families) for kind, families in _FAMILIES.items()}
-# distinct phrases in all splits: as many of each kind as the smallest has, less one for each of three that are rounded
+# maximum of all splits: each kind is limited to the size of the smallest, less one per split for rounding
 MOST = len(KINDS) * (min(KIND_SIZES.values()) - 3)
 
 
@@ -584,16 +584,16 @@ MOST = len(KINDS) * (min(KIND_SIZES.values()) - 3)
 
 
 def _shares(total: int) -> list[int]:
-    """Divide a total among the kinds as evenly as it goes; ValueError if it is negative."""
+    """Split a total evenly among the kinds; raise ValueError if it is negative."""
     if total < 0:
         raise ValueError(f"a number of phrases cannot be negative: {total}")
     return [total // len(KINDS) + (position < total % len(KINDS)) for position in range(len(KINDS))]
 
 
 def _quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """Divide a total among families evenly, a family smaller than its share giving all it has."""
+    """Split a total evenly among families, capped by their sizes."""
     quotas = [0] * len(sizes)
-    # Smallest first: what a small family cannot give is left to the larger ones.
+    # Smallest first: its shortfall is redistributed to larger ones.
     for done, position in enumerate(sorted(range(len(sizes)), key=lambda position: sizes[position])):
         quotas[position] = min(sizes[position], total // (len(sizes) - done))
         total -= quotas[position]
@@ -601,7 +601,7 @@ def _quotas(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def _draw(kind: str, count: int, rng: random.Random) -> list[Phrase]:
-    """Draw distinct phrases of a kind, in random order but the core ones last; ValueError beyond the kind's size."""
+    """Draw distinct phrases of a kind, shuffled with core ones last; raise ValueError beyond the kind's size."""
     if count > KIND_SIZES[kind]:
         raise ValueError(f"there are at most {KIND_SIZES[kind]} distinct phrases of kind {kind!r}, not {count}")
     families = _FAMILIES[kind]
@@ -614,18 +614,18 @@ def _draw(kind: str, count: int, rng: random.Random) -> list[Phrase]:
 
 
 def phrases(count: int, seed: int) -> list[Phrase]:
-    """Return `count` phrases of distinct English, the kinds mixed evenly; ValueError if a kind has too few."""
+    """Return `count` phrases with distinct English, kinds balanced; raise ValueError if a kind has too few."""
     return split(count, 0, 0, seed)[0]
 
 
 def split(train: int, valid: int, test: int, seed: int) -> tuple[list[Phrase], list[Phrase], list[Phrase]]:
-    """Return three disjoint lists of phrases, every kind evenly in each; ValueError if a kind has too few."""
+    """Return three disjoint lists of phrases, kinds balanced in each; raise ValueError if a kind has too few."""
     rng = random.Random(seed)
     parts: tuple[list[Phrase], list[Phrase], list[Phrase]] = ([], [], [])
     for kind, *wanted in zip(KINDS, _shares(train), _shares(valid), _shares(test), strict=True):
         in_train, in_valid, in_test = wanted
         drawn = _draw(kind, in_train + in_valid + in_test, rng)
-        # Core phrases come last, so that held-out ones are taken from the others as long as there are any.
+        # Core phrases are last, so that held-out sets contain them only if the others run out.
         parts[1].extend(drawn[:in_valid])
         parts[2].extend(drawn[in_valid : in_valid + in_test])
         parts[0].extend(drawn[in_valid + in_test :])

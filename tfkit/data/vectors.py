@@ -1,4 +1,4 @@
-"""Arrays in the place of texts: named, so that they can be told apart, and checked when they are read."""
+"""Named arrays as inputs in place of texts, validated when read."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tfkit.core import files
 from tfkit.core.errors import DataError, RunError, UsageError
 
 MAGIC = b"\x93NUMPY"
-NUMBERS = "fiub"  # kinds of numpy's types that are real numbers
+NUMBERS = "fiub"  # dtype kinds of real numbers
 
 Array = NDArray[np.float32]
 
 
 class Vectors(str):
-    """The array of an example under its name: people read the text, and the model reads `array`."""
+    """A named array: its text is shown to people, `array` is the model's input."""
 
     array: Array
 
     def __new__(cls, name: str, array: Any) -> Vectors:
-        """Take the numbers as float32; raise DataError for what is no finite number."""
+        """Convert to float32; raise DataError for values that are not finite numbers."""
         made = super().__new__(cls, name)
         made.array = finite(array, name)
         return made
@@ -35,14 +35,14 @@ class Vectors(str):
         return str(self), self.array
 
     def described(self) -> str:
-        """The name with the shape and the range of the values."""
+        """Name, shape and value range."""
         sizes = " ".join(map(str, self.array.shape))
         span = f", {self.array.min():.3g} to {self.array.max():.3g}" if self.array.size else ""
         return f"{self} [{sizes}]{span}"
 
 
 def finite(array: Any, place: str) -> Array:
-    """Return an array as float32; raise DataError for values that are no finite numbers."""
+    """Convert to float32; raise DataError for values that are not finite numbers."""
     values = np.asarray(array)
     if values.dtype.kind not in NUMBERS:
         raise DataError(f"{place}: the values are {values.dtype}, not real numbers")
@@ -55,7 +55,7 @@ def finite(array: Any, place: str) -> Array:
 
 
 def as_vectors(given: Any) -> list[Vectors]:
-    """Return arrays, one for each input, as Vectors; raise UsageError for what is none."""
+    """Convert a sequence of arrays to Vectors; raise UsageError for anything else."""
     if hasattr(given, "detach"):
         given = given.detach().cpu().numpy()
     rows = [given] if isinstance(given, Vectors) else given
@@ -73,7 +73,7 @@ def as_vectors(given: Any) -> list[Vectors]:
 
 
 def read_npy(path: str) -> NDArray[Any]:
-    """Return the array of a .npy file, mapped and not yet read; raise DataError for a file that holds none.
+    """Memory-map a .npy file; raise DataError if it is not a numeric array with examples.
 
     Objects are never unpickled.
     """
@@ -98,7 +98,7 @@ def read_npy(path: str) -> NDArray[Any]:
 
 
 def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
-    """Return the files with those suffixes in a folder or its folders, sorted; raise DataError if there are none."""
+    """List the files with these suffixes, up to one folder deep, sorted; raise DataError if there are none."""
     if os.path.isfile(folder):
         return [folder]
     with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
 
 
 def _visible(folder: Path) -> Iterator[Path]:
-    """Files one folder deep, without hidden ones."""
+    """Yield files up to one folder deep, except hidden ones."""
     for path in folder.iterdir():
         if path.name.startswith("."):
             continue

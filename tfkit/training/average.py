@@ -1,4 +1,4 @@
-"""The mean of checkpoints: often better than each of them (Vaswani et al. 2017, section 6.1)."""
+"""Checkpoint averaging, often better than any single checkpoint (Vaswani et al. 2017, section 6.1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.training.weights import Weights
 
 
 def mean(files: Iterable[Path]) -> Weights:
-    """The mean of the weights in `files`, summed in float64; what is no floating-point tensor comes from the last."""
+    """Average the weights in `files` in float64; other dtypes are taken from the last file."""
     total: dict[str, Tensor] = {}
     last: Weights | None = None
     count = 0

@@ -1,4 +1,4 @@
-"""Simple baselines to compare a model with: an n-gram model, and token frequencies."""
+"""Baselines for comparison: n-gram model and token frequencies."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-Ids = np.ndarray[Any, np.dtype[Any]]  # token ids, whole numbers
+Ids = np.ndarray[Any, np.dtype[Any]]  # integer token ids
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-TRAIN_LIMIT = 2_000_000  # tokens that an n-gram model counts: some seconds
-VALID_LIMIT = 500_000  # tokens that it is measured on
+TRAIN_LIMIT = 2_000_000  # tokens counted by an n-gram model: some seconds
+VALID_LIMIT = 500_000  # tokens it is evaluated on
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a simple method reaches: `loss` in nats per target, `accuracy` the share of targets it guesses, if known."""
+    """Result of a simple method: `loss` in nats per target, `accuracy` as a fraction, if known."""
 
     name: str
     loss: float
@@ -27,9 +27,9 @@ class Baseline:
 def ngram_baseline(
     train: Sequence[Ids], valid: Sequence[Ids], vocab_size: int, order: int = 5, of: str = ""
 ) -> Baseline | None:
-    """The loss of an n-gram model on the rows of `valid`, each row's first token given; None where there is no target.
+    """Loss of an n-gram model on `valid`, given the first token of each row; None if there are no targets.
 
-    Of a larger corpus it counts rows of TRAIN_LIMIT tokens, evenly taken, and is measured on VALID_LIMIT tokens.
+    Large corpora are subsampled by rows, to TRAIN_LIMIT and VALID_LIMIT tokens.
     """
     nats = KneserNey(vocab_size, order).fit(evenly(train, TRAIN_LIMIT)).nats(evenly(valid, VALID_LIMIT))
     name = f"{order}-gram, Kneser-Ney" + f" {of}" * bool(of)
@@ -37,7 +37,7 @@ def ngram_baseline(
 
 
 def unigram_baseline(train: Ids, valid: Ids, vocab_size: int) -> Baseline | None:
-    """Each token as frequent (plus one) as in `train`, the most frequent the guess; None where there is no target."""
+    """Unigram loss with add-one smoothing, and accuracy of the most frequent token; None without targets."""
     if not len(valid):
         return None
     counts = np.bincount(train, minlength=vocab_size) + 1
@@ -46,7 +46,7 @@ def unigram_baseline(train: Ids, valid: Ids, vocab_size: int) -> Baseline | None
 
 
 def evenly(rows: Sequence[Ids], limit: int) -> Sequence[Ids]:
-    """Every n-th of `rows`, so that they hold about `limit` tokens at most; a single row is cut."""
+    """Take every n-th row, to keep about `limit` tokens; a single row is truncated."""
     size = sum(len(row) for row in rows)
     if size <= limit:
         return rows
@@ -57,10 +57,10 @@ def evenly(rows: Sequence[Ids], limit: int) -> Sequence[Ids]:
 
 @dataclass
 class Level:
-    """The n-grams of one order. An n-gram is known by its place in `keys` (sorted): context * symbols + last token.
+    """N-grams of one order, identified by their index in the sorted `keys`: context * symbols + last token.
 
-    `counts` and `discounts` are by n-gram; `totals` and `left` (what discounting leaves to shorter contexts) by
-    context, which is an n-gram of the order below.
+    `counts` and `discounts` are indexed by n-gram; `totals` and `left` (the mass for shorter contexts) by context, an
+    n-gram of the order below.
     """
 
     keys: Ids
@@ -70,7 +70,7 @@ class Level:
     left: Floats
 
     def blend(self, context: Ids, found: Ids, shorter: Floats) -> Floats:
-        """p(w|h) = max(count(h w) - discount, 0) / count(h) + left(h) p(w|shorter h); -1 marks what was never seen."""
+        """p(w|h) = max(count(h w) - discount, 0) / count(h) + left(h) p(w|shorter h); index -1 is unseen."""
         known = (context >= 0) & (self.totals[context] > 0)
         own = np.where(found >= 0, self.counts[found] - self.discounts[found], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -79,7 +79,7 @@ class Level:
 
 
 class KneserNey:
-    """Interpolated, modified Kneser-Ney n-gram model (Chen and Goodman 1999): exact, and arrays instead of dicts."""
+    """Interpolated modified Kneser-Ney n-gram model (Chen and Goodman 1999), exact and vectorized."""
 
     def __init__(self, vocab_size: int, order: int = 5) -> None:
         self.vocab_size = vocab_size
@@ -87,17 +87,17 @@ class KneserNey:
         self.levels: list[Level] = []
 
     def fit(self, rows: Sequence[Ids]) -> KneserNey:
-        """Count `rows`; the first token of each is context only."""
+        """Count `rows`; their first tokens are context only."""
         tokens, target = self._laid_out(rows)
         symbols = self.vocab_size + 1
-        grams = np.zeros(len(tokens), dtype=np.int64)  # which n-gram ends at each place; there is one of order 0
+        grams = np.zeros(len(tokens), dtype=np.int64)  # index of the n-gram ending at each position; order 0 has one
         keys: list[Ids] = []
         counts: list[Floats] = []
         for _ in range(self.order):
             shorter, ending = grams, np.roll(grams, 1) * symbols + tokens
             new, first, grams = np.unique(ending, return_index=True, return_inverse=True)
             seen = np.bincount(grams, weights=target)
-            if counts:  # an order below the highest counts in how many different contexts an n-gram stands
+            if counts:  # lower orders count distinct left contexts
                 counts[-1] = np.bincount(shorter[first][seen > 0], minlength=len(keys[-1])).astype(np.float64)
             keys.append(new)
             counts.append(seen.astype(np.float64))
@@ -106,7 +106,7 @@ class KneserNey:
         return self
 
     def nats(self, rows: Sequence[Ids]) -> Floats:
-        """-log p of every token but the first of each row, given those before it in the row."""
+        """-log p of every token but the first of each row, given the preceding ones."""
         tokens, target = self._laid_out(rows)
         grams = np.zeros(len(tokens), dtype=np.int64)
         chance = np.full(len(tokens), 1.0 / self.vocab_size)
@@ -120,7 +120,7 @@ class KneserNey:
         return result
 
     def _laid_out(self, rows: Sequence[Ids]) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """All rows in one array, edge symbols before each so that no context reaches into another; and the targets."""
+        """Concatenate rows, separated by boundary symbols so that contexts do not overlap; also mask the targets."""
         edge = np.full(self.order - 1, self.vocab_size, dtype=np.int64)
         tokens = np.concatenate([np.zeros(0, dtype=np.int64), *(part for row in rows for part in (edge, row))])
         target = np.ones(len(tokens), dtype=np.bool_)
@@ -140,11 +140,11 @@ def _level(keys: Ids, counts: Floats, contexts: int, symbols: int) -> Level:
 
 
 def _discounts(counts: Floats) -> tuple[float, float, float, float]:
-    """What is taken off counts of 0, 1, 2 and more, from how many n-grams there are of each count."""
+    """Discounts for counts of 0, 1, 2 and more, from the numbers of n-grams with counts 1 to 4."""
     n1, n2, n3, n4 = (float((counts == number).sum()) for number in (1, 2, 3, 4))
     share = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
     plain = (0.0, share, share, share)
     if not (n1 and n2 and n3 and n4):
-        return plain  # too few to tell apart
+        return plain  # too few for separate discounts
     modified = (0.0, share, 2 - 3 * share * n3 / n2, 3 - 4 * share * n4 / n3)
     return modified if min(modified[1:]) > 0 else plain

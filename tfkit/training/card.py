@@ -1,4 +1,4 @@
-"""The model card of a run, README.md: costs, training, data, scores, the curve, and the commands that check it."""
+"""Model card of a run, README.md: costs, training, data, scores, loss curve, and commands to verify it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tfkit.training.folder import CARD, ENVIRONMENT, EVALUATION, METRICS, RunFol
 from tfkit.training.history import read_history
 from tfkit.training.metrics_log import good_lines
 
-MARK = "<!-- written by tfkit; SHA-256 of the text above: "  # a card without it, or edited, is never replaced
-LARGEST = 2**20  # bytes of a card that is read
-POINTS = 20  # of the curve
-FILES = 8  # of a split that are listed
+MARK = "<!-- written by tfkit; SHA-256 of the text above: "  # cards without it, or edited, are never replaced
+LARGEST = 2**20  # maximum bytes read of a card
+POINTS = 20  # on the curve
+FILES = 8  # listed per split
 
 
 def signed(lines: Sequence[str]) -> str:
-    """Return a card with the mark by which an edited one is recognized."""
+    """Append the checksum by which edits are detected."""
     text = "\n".join([*lines, ""])
     return f"{text}{MARK}{_digest(text)} -->\n"
 
 
 def is_ours(card: Path) -> bool:
-    """True if tfkit wrote the card and nobody has edited it."""
+    """True if tfkit wrote the card and it is unedited."""
     try:
         text, mark, rest = read_text(card, LARGEST).rpartition(MARK)
     except RunError:
@@ -43,7 +43,7 @@ def is_ours(card: Path) -> bool:
 
 
 def run_card(folder: RunFolder, recipe: Recipe, cost: str, address: str = "") -> str:
-    """Return the card of a run; with the address that it is loaded from, that of its repository."""
+    """Return the card of a run, or with `address`, of its repository."""
     lines = [f"# {escaped(recipe.name)}", "", cost, "", *as_code("\n".join(recipe.lines()))]
     if address:
         load = f'import tfkit\n\nrun = tfkit.load_run("{address}")'
@@ -55,7 +55,7 @@ def run_card(folder: RunFolder, recipe: Recipe, cost: str, address: str = "") ->
 
 
 def write_card(folder: RunFolder, recipe: Recipe, cost: str) -> None:
-    """Write the card of a run, unless the user has one there or it cannot be written."""
+    """Write the card, unless a user's card exists or writing fails."""
     if (folder / CARD).exists() and not is_ours(folder / CARD):
         return
     with contextlib.suppress(RunError, OSError):
@@ -63,7 +63,7 @@ def write_card(folder: RunFolder, recipe: Recipe, cost: str) -> None:
 
 
 def sections(folder: RunFolder) -> Iterator[str]:
-    """Yield the lines on training, data and scores that a run's files know; raises RunError for a damaged file."""
+    """Yield lines on training, data and scores from a run's files; raise RunError for a damaged file."""
     yield from _training(folder)
     yield from _data(folder)
     yield from _scores(folder)
@@ -71,13 +71,13 @@ def sections(folder: RunFolder) -> Iterator[str]:
 
 
 def as_code(text: str) -> Iterator[str]:
-    """Yield a text as an indented block, which nothing in it can end."""
+    """Yield a text as an indented code block, which cannot be terminated by its content."""
     yield from (f"    {printable(line)}".rstrip() for line in text.splitlines())
     yield ""
 
 
 def escaped(text: str) -> str:
-    """Return a text as one line without markup."""
+    """Escape Markdown and join to one line."""
     return re.sub(r"([\\`*_{}\[\]()#+!|<>&~$:@])", r"\\\1", printable(" ".join(text.split())))
 
 
@@ -94,7 +94,7 @@ def _training(folder: RunFolder) -> Iterator[str]:
 
 
 def _data(folder: RunFolder) -> Iterator[str]:
-    """Yield the files of each split with the beginning of their SHA-256, without their folders."""
+    """Yield the file names of each split with abbreviated SHA-256."""
     known = folder.known.get(DATA) if (folder / ENVIRONMENT).is_file() else None
     rows = []
     for split, hashes in known.items() if isinstance(known, Mapping) else ():
@@ -109,7 +109,7 @@ def _data(folder: RunFolder) -> Iterator[str]:
 
 
 def _scores(folder: RunFolder) -> Iterator[str]:
-    """Yield the numbers of evaluation.json as a table."""
+    """Yield the numbers in evaluation.json as a table."""
     file = folder / EVALUATION
     scores = read_json(file) if file.is_file() else {}
     rows = [
@@ -123,7 +123,7 @@ def _scores(folder: RunFolder) -> Iterator[str]:
 
 
 def _curve(folder: RunFolder) -> Iterator[str]:
-    """Yield the loss by step as a Mermaid chart, which forges draw."""
+    """Yield the loss by step as a Mermaid chart."""
     file = folder / METRICS
     records = [json.loads(line) for line in good_lines(read_bytes(file))[0]] if file.is_file() else []
     losses = {record["step"]: record["loss"] for record in records if _is_number(record.get("loss"))}
@@ -145,13 +145,13 @@ def _curve(folder: RunFolder) -> Iterator[str]:
 
 
 def _thinned(steps: Sequence[int]) -> list[int]:
-    """Evenly spaced ones of the steps, the last among them."""
+    """Evenly spaced steps, including the last."""
     count = min(POINTS, len(steps))
     return [steps[len(steps) * (place + 1) // count - 1] for place in range(count)]
 
 
 def _means(losses: Mapping[int, float], steps: Sequence[int]) -> Iterator[float]:
-    """Yield the mean loss since the step before; a step without any repeats the last mean."""
+    """Yield the mean loss since the previous step; steps without losses repeat the last mean."""
     before, mean = -1, float(next(iter(losses.values())))
     for step in steps:
         group = [loss for at, loss in losses.items() if before < at <= step]

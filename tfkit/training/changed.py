@@ -1,4 +1,4 @@
-"""Hashes of a run's training data in its environment.json, so that --resume detects changed data."""
+"""Hashes of the training data in environment.json, for --resume to detect changes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tfkit.recipe.settings.sections import Data, Train
 from tfkit.recipe.text.options import path_values
 from tfkit.training.folder import RESOLVED, WEIGHTS
 
-DATA = "data"  # the key of environment.json
-TEACHER = "teacher"  # the key of the teacher's files
-EXAMPLES = "examples"  # what is hashed of a corpus without files
-Hashes = dict[str, dict[str, str]]  # of train, valid and tokenizer: the SHA-256 of each file, or of the examples
+DATA = "data"  # key in environment.json
+TEACHER = "teacher"  # key of the teacher's files
+EXAMPLES = "examples"  # key of corpora without files
+Hashes = dict[str, dict[str, str]]  # train, valid, tokenizer -> file or EXAMPLES -> SHA-256
 
 
 def file_hashes(data: Data) -> Hashes:
-    """The SHA-256 of every file that training reads its data from; raises RunError for one that cannot be read."""
+    """SHA-256 of every data file of training; raise RunError if one is unreadable."""
     held = _files(data)
     known = {file: sha256_of(Path(file)) for file in {file for files in held.values() for file in files}}
     return {name: {file: known[file] for file in files} for name, files in held.items()}
 
 
 def teacher_hashes(train: Train) -> Hashes:
-    """The SHA-256 of the files that make the teacher, as far as they exist."""
+    """SHA-256 of the teacher's existing files."""
     if train.teacher is None:
         return {}
     files = [Path(train.teacher.run) / name for name in (WEIGHTS, RESOLVED)]
@@ -39,13 +39,13 @@ def teacher_hashes(train: Train) -> Hashes:
 
 
 def example_hashes(data: Data, examples: Mapping[str, Iterable[Mapping[str, str]]]) -> Hashes:
-    """The SHA-256 of the examples of those splits that come from no file."""
+    """SHA-256 of the examples of splits without files."""
     held = _files(data)
     return {name: {EXAMPLES: _hash_all(rows)} for name, rows in examples.items() if name not in held}
 
 
 def differences(before: Any, now: Hashes) -> dict[str, list[str]]:
-    """What is not as it was on record, and in which of train, valid and tokenizer; what was never recorded is none."""
+    """Changed files, with the sections (train, valid, tokenizer) that read them; unrecorded ones are ignored."""
     found: dict[str, list[str]] = {}
     for name, hashes in now.items():
         known = before.get(name) if isinstance(before, Mapping) else None
@@ -57,7 +57,7 @@ def differences(before: Any, now: Hashes) -> dict[str, list[str]]:
 
 
 def moved(before: Any, now: Hashes) -> dict[str, str]:
-    """Where each recorded file was that is at another place now, unchanged, and where it is."""
+    """Old and new paths of files that moved unchanged."""
     found: dict[str, str] = {}
     for name, hashes in now.items():
         known = before.get(name) if isinstance(before, Mapping) else None
@@ -68,7 +68,7 @@ def moved(before: Any, now: Hashes) -> dict[str, str]:
 
 
 def _files(data: Data) -> dict[str, tuple[str, ...]]:
-    """What training reads its data from; nothing of a split whose examples no file holds."""
+    """Data files by section, omitting sections that are not read from files."""
     read = {name: _read_by(getattr(data, name)) for name in ("train", "valid", "tokenizer")}
     return {name: files for name, files in read.items() if files and all(os.path.isfile(file) for file in files)}
 

@@ -1,4 +1,4 @@
-"""curves.svg: loss, metrics, learning rate and gradient norm of a run by step, drawn when training ends."""
+"""curves.svg: loss, metrics, learning rate and gradient norm by step, drawn after training."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tfkit.core.files import read_bytes
 from tfkit.training.folder import CURVES, METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
 
-LEAST = 20  # steps: fewer make no curve
-POINTS = 400  # of a line: more steps are averaged
+LEAST = 20  # minimum number of steps
+POINTS = 400  # maximum per line: more steps are averaged
 PANELS = {"loss": "loss, nats", "learning_rate": "learning rate", "gradient_norm": "gradient norm"}
 Record = Mapping[str, Any]
 
 
 def write_curves(folder: RunFolder) -> None:
-    """Draw metrics.jsonl, unless matplotlib is missing, the steps are few, or it cannot be written or drawn."""
+    """Draw metrics.jsonl; skipped if matplotlib is missing, steps are few, or drawing or writing fails."""
     if not can_draw():
         return
     with contextlib.suppress(RunError, OSError):
@@ -36,7 +36,7 @@ def write_curves(folder: RunFolder) -> None:
 
 
 def curves(records: Sequence[Record], title: str) -> str:
-    """The records of a run as SVG: a panel for each quantity, validation beside training."""
+    """Plot the records of a run as SVG: a panel per quantity, training and validation overlaid."""
     measured = list(dict.fromkeys(name for record in records for name in record if name.startswith("valid.")))
     panels = {**PANELS, **{name: name for name in measured if name != "valid.loss"}}
     rows = math.ceil(len(panels) / 2)
@@ -60,7 +60,7 @@ def curves(records: Sequence[Record], title: str) -> str:
 
 
 def _line(records: Sequence[Record], name: str) -> tuple[list[float], list[float]]:
-    """Steps and values of a quantity; of more than POINTS steps the mean of each group of neighbours."""
+    """Steps and values of a quantity, averaged in groups if more than POINTS."""
     points = [(record["step"], record[name]) for record in records if isinstance(record.get(name), (int, float))]
     size = math.ceil(len(points) / POINTS) or 1
     groups = [np.asarray(points[start : start + size], dtype=float) for start in range(0, len(points), size)]

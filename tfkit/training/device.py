@@ -1,4 +1,4 @@
-"""Where and in what precision training runs, and whether the model fits there."""
+"""Device and precision of training, and the memory check."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FROZEN_BYTES = 4
 
 
 def choose_device(name: str, key: str = "train.device") -> torch.device:
-    """The device called `name`; `auto` takes CUDA where there is one. Raises UsageError for what is not there.
+    """Return the device called `name`; `auto` prefers CUDA. Raise UsageError if unavailable.
 
-    `key` is what the message calls it by.
+    `key` names the option in messages.
     """
     try:
         check_device_name(name)
@@ -33,21 +33,21 @@ def choose_device(name: str, key: str = "train.device") -> torch.device:
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
-    """bfloat16 where it is safe, with float32 parameters; or everything in float32."""
+    """bfloat16 autocast with float32 parameters, or no-op for float32."""
     if precision == "bfloat16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
 
 
 def describe(device: torch.device) -> str:
-    """The device in words."""
+    """Device with GPU name or thread count."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({torch.get_num_threads()} threads)"
 
 
 def check_memory(model: nn.Module, device: torch.device) -> None:
-    """Raise UsageError when training `model` (built on `meta`) cannot fit; what activations take is not counted."""
+    """Raise UsageError if training `model` (on `meta`) exceeds memory, not counting activations."""
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     frozen = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
     needed, free = trained * TRAINED_BYTES + frozen * FROZEN_BYTES, free_memory(device)

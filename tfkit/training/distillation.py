@@ -1,4 +1,4 @@
-"""The loss of a student: its objective's, and what its teacher says of the same batch."""
+"""Distillation loss: the objective's loss combined with the teacher's targets for the same batch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tfkit.training.objective import Batch, Loss, Objective, Reading
 from tfkit.training.objective.base import token_logits
 from tfkit.training.objective.reading import head_of
 
-Place = tuple[str, int]  # a layer: its stack and its number
+Place = tuple[str, int]  # (stack, layer index)
 # shapes: n targets, m real tokens, c classes, d width
 
 
 class Distillation:
     """Loss = (1 - weight) * objective + weight * T^2 KL(teacher || student at temperature T) + cosine + layers.
 
-    Each term is a mean: over the targets, or the real tokens of a layer. Only the student, and projections where widths
-    differ, have gradients (Hinton et al. 2015, arXiv 1503.02531; Sanh et al. 2019, arXiv 1910.01108; Jiao et al. 2019,
-    arXiv 1909.10351).
+    Each term is a mean over the targets, or over the real tokens of a layer. Only the student has gradients, and
+    projections between different widths (Hinton et al. 2015, arXiv 1503.02531; Sanh et al. 2019, arXiv 1910.01108;
+    Jiao et al. 2019, arXiv 1909.10351).
     """
 
     def __init__(self, settings: sections.Teacher, objective: Objective, teacher: Model, student: Model) -> None:
@@ -54,7 +54,7 @@ class Distillation:
         return Loss(total + plain.count * self._states(own, other, batch), plain.count)
 
     def _soft(self, student: Model, own: Tensor, other: Tensor, batch: Batch) -> Tensor:
-        """T^2 KL(softmax(teacher / T) || softmax(student / T)), the mean over the targets."""
+        """T^2 KL(softmax(teacher / T) || softmax(student / T)), averaged over the targets."""
         temperature = self.settings.temperature
         logits = target_logits(self.objective, student, own, batch)  # [n c]
         with torch.no_grad():
@@ -64,7 +64,7 @@ class Distillation:
         return temperature**2 * divergence
 
     def _states(self, own: States, other: States, batch: Batch) -> Tensor:
-        """The weighted sum of what hidden states and attention weights differ by."""
+        """Weighted sum of the errors of hidden states and attention weights."""
         settings, total = self.settings, own.last.new_zeros((), dtype=torch.float32)
         if settings.cosine:
             real = self._real(batch, own.last, self.side)
@@ -86,9 +86,9 @@ class Distillation:
         return projected
 
     def _real(self, batch: Batch, hidden: Tensor, side: str) -> Tensor | None:
-        """Real tokens [batch time], None for all of them.
+        """Mask of real tokens [batch time], or None if all are.
 
-        A decoder has no mask, since its padding is on the right: the tokens that predict a target are the real ones.
+        Decoders have no mask, since padding is on the right; their real tokens are those that predict a target.
         """
         if self.objective.reads == "bidirectional" or (self.objective.reads == "encoder_decoder" and side == "encoder"):
             mask = batch.get("attention_mask")
@@ -105,7 +105,7 @@ def _key(pair: LayerPair) -> str:
 
 
 def _projections(distillation: Distillation, student: Model) -> nn.ModuleDict:
-    """The projections of the student's states to the teacher's width, where widths differ."""
+    """Projections of student states to the teacher's width, where widths differ."""
     teacher, first = distillation.teacher, next(student.parameters())
     pairs = {_key(pair): (student.stack(pair.side), teacher.stack(pair.side)) for pair in distillation.hidden}
     if distillation.settings.cosine:
@@ -142,7 +142,7 @@ def attention_error(own: Tensor, other: Tensor, real: Tensor | None) -> Tensor:
 
 @dataclass
 class States:
-    """What a model computes on the way: its last hidden states, those of each layer, and attention weights."""
+    """Intermediate results of a forward pass: last hidden states, those of each layer, and attention weights."""
 
     last: Tensor = field(default_factory=lambda: torch.empty(0))
     auxiliary: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -152,7 +152,7 @@ class States:
 
 @contextlib.contextmanager
 def recording(model: Model, attention: bool = False) -> Iterator[States]:
-    """Record the states of a call of `model` within the block; attention weights only on request: they are slow."""
+    """Record the states of `model` within the block; attention weights only on request, since they are slow."""
     states, observe = States(), {"attention"} if attention else None
 
     def watch(module: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -178,7 +178,7 @@ def recording(model: Model, attention: bool = False) -> Iterator[States]:
 
 
 def _watched(model: Model, side: str, states: States) -> list[Any]:
-    """Hook the layers of a stack; layers that share weights are one module, so calls are counted."""
+    """Hook the layers of a stack; shared layers are one module, so calls are counted."""
     handles: list[Any] = []
     calls = iter(range(len(model.stack(side).layers)))
     current = -1

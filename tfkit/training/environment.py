@@ -1,4 +1,4 @@
-"""What a run was made with, for environment.json."""
+"""Software and hardware of a run, for environment.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic")
 
 
 def environment(seed: int, device: torch.device) -> dict[str, Any]:
-    """Versions, seed, device and machine; "tfkit" among the keys is how a run's folder is known."""
+    """Versions, seed, device and machine; the key "tfkit" identifies run folders."""
     return {
         **versions(),
         "device": describe(device),
@@ -28,7 +28,7 @@ def environment(seed: int, device: torch.device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """What computes: the versions of tfkit, of the packages it stands on and of Python, and the platform."""
+    """Versions of tfkit, its dependencies and Python, and the platform."""
     return {
         "tfkit": __version__,
         **{name: _version(name) for name in PACKAGES},
@@ -38,7 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def resumption(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """What a resume adds to the environment that a run began with: where, when and with what else it went on."""
+    """Append a resume to the environment: step, time, device, and versions that differ."""
     other = {name: now[name] for name in versions() if now[name] != before.get(name)}
     again = {"step": step, "started": now["started"], "device": now["device"], "threads": now["threads"], **other}
     resumed = before.get("resumed")

@@ -1,4 +1,4 @@
-"""Batches of items on their device, a pure function of (seed, epoch, batch)."""
+"""Batches on their device, a pure function of (seed, epoch, batch)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tfkit.data.batches import BatchOrder, padding_share, plan, plan_packed
 from tfkit.recipe.settings import sections
 from tfkit.training.objective import Batch, Item, Objective
 
-TRAIN, VALID = 1, 2  # so that the two draw different random numbers
+TRAIN, VALID = 1, 2  # distinct RNG streams
 
 
 class Feed:
-    """What training, or validation, reads."""
+    """The batches of training or validation."""
 
     def __init__(
         self,
@@ -36,34 +36,34 @@ class Feed:
         self.lengths = objective.rows.lengths(items)
 
     def plan(self, epoch: int) -> list[Any]:
-        """The batches of an epoch: of each, the indices of its items, by rows when packed."""
+        """Plan an epoch: item indices of each batch, by rows if packed."""
         if self.config.pack:
             return plan_packed(self.lengths, self.config, self.seed, epoch)
         return plan(self.lengths, self.config, self.seed, epoch)
 
     def order(self, epoch: int = 0, batch: int = 0) -> BatchOrder[Any]:
-        """The batches of all epochs, from that place on."""
+        """Iterator over the batches of all epochs, from this position."""
         return BatchOrder(self.plan, epoch, batch)
 
     def steps(self, epochs: int, accumulate: int) -> int:
-        """Optimizer steps of so many epochs, whose numbers of batches may differ."""
+        """Optimizer steps in `epochs` epochs, whose numbers of batches may differ."""
         batches = sum(len(self.plan(epoch)) for epoch in range(epochs))
         return -(-batches // accumulate)
 
     def make(self, epoch: int, batch: int, indices: Any) -> Batch:
-        """One batch; all that is random in it follows from its place."""
+        """Collate one batch; its RNG is derived from its position."""
         rng = np.random.default_rng([self.seed, self.purpose, epoch, batch])
         if self.config.pack:
             rows = [[self.items[index] for index in row] for row in indices]
             made = self.objective.rows.collate_packed(rows, self.config.length or 0, rng)
         else:
             made = self.objective.rows.collate([self.items[index] for index in indices], rng)
-        if self.device.type == "cuda":  # whose copies overlap with computing where memory is pinned
+        if self.device.type == "cuda":  # pinned memory lets copies overlap with compute
             return {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in made.items()}
         return {name: tensor.to(self.device) for name, tensor in made.items()}
 
     def __str__(self) -> str:
-        """How large the batches are, in words."""
+        """Describe the number and size of batches."""
         batches = self.plan(0)
         real = int(np.asarray(self.lengths).reshape(len(self.items), -1)[:, -1].sum())
         number = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"

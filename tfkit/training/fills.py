@@ -1,4 +1,4 @@
-"""Texts whose masks are filled in, the likeliest first."""
+"""Ranked fillings of masked texts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from tfkit.generation.writer import GeneratedText
 
-FILLS = 5  # that are named for each mask, and ways to fill all the masks of a text
+FILLS = 5  # candidates per mask, and fillings per text
 
-Fill = Mapping[str, Any]  # a `token` as it reads in a text, its `id` and its `probability`
+Fill = Mapping[str, Any]  # `token` as text, `id`, `probability`
 
 
 def fillings(text: str, mask: str, fills: Sequence[Sequence[Fill]]) -> list[GeneratedText]:
-    """The likeliest ways to fill the masks of `text`, from the fills of each, which come the likeliest first.
+    """Return the most likely fillings of `text`, given ranked candidates for each mask.
 
-    Masks are filled each by itself, as the model says them: the log-probability of a way is the sum over its masks.
+    Masks are independent: the log-probability of a filling is the sum over its masks.
     """
     ways: list[tuple[tuple[Fill, ...], float]] = [((), 0.0)]
     for choices in fills:
@@ -31,7 +31,7 @@ def fillings(text: str, mask: str, fills: Sequence[Sequence[Fill]]) -> list[Gene
 
 
 def filled(text: str, mask: str, tokens: Sequence[str]) -> str:
-    """The text with a token in the place of each mask."""
+    """Replace the masks of a text by tokens."""
     first, *others = text.split(mask)
     return first + "".join(token + part for token, part in zip(tokens, others, strict=True))
 

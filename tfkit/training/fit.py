@@ -1,4 +1,4 @@
-"""Matches the weights of one model with another's: equal by name and shape, new, or unused."""
+"""Matching of weights between models: equal by name and shape, new, or unused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tfkit.training.weights import Weights, dtype_name
 
 @dataclass(frozen=True)
 class Fit:
-    """What of a run's weights goes into a model: `kept` by the model's names, `new` with the reason where there is one.
+    """Result of matching: `kept` tensors by the model's names, `new` names with a reason (or empty).
 
-    `unused` are the tensors of the run that are not taken over; `alone` those of them that nothing new is named like.
+    `unused` are the run's other tensors; `alone` are those of them that share no name with a new one.
     """
 
     kept: dict[str, Tensor]
@@ -25,7 +25,7 @@ class Fit:
 
     @classmethod
     def of(cls, own: Weights, there: Weights, others: tuple[str, ...]) -> Fit:
-        """Match two sets of weights by name and shape; names that begin with one of `others` never match."""
+        """Match two sets of weights by name and shape; names with a prefix in `others` never match."""
         found = there.by_name()
         kept: dict[str, Tensor] = {}
         new: dict[str, str] = {}
@@ -41,14 +41,14 @@ class Fit:
             else:
                 kept[name] = found[first]
                 same = (one for one in names if one in found and torch.equal(found[one], found[first]))
-                used.update([first, *same])  # a NaN equals nothing
+                used.update([first, *same])  # `first` explicitly: NaN is not equal to itself
         used.update(there.tied[alias] for alias in used & there.tied.keys())
         unused = [name for name in there.tensors if name not in used]
         return cls(kept, new, unused, [name for name in unused if name not in replaced])
 
 
 def _why_new(name: str, tensor: Tensor, there: Tensor, others: tuple[str, ...]) -> str:
-    """Why a tensor of that name is not taken over; empty where it is."""
+    """Reason why a tensor is not copied, or ""."""
     if name.startswith(others):
         return "a head of another type there"
     if there.shape != tensor.shape:
@@ -59,7 +59,7 @@ def _why_new(name: str, tensor: Tensor, there: Tensor, others: tuple[str, ...]) 
 
 
 def patterns_for(names: Iterable[str], others: Sequence[str]) -> list[str]:
-    """The shortest patterns that stand for all of `names` and for none of `others`."""
+    """Return the shortest patterns that match all of `names` and none of `others`."""
     found: dict[str, None] = {}
     for name in names:
         parts = name.split(".")

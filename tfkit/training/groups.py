@@ -1,4 +1,4 @@
-"""The groups of an optimizer: parameters with one factor on the learning rate, and one weight decay."""
+"""Parameter groups of an optimizer, by learning-rate factor and weight decay."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tfkit.models.parametrization import growths
 from tfkit.recipe.settings.groups import decay_of, depths_of, parameters_of, rate_of
 from tfkit.recipe.settings.sections import Train
 
-RATE = "rate"  # the key of a group that holds its factor
+RATE = "rate"  # key of a group's learning-rate factor
 ADAM = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax)
-SHOWN = 6  # groups that are told one by one
+SHOWN = 6  # maximum number of groups listed individually
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a parameter has of its optimizer's learning rate, weight decay and eps: factors, and a decay of its own."""
+    """A parameter's factors on learning rate, weight decay and eps, and an optional own weight decay."""
 
     rate: float = 1.0
     weight_decay: float | None = None
@@ -31,9 +31,9 @@ class Share:
 
 
 def regroup(optimizer: torch.optim.Optimizer, model: Model, settings: Train) -> list[str]:
-    """Split an optimizer's groups as `train.groups`, `train.layer_decay` and muP say; returns what became of them.
+    """Split an optimizer's groups by `train.groups`, `train.layer_decay` and muP; return a description.
 
-    Raises UsageError for what the optimizer cannot have: a weight decay, or the rates of muP, which are those of Adam.
+    Raise UsageError if the optimizer has no weight decay, or is not an Adam variant as muP requires.
     """
     chosen = model.blueprint.parametrization
     if not settings.groups and settings.layer_decay is None and chosen is None:
@@ -50,7 +50,7 @@ def regroup(optimizer: torch.optim.Optimizer, model: Model, settings: Train) -> 
 
 
 def _shares(model: Model, settings: Train) -> dict[int, Share]:
-    """The share of each parameter, by its id."""
+    """Share of each parameter, by id."""
     depths = depths_of(model.blueprint)
     found = {
         id(one.value): Share(
@@ -67,13 +67,13 @@ def _shares(model: Model, settings: Train) -> dict[int, Share]:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give every group its share of the learning rate."""
+    """Set the learning rate of every group, scaled by its factor."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get(RATE, 1.0)
 
 
 def _parts(group: dict[str, Any], wanted: dict[int, Share]) -> list[dict[str, Any]]:
-    """A group in parts of one share each."""
+    """Split a group by share."""
     parts: dict[Share, list[nn.Parameter]] = {}
     for parameter in group["params"]:
         parts.setdefault(wanted.get(id(parameter), Share()), []).append(parameter)
@@ -82,7 +82,7 @@ def _parts(group: dict[str, Any], wanted: dict[int, Share]) -> list[dict[str, An
 
 
 def _own(group: dict[str, Any], share: Share) -> dict[str, float]:
-    """The weight decay and the eps of a share, where they are not the group's."""
+    """Weight decay and eps of a share, if they differ from the group's."""
     if share.weight_decay is not None and "weight_decay" not in group:
         raise UsageError("train.groups: this optimizer has no weight_decay; adamw has one")
     decay = group.get("weight_decay", 0.0) if share.weight_decay is None else share.weight_decay

@@ -1,4 +1,4 @@
-"""run.json: what a run is (recipe, variants, changed values, seed) and how it came about, start by start."""
+"""run.json: identity of a run (recipe, variants, overrides, seed) and the history of its starts."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Part(BaseModel):
-    """Base of what run.json is made of: unknown keys of later versions are kept out of the way."""
+    """Base of the models in run.json; unknown keys of later versions are ignored."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
 class Start(Part):
-    """One process that worked on a run: from which step, for how long, where, and with what."""
+    """One process that trained the run: first step, duration, machine and versions."""
 
     at: str
     step: Count
-    seconds: Seconds = 0.0  # until its last checkpoint, or its end
+    seconds: Seconds = 0.0  # up to its last checkpoint or end
     device: str = ""
     threads: int = 0
     machine: dict[str, Any] = Field(default_factory=dict)
@@ -47,11 +47,11 @@ class Start(Part):
 
 
 class History(Part):
-    """What run.json holds.
+    """The contents of run.json.
 
-    `set` has the values that were laid over the recipe, by dotted key; `best` is all that the best validation measured;
-    `steps`, `tokens` (read), `targets` (predicted)
-    and `seconds` (of all starts) are those of the last checkpoint; `diverged` is the step that gave no finite loss.
+    `set` holds the overrides by dotted key; `best` holds all scores of the best validation; `steps`, `tokens` (read),
+    `targets` (predicted) and `seconds` (of all starts) are those of the last checkpoint; `diverged` is the step with a
+    non-finite loss.
     """
 
     format: int = FORMAT
@@ -61,7 +61,7 @@ class History(Part):
     set: dict[str, Any] = Field(default_factory=dict)
     seed: int
     parameters: Count = 0
-    peak_memory: Count | None = None  # bytes, the most that a process took at once, on the device that it trained on
+    peak_memory: Count | None = None  # bytes, peak on the training device
     steps: Count = 0
     tokens: Count = 0
     targets: Count = 0
@@ -74,7 +74,7 @@ class History(Part):
 
 
 def read_history(folder: RunFolder) -> History | None:
-    """The run.json of a run, None for a run of an older version; raises RunError for one that cannot be read."""
+    """Read run.json; None for runs of older versions. Raise RunError if it is invalid."""
     file = folder / RUN
     if not file.is_file():
         return None
@@ -86,7 +86,7 @@ def read_history(folder: RunFolder) -> History | None:
 
 
 class HistoryFile:
-    """Keeps run.json up to date while a process trains."""
+    """Writer of run.json during training."""
 
     def __init__(self, recipe: Recipe, folder: RunFolder, device: torch.device, parameters: int) -> None:
         self.recipe, self.folder, self.device = recipe, folder, device
@@ -101,7 +101,7 @@ class HistoryFile:
         self._began = time.perf_counter()
 
     def start(self, step: int, before: History | None = None) -> None:
-        """Begin to count; `before` is what the run that goes on has written down so far."""
+        """Start timing; `before` is the history of a resumed run."""
         if before is not None:
             self.history = before
         self._began = time.perf_counter()
@@ -119,7 +119,7 @@ class HistoryFile:
         )
 
     def reached(self, progress: Progress) -> None:
-        """Take over how far the run has come, and write it down."""
+        """Update progress and save it."""
         history = self.history
         history.steps, history.tokens, history.targets = progress.step, progress.tokens, progress.targets
         history.best, history.best_step = progress.scores, progress.best_step
@@ -127,12 +127,12 @@ class HistoryFile:
         self.write()
 
     def diverged(self, step: int) -> None:
-        """Write down that this step gave no finite loss, so that training stopped there."""
+        """Record the step whose non-finite loss stopped training."""
         self.history.diverged = step
         self.write()
 
     def write(self, folder: RunFolder | None = None) -> None:
-        """Write run.json with the time that has passed; nothing of a run that nobody began."""
+        """Write run.json with the elapsed time; a no-op before `start`."""
         history = self.history
         if not history.starts:
             return
@@ -143,14 +143,14 @@ class HistoryFile:
 
 
 def _own_file(recipe: Recipe) -> str | None:
-    """The file of a recipe that does not ship with tfkit, as it was named."""
+    """Path of the recipe as given, unless it ships with tfkit."""
     if recipe.file is None or recipe.file.resolve() in shipped_recipes().values():
         return None
     return str(recipe.file)
 
 
 def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same without what says nothing: no variants, nothing changed, no divergence."""
+    """Drop empty values."""
     kept = {key: value for key, value in data.items() if value not in (None, [], {}, "")}
     return {
         **kept,

@@ -1,4 +1,4 @@
-"""What weights training starts from: another run's, pretrained vectors; and which of them stay as they are."""
+"""Initial weights of training: from another run or pretrained vectors; freezing of parameters."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ LAYER = re.compile(r"(?P<side>encoder|decoder)\.layers\.(?P<layer>\d+)\.")
 
 
 def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer: Tokenizer | None = None) -> None:
-    """Copy the weights of a run that fit by name and shape, and say what is new.
+    """Copy the weights of a run that match by name and shape, and report new ones.
 
-    A head of another type is new, whatever the shapes. Raises RunError when nothing fits, for tensors that are new or
-    left and not named as such, and when the token table fits whose tokens are others than those of `tokenizer`.
+    Heads of another type are new, even if shapes match. Raise RunError if nothing matches, for unlisted new or unused
+    tensors, and if the token table matches but its vocabulary differs from that of `tokenizer`.
     """
     run = RunFolder(Path(source.run))
     if not run.path.is_dir():
@@ -66,7 +66,7 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
 
 
 def _relayered(there: Weights, model: nn.Module, source: InitFrom) -> Weights:
-    """The weights of a run by the names of the layers that start from them; other layers of those stacks are left."""
+    """Rename the layers of a run to those that start from them; other layers of these stacks are dropped."""
     pairs = list(layer_pairs(source.layers, cast(Model, model).blueprint.last.side))
     sides = {pair.side for pair in pairs}
     tensors: dict[str, Tensor] = {}
@@ -82,7 +82,7 @@ def _relayered(there: Weights, model: nn.Module, source: InitFrom) -> Weights:
 
 
 def layer_faults(recipe: Recipe, blueprint: Blueprint) -> list[Fault]:
-    """A fault for each layer that `train.init_from.layers` names and the run lacks."""
+    """Report layers in `train.init_from.layers` that the run lacks."""
     source = recipe.train.initial
     if source is None or not source.layers:
         return []
@@ -104,7 +104,7 @@ def _count(layers: set[tuple[str, int]], side: str) -> str:
 
 
 def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], there: Sequence[str]) -> None:
-    """Raise RunError for what is new or left without being named, with the line that would name it."""
+    """Raise RunError for new or unused tensors not listed, with the line that would list them."""
     for option, patterns, names in (("new", source.new, own), ("unused", source.unused, there)):
         for pattern in patterns:
             if not any(matches(name, [pattern]) for name in names):
@@ -134,7 +134,7 @@ def _told(new: Mapping[str, str]) -> list[str]:
 
 
 def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:
-    """The beginnings of the names of heads that are of another type in `run` than here."""
+    """Name prefixes of heads whose type differs from that in `run`."""
     blueprint = getattr(model, "blueprint", None)
     if blueprint is None or not (run / RESOLVED).is_file():
         return ()
@@ -153,7 +153,7 @@ def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:
 
 
 def _check_tokens(run: RunFolder, tokenizer: Tokenizer) -> None:
-    """Refuse a token table whose rows stand for other tokens than here."""
+    """Raise RunError if the rows of the token table belong to other tokens."""
     names = tokenizer_files(run)
     there = load_tokenizer(run) if names else None
     pairs = () if there is None else ((there, tokenizer), (there.source, tokenizer.source))
@@ -167,9 +167,9 @@ def _check_tokens(run: RunFolder, tokenizer: Tokenizer) -> None:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
-    """Stop training the parameters that `patterns` or beginnings of names select; return their size in numbers.
+    """Freeze the parameters selected by `patterns` or name prefixes; return the number of frozen values.
 
-    A tied parameter has several names, each of which freezes it. Raises UsageError for what selects nothing.
+    A tied parameter is frozen by any of its names. Raise UsageError if a pattern selects nothing.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for pattern in patterns:
@@ -183,7 +183,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
 
 
 def _one_token(tokenizer: Tokenizer, word: str) -> int | None:
-    """The id of a word that is one token: by that name, or as the tokenizer writes it (`▁word`)."""
+    """Return the id of a word that is a single token, literally or as encoded (`▁word`)."""
     if word in tokenizer:
         return tokenizer.id(word)
     ids = tokenizer.encode(word)
@@ -191,7 +191,7 @@ def _one_token(tokenizer: Tokenizer, word: str) -> int | None:
 
 
 def fill_vectors(model: Model, tokenizer: Tokenizer, reporter: Reporter) -> None:
-    """Put pretrained vectors into the token tables whose embedding names a file of them."""
+    """Load pretrained vectors into the token tables whose embedding specifies a file."""
     done: set[str] = set()
     for plan in model.blueprint.stacks():
         path = None if plan.embedding is None else plan.embedding.vectors_file()

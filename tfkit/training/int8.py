@@ -1,7 +1,7 @@
-"""Weights in int8 with a scale for each row: how a run is stored that `tfkit quantize` wrote.
+"""int8 weights with one scale per row: the storage format of `tfkit quantize`.
 
-A matrix W [rows columns] is stored as q = round(W / scale), from -127 to 127, and scale [rows] = max |W| / 127 of each
-row, under its own name with `_scale` appended. Decoding in int8 rounds q * scale to the same q again.
+A matrix W [rows columns] is stored as q = round(W / scale), from -127 to 127. scale [rows] = max |W| / 127 is stored
+under the same name plus `_scale`. int8 decoding quantizes q * scale to the same q.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ LARGEST = 127
 
 
 def matrices(model: nn.Module) -> set[str]:
-    """The names of the weights that are stored in int8: of linear layers and of tables."""
+    """Names of the weights to store in int8: linear layers and embeddings."""
     kinds = (nn.Linear, nn.Embedding)
     return {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, kinds)}
 
 
 def rounded_rows(tensors: Mapping[str, Tensor], names: set[str]) -> dict[str, Tensor]:
-    """The tensors with those of these names in int8, each followed by its scales."""
+    """Quantize the named tensors to int8, each followed by its scales."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name not in names or tensor.dim() != 2 or not tensor.is_floating_point():
             found[name] = tensor
             continue
         weight = tensor.detach().double()
-        least = torch.finfo(torch.float32).tiny  # of a row of zeros
+        least = torch.finfo(torch.float32).tiny  # for zero rows
         scale = (weight.abs().amax(dim=1) / LARGEST).float().clamp(min=least)  # [rows]
         found[name] = (weight / scale[:, None]).round().clamp(-LARGEST, LARGEST).to(torch.int8)  # [rows columns]
         found[name + SCALE] = scale
@@ -41,7 +41,7 @@ def rounded_rows(tensors: Mapping[str, Tensor], names: set[str]) -> dict[str, Te
 
 
 def restored_rows(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file with those in int8 as float32; raises RunError for scales that do not fit them."""
+    """Dequantize int8 tensors to float32; raise RunError for invalid scales."""
     stored = {name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.int8}
     wrong = [problem for name, tensor in stored.items() if (problem := _problem(name, tensor, tensors))]
     if wrong:
@@ -49,12 +49,12 @@ def restored_rows(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
     scales = {name + SCALE for name in stored}
     found = {name: tensor for name, tensor in tensors.items() if name not in scales}
     for name, tensor in stored.items():
-        found[name] = tensor.float() * tensors[name + SCALE][:, None]
+        found[name] = tensor.float() * tensors[name + SCALE][:, None]  # [rows columns]
     return found
 
 
 def _problem(name: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> str:
-    """The message about a tensor in int8 whose scales are missing or wrong; empty if they are right."""
+    """Error message for missing or invalid scales; empty if valid."""
     scale = tensors.get(name + SCALE)
     if tensor.dim() != 2:
         return f"{name} has {tensor.dim()} axes, expected 2"

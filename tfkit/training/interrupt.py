@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal while training: the step is finished first. A second Ctrl-C stops at once."""
+"""Graceful stop of training on Ctrl-C, SIGTERM or SIGHUP after the current step; a second Ctrl-C stops at once."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from types import FrameType
 from typing import Any
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-INSISTENT = (signal.SIGINT, signal.SIGTERM)  # a terminal that closes may send SIGHUP twice and mean it once
+INSISTENT = (signal.SIGINT, signal.SIGTERM)  # a closing terminal may send SIGHUP twice
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped from outside, and a checkpoint is saved; the message says how to go on."""
+    """Training was stopped by a signal after saving a checkpoint; the message says how to resume."""
 
 
 class Interrupts:
-    """Within the block, the first signal sets `.asked` instead of stopping the program.
+    """Context manager in which the first signal sets `.asked` instead of ending the process.
 
-    A signal that the program ignores, as under nohup, stays ignored. Only the main thread gets signals: elsewhere this
-    does nothing.
+    Ignored signals (nohup) stay ignored. Signals reach only the main thread, so elsewhere this is a no-op.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The labels of a run, the names of its classes, in labels.json."""
+"""Class labels of a run, in labels.json."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfkit.training.folder import LABELS, RunFolder
 
 
 def save_labels(folder: RunFolder, labels: Sequence[str]) -> None:
-    """Write the labels in the order of a head's logits; where there are none, there is no file either."""
+    """Write the labels in logit order; remove the file if there are none."""
     if labels:
         write_json(folder / LABELS, list(labels))
     else:
@@ -19,7 +19,7 @@ def save_labels(folder: RunFolder, labels: Sequence[str]) -> None:
 
 
 def read_labels(folder: RunFolder) -> tuple[str, ...]:
-    """The labels of a run, none where it has no file of them; raises RunError naming the file."""
+    """Labels of a run, empty without a file; raise RunError with the file."""
     if not (folder / LABELS).is_file():
         return ()
     labels = read_json(folder / LABELS)

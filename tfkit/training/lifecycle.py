@@ -1,4 +1,4 @@
-"""Training in a run's folder, from its first file to its last weights; begun, gone on with, or begun again."""
+"""Training in a run folder, from first file to final weights: start, resume or restart."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from tfkit.training.vocabularies import load_tokenizer, save_tokenizer
 
 
 def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure | None = None) -> None:
-    """Train until the work is done; raises Interrupted when a signal stopped it before, with a checkpoint saved.
+    """Train to the end; raise Interrupted if stopped by a signal, after saving a checkpoint.
 
-    `measure` computes what validations measure besides the loss.
-    Where a run that is resumed has no checkpoint it begins again; raises RunError where something would be lost.
+    `measure` computes validation metrics besides the loss. A resumed run without checkpoint restarts; raise RunError if
+    that would lose data.
     """
     folder = claim.folder
     checkpoint = Checkpoints(folder / CHECKPOINTS).sound(reporter.say) if claim.resume else None
@@ -61,7 +61,7 @@ def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure 
 
 
 def _source(recipe: Recipe, folder: RunFolder) -> str:
-    """What to call the recipe on a command line: its name or file, unless that lacks what --set or --variant added."""
+    """Recipe argument for the command line: name or file, or resolved.yaml if --set or --variant was used."""
     wanted = yaml.safe_load(recipe.resolved())
     for source in (recipe.name, recipe.file):
         with contextlib.suppress(TfkitError):
@@ -71,7 +71,7 @@ def _source(recipe: Recipe, folder: RunFolder) -> str:
 
 
 def restore_history(folder: RunFolder, recipe: Recipe) -> None:
-    """Write the run.json of a finished run that has none, as far as its last checkpoint knows."""
+    """Rebuild a missing run.json of a finished run from its last checkpoint."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is None or read_history(folder) is not None:
         return
@@ -82,7 +82,7 @@ def restore_history(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
-    """Whether the run in `folder` has done all that `recipe` asks for; raises RunError for another recipe's run."""
+    """True if the run in `folder` has completed `recipe`; raise RunError for another recipe's run."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is None or not (folder / ENVIRONMENT).is_file():
         return False
@@ -94,7 +94,7 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
 
 
 def mark_finished(folder: RunFolder, recipe: Recipe) -> None:
-    """Write down that all is done, so that the same command has nothing left to do."""
+    """Mark the run as complete, so that repeating the command is a no-op."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     step = 0 if checkpoint is None else step_of(checkpoint)
     write_json(folder / ENVIRONMENT, {**folder.known, "finished": _ending(recipe, step)})
@@ -107,9 +107,9 @@ def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
 
 
 def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
-    """A new run; the folder is written to only when everything is known to work.
+    """Start a new run; the folder is not touched before all checks pass.
 
-    The checkpoint of step 0 is what --resume goes on from until there is another one.
+    The checkpoint of step 0 makes it resumable at once.
     """
     hashes = _hashes(recipe)
     task = prepare(recipe, reporter)
@@ -135,7 +135,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
 
 
 def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: Path) -> Trainer:
-    """The run that is there, in the state of its last checkpoint."""
+    """Resume a run from its last checkpoint."""
     before = folder.known
     hashes = _hashes(recipe)
     changed = _accepted(folder, recipe, differences(before.get(DATA), hashes))
@@ -148,7 +148,7 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     trainer.restore(checkpoint)
     record.appending(folder)
     if any("valid" in splits for splits in changed.values()) and not trainer.progress.finished:
-        trainer.progress.best = None  # it was measured on other examples
+        trainer.progress.best = None  # measured on other examples
         trainer.checkpoints.save(trainer.model, trainer.optimizer, trainer.progress, task.objective.module)
     kept = {key: value for key, value in before.items() if key not in ("finished", NEEDS)}
     again = resumption(before, environment(task.settings.seed, task.train.device), trainer.progress.step)
@@ -161,18 +161,18 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
 
 
 def _hashes(recipe: Recipe) -> Hashes:
-    """The SHA-256 of the files of data and teacher."""
+    """SHA-256 of the files of data and teacher."""
     return ({} if recipe.data is None else file_hashes(recipe.data)) | teacher_hashes(recipe.train)
 
 
 def _saved_tokenizer(folder: RunFolder, recipe: Recipe) -> Tokenizer:
-    """The tokenizer of a run, which has no file if the recipe has none; raises DataError."""
+    """Tokenizer of a run, empty if the recipe has none; raise DataError."""
     reads_texts = recipe.data is None or recipe.data.tokenizer is not None
     return load_tokenizer(folder) if reads_texts else Tokenizer.empty()
 
 
 def _accepted(folder: RunFolder, recipe: Recipe, changed: dict[str, list[str]]) -> dict[str, list[str]]:
-    """What of the data has changed since the run began; raises RunError unless the recipe accepts that."""
+    """Return the changed data; raise RunError unless the recipe accepts changes."""
     if changed and recipe.train.changed_data == "refuse":
         lines = "".join(f"\n  {_told(*one)}" for one in changed.items())
         go_on = "to go on all the same, say --set train.changed_data=accept"
@@ -206,7 +206,7 @@ def _baseline(task: Task) -> dict[str, Any]:
 
 
 def _beside(known: Mapping[str, Any], reporter: Reporter) -> str:
-    """What to say after each validation loss, for comparison."""
+    """Baseline shown next to each validation loss."""
     baseline = known.get("baseline")
     name, loss = (baseline.get("name"), baseline.get("loss")) if isinstance(baseline, Mapping) else (None, None)
     if not isinstance(name, str) or not isinstance(loss, (int, float)):

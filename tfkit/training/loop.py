@@ -1,4 +1,4 @@
-"""The training loop: steps, validations and checkpoints until training ends or is stopped."""
+"""The training loop: steps, validations and checkpoints until the end or a signal."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Measure = Callable[[Task], ValidationScores]
 
 
 class NotFinite(TfkitError):
-    """The loss or its gradient is not finite; the weights of the step before are kept."""
+    """Loss or gradient is not finite; the weights of the previous step are kept."""
 
 
 class Trainer:
-    """Trains `task.model` within a run's folder. `beside` is printed after each validation loss (a baseline).
+    """Training loop for `task.model` in a run folder. `beside` is appended to validation losses (a baseline).
 
     `measure` computes the metrics and samples of `train.validate`.
     """
@@ -59,17 +59,17 @@ class Trainer:
         self.history = HistoryFile(task.recipe, folder, task.train.device, count)
 
     def restore(self, path: Path) -> None:
-        """Go on from a checkpoint; more steps or more patience than then make a finished run unfinished."""
+        """Resume from a checkpoint; a finished run continues if steps or patience were raised."""
         keeps_best, by = self.progress.keeps_best, self.progress.best_by
         self.progress = checkpoint.restore(path, self.model, self.optimizer, self.task.objective.module)
         self.checkpoints.go_on_from(path, self.reporter.say)
         if by != self.progress.best_by or (keeps_best and not self.progress.keeps_best):
-            self.progress.best = None  # the best weights so far were not kept, or chosen by something else
+            self.progress.best = None  # the best weights were not kept, or chosen by another score
         self.progress.keeps_best, self.progress.best_by = keeps_best, by
         self.progress.finished = self._finished()
 
     def run(self) -> bool:
-        """Train to the end; returns False when a signal stopped it before, with a checkpoint saved."""
+        """Train to the end; return False if stopped by a signal, after saving a checkpoint."""
         progress = self.progress
         order = self.task.train.order(progress.epoch, progress.batch)
         places = iter(order)
@@ -101,7 +101,7 @@ class Trainer:
         return bool(progress.finished)
 
     def _step(self, places: Places, meter: ProgressMeter) -> dict[str, Any]:
-        """One optimizer step; returns what metrics.jsonl says of it."""
+        """Take one optimizer step; return its record for metrics.jsonl."""
         began, settings, progress = time.perf_counter(), self.settings, self.progress
         step = progress.step + 1
         lr = self._lr(step)
@@ -130,7 +130,7 @@ class Trainer:
         }
 
     def _validate(self) -> dict[str, float]:
-        """Measure the validation loss, and keep the weights if it is the best so far."""
+        """Compute the validation loss and metrics; save the weights if they are the best so far."""
         if self.task.valid is None:
             return {}
         progress = self.progress
@@ -157,7 +157,7 @@ class Trainer:
         return {f"valid.{name}": score for name, score in scores.items()}
 
     def _measured(self) -> ValidationScores:
-        """The metrics and samples of a validation; what they draw leaves the training's random numbers alone."""
+        """Metrics and samples of a validation, without affecting the training's RNG state."""
         asked = self.settings.validate
         if self.measure is None or not (asked.metrics or asked.samples):
             return ValidationScores()
@@ -168,13 +168,13 @@ class Trainer:
         return value > best if self.settings.validate.higher_is_better else value < best
 
     def _check_weights(self) -> None:
-        """Raise NotFinite for weights that nobody could go on from."""
+        """Raise NotFinite if weights are NaN or infinite."""
         names = not_finite(Weights.of(self.task.trained).tensors)
         if names:
             raise self._not_finite(self.progress.step, f"then {some(names)} hold NaN or infinite numbers")
 
     def _check_loss(self) -> None:
-        """Raise NotFinite where the weights of the last step give no finite loss; a validation has told it already."""
+        """Raise NotFinite if the last step's weights have no finite loss; skipped after a validation."""
         if self.task.valid is not None and self._due(self.settings.evaluate_every):
             return
         nats, _ = total_loss(self.model, self.task.valid or self.task.train, self.settings.precision, batches=1)
@@ -185,7 +185,7 @@ class Trainer:
         return self.progress.step % every == 0 or self.progress.step >= self.task.steps
 
     def _finished(self) -> Literal["", "steps", "patience"]:
-        """Why nothing is left to do, empty while something is."""
+        """Reason why training is complete, or ""."""
         if self.progress.step >= self.task.steps:
             return "steps"
         patience = self.settings.patience
@@ -196,7 +196,7 @@ class Trainer:
         return rate
 
     def _not_finite(self, step: int, what: str) -> NotFinite:
-        """The error of a training that diverged, which is written down too."""
+        """Record the divergence and return the error."""
         settings, last = self.settings, self.checkpoints.last()
         tries = [f"a lower learning rate (it is {self._lr(step):g})", "a longer warmup"]
         tries += [] if settings.clip_norm is not None else ["train.clip_norm: 1"]

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line per step, appended; a resumed run first cuts what came after its checkpoint."""
+"""metrics.jsonl: one line per step; a resumed run truncates it to its checkpoint first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tfkit.core.files import open_log, read_bytes, write_text
 
 
 class MetricsLog:
-    """The open file."""
+    """An open metrics.jsonl."""
 
     def __init__(self, path: Path, step: int = 0) -> None:
-        """Go on after the lines up to `step`; raises RunError."""
+        """Append after the lines up to `step`; raise RunError."""
         if path.exists():
             kept = [line for line in good_lines(read_bytes(path))[0] if step_in(line) <= step]
             write_text(path, "".join(line + "\n" for line in kept))
@@ -30,14 +30,14 @@ class MetricsLog:
 
 
 def good_lines(text: bytes) -> tuple[list[str], int]:
-    """The lines of a metrics.jsonl that are about a step, and how many are not; what a kill cut off is neither."""
+    """Valid lines of a metrics.jsonl, and the number of invalid ones; a truncated last line is ignored."""
     *lines, last = text.split(b"\n")
     good = [line.decode("utf-8") for line in lines if _is_about_a_step(line)]
     return good, len(lines) - len(good) + (last[:1] not in (b"", b"{"))
 
 
 def step_in(line: str) -> int:
-    """The step that a good line is about."""
+    """Step of a valid line."""
     return int(json.loads(line)["step"])
 
 

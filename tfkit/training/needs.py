@@ -1,7 +1,7 @@
-"""The code besides tfkit that a saved run needs: recorded with the run, and located when the run is loaded.
+"""Third-party code required by a saved run: recorded with the run, and located when it is loaded.
 
-What a run says is data. Code is imported where the user gives it with --import, or trusts the run; a file that was
-imported is looked for where it was, then at the same place as seen from the run, so that a folder of both can be moved.
+Code is imported only if the user passes --import or trusts the run. An imported file is searched at its recorded path,
+then at the same path relative to the run, so that both can be moved together.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tfkit.recipe.architecture.sizes import VocabSize
 from tfkit.recipe.imports import find_imported, hash_of, is_file
 from tfkit.recipe.load import Recipe
 
-NEEDS = "imports"  # the key of environment.json
+NEEDS = "imports"  # key in environment.json
 Parts = dict[str, list[str]]
 
 
 class Need(BaseModel):
-    """Code that registered parts of a run, and by which door it came in.
+    """Code that registered parts of a run, and its origin (`door`).
 
-    `name` is what --import takes; `beside` the same file as seen from the run; `used` those of its `parts` that stand
-    in the recipe.
+    `name` is the argument of --import; `beside` the file's path relative to the run; `used` the `parts` that the recipe
+    uses.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -46,13 +46,13 @@ class Need(BaseModel):
 
     @property
     def missing(self) -> list[str]:
-        """The parts in the recipe that nobody has registered, as messages name them: attention 'fading'."""
+        """Unregistered parts of the recipe, as named in messages: attention 'fading'."""
         return [
             f"{slot} '{name}'" for slot, names in self.used.items() for name in names if not REGISTRY.has(slot, name)
         ]
 
     def place(self, folder: Path) -> str | None:
-        """What --import takes today, the unchanged file first where there are two; None where the file is gone."""
+        """Current argument for --import, preferring an unchanged file; None if the file is missing."""
         if not is_file(self.name):
             return self.name
         places = [Path(self.name), *([folder / self.beside] if self.beside is not None else [])]
@@ -62,7 +62,7 @@ class Need(BaseModel):
 
 
 def recorded(recipe: Recipe, folder: Path, vocab_size: VocabSize | None) -> list[dict[str, Any]]:
-    """What environment.json says of the code that the recipe's parts are in; empty where all are tfkit's own."""
+    """Records of third-party code in the recipe, for environment.json; empty if all parts are tfkit's."""
     used = [part for part in parts_in(recipe, vocab_size) if not is_shipped(part)]
     needs = [_import(name, used, folder) for name in recipe.imports]
     known = {(slot, name) for need in needs for slot, names in need.parts.items() for name in names}
@@ -73,12 +73,12 @@ def recorded(recipe: Recipe, folder: Path, vocab_size: VocabSize | None) -> list
 
 
 def parts_in(recipe: Recipe, vocab_size: VocabSize | None = None) -> list[type[Component]]:
-    """The class of every part in a recipe, once each."""
+    """Distinct classes of all parts in a recipe."""
     return parts_of(recipe.blueprint(vocab_size), *recipe.sections().values())
 
 
 def parts_of(*values: Any) -> list[type[Component]]:
-    """Return the class of every part in blueprints and sections, once each."""
+    """Distinct classes of all parts in blueprints and sections."""
     return list(dict.fromkeys(_parts(values)))
 
 
@@ -96,7 +96,7 @@ def _parts(value: Any) -> Iterator[type[Component]]:
 
 
 def _import(name: str, used: Iterable[type[Component]], folder: Path) -> Need:
-    """A file or a module that was imported for the recipe."""
+    """Record of a file or module imported for the recipe."""
     done = find_imported(name)
     pairs = done.parts if done is not None else ()
     there = {(part.part_slot, part.part_name) for part in used}
@@ -109,7 +109,7 @@ def _import(name: str, used: Iterable[type[Component]], folder: Path) -> Need:
 
 
 def _registered(module: str, parts: Sequence[type[Component]]) -> Need:
-    """A module of an installed plugin, or one that registered parts in Python."""
+    """Record of an installed plugin's module, or of one that registered parts in Python."""
     used = _by_slot((part.part_slot, part.part_name) for part in parts)
     for entry in installed():
         if module == entry.module or module.startswith(f"{entry.module}."):
@@ -121,13 +121,13 @@ def _registered(module: str, parts: Sequence[type[Component]]) -> Need:
 
 
 def _distribution(module: str) -> dict[str, str]:
-    """The package that a module came with, and its version; nothing of a module that was never installed."""
+    """Package of a module with its version; empty if it was not installed."""
     names = importlib.metadata.packages_distributions().get(module.partition(".")[0], [])
     return {"distribution": names[0], "version": importlib.metadata.version(names[0])} if names else {}
 
 
 def installed_version(distribution: str) -> str | None:
-    """The version of a package that is installed, or None."""
+    """Version of an installed package, or None."""
     try:
         return importlib.metadata.version(distribution)
     except (importlib.metadata.PackageNotFoundError, ValueError):

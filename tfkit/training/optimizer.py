@@ -1,4 +1,4 @@
-"""Optimizers. The learning rate belongs to the schedule.
+"""Optimizers; learning rates are set by the schedule.
 
 | type | choose it when |
 |---|---|
@@ -24,7 +24,7 @@ from tfkit.core.options import NonNegativeFloat, PositiveFloat, as_tuple
 from tfkit.core.registry import nearest, register
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
-LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # ways to compute the same step
+LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # implementation choices, no effect on the step
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -32,21 +32,21 @@ Betas = Annotated[tuple[Beta, Beta], BeforeValidator(as_tuple)]
 
 
 class Optimizer(Component):
-    """Base of the optimizers: `make` gives a torch.optim.Optimizer for a model."""
+    """Base of optimizers: `make` returns a torch.optim.Optimizer for a model."""
 
     class Config(PartConfig):
-        """Options of every optimizer."""
+        """Options of all optimizers."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """An optimizer of the model's trainable parameters; the schedule sets `lr` anew before each step."""
+        """Create an optimizer of the trainable parameters; the schedule sets `lr` before each step."""
         raise NotImplementedError(f"{type(self).__name__} has no make")
 
 
 def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[dict[str, Any]]:
-    """The trainable parameters, a tied one once: those that decay, and norms, biases and other vectors with decay 0."""
+    """Split the trainable parameters, without duplicates: matrices, and norms, biases and vectors with decay 0."""
     norms = {
         id(parameter) for module in model.modules() if isinstance(module, Norm) for parameter in module.parameters()
     }
@@ -64,7 +64,7 @@ def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[dic
 def made(
     kind: type[torch.optim.Optimizer], model: nn.Module, lr: float, options: dict[str, Any], decay_all: bool
 ) -> torch.optim.Optimizer:
-    """An optimizer of that class, its step fused into one kernel where the class and the device can."""
+    """Create an optimizer of this class, fused if class and device support it."""
     known = inspect.signature(kind).parameters
     groups = parameter_groups(model, decay_all or "weight_decay" not in known)
     if "fused" in known and not LAUNCH_OPTIONS & options.keys():
@@ -91,7 +91,7 @@ class Adam(Optimizer):
         self.options = {"betas": config.betas, "eps": config.eps}
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """Adam without weight decay."""
+        """Create Adam, without weight decay."""
         return made(torch.optim.Adam, model, lr, self.options, decay_all=True)
 
 
@@ -115,7 +115,7 @@ class AdamW(Optimizer):
         self.decay_all = config.decay_norms_and_biases
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """AdamW; norms and biases in a group without decay, unless decay_norms_and_biases is set."""
+        """Create AdamW; norms and biases are not decayed unless decay_norms_and_biases is set."""
         return made(torch.optim.AdamW, model, lr, self.options, self.decay_all)
 
 
@@ -127,7 +127,7 @@ REFUSED = {
 
 
 def usable() -> dict[str, type[torch.optim.Optimizer]]:
-    """The classes of torch.optim that the training loop can use, by name."""
+    """Classes of torch.optim usable in the training loop, by name."""
     found = {name: kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
     bases = (torch.optim.Optimizer,)
     return {
@@ -161,7 +161,7 @@ class Torch(Optimizer):
             return self
 
         def arguments(self) -> dict[str, Any]:
-            """The keyword arguments; a list of a recipe is a tuple in Python."""
+            """Keyword arguments, with lists as tuples."""
             return {name: tuple(value) if isinstance(value, list) else value for name, value in self.options.items()}
 
     def __init__(self, config: Config) -> None:
@@ -171,12 +171,12 @@ class Torch(Optimizer):
         self.decay_all = config.decay_norms_and_biases
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """An optimizer of that class; norms and biases do not decay, unless decay_norms_and_biases is set."""
+        """Create an optimizer of this class; norms and biases are not decayed unless decay_norms_and_biases is set."""
         return made(self.kind, model, lr, self.options, self.decay_all)
 
 
 def _check_options(kind: type[torch.optim.Optimizer], options: dict[str, Any]) -> None:
-    """Raise ValueError for what that class does not take, found by creating one for a small parameter."""
+    """Raise ValueError for options that the class rejects when created for a small parameter."""
     if "lr" in options:
         raise ValueError("options.lr: the learning rate belongs to the schedule")
     known = [name for name in inspect.signature(kind).parameters if name not in ("self", "params", "lr")]
@@ -185,7 +185,7 @@ def _check_options(kind: type[torch.optim.Optimizer], options: dict[str, Any]) -
             raise ValueError(_unknown(f"{kind.__name__} has no option", name, known))
     try:
         kind([nn.Parameter(torch.zeros(2, 2))], lr=1e-3, **options)  # type: ignore[call-arg]
-    except Exception as error:  # each class checks in its own way
+    except Exception as error:  # classes raise different exceptions
         raise ValueError(f"{kind.__name__} refuses its options: {error}") from None
 
 

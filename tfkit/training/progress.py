@@ -1,4 +1,4 @@
-"""Progress of a run: one changing line on a terminal, occasional lines elsewhere, all with times in train.log."""
+"""Progress output: a status line on a terminal, periodic lines otherwise, all timestamped in train.log."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tfkit.core.files import open_log
 from tfkit.core.output import OutputLost, emit, printable
 
 LOGGER = logging.getLogger("tfkit")
-SECONDS = 10.0  # between two lines where there is no terminal
+SECONDS = 10.0  # between lines without a terminal
 STEPS = 100
-WINDOW = 50  # steps that tokens per second are averaged over
+WINDOW = 50  # steps averaged for tokens per second
 
 
 class _Handler(logging.Handler):
-    """Passes what tfkit logs on to the reporter."""
+    """Log handler that forwards to the reporter."""
 
     def __init__(self, reporter: Reporter) -> None:
         super().__init__()
@@ -32,18 +32,18 @@ class _Handler(logging.Handler):
 
 
 class Reporter:
-    """Prints (when `visible`) and logs; what is printed before `open` is logged as soon as there is a file.
+    """Terminal output (if `visible`) and log; messages before `open` are buffered for the log.
 
-    Within its `with` block it takes what tfkit logs, too.
+    Within its `with` block it also receives tfkit's log records.
     """
 
     def __init__(self, visible: bool = True, stream: IO[str] | None = None) -> None:
         self.stream = stream or sys.stdout
-        self.visible = visible and self.stream is not None  # there is none where standard output is closed
+        self.visible = visible and self.stream is not None  # None if standard output is closed
         self.terminal = self.visible and self.stream.isatty()
         self._waiting: list[str] = []
         self._log: IO[str] | None = None
-        self._on_line = 0  # characters of the line that will be overwritten
+        self._on_line = 0  # length of the current status line
 
     def __enter__(self) -> Reporter:
         self._handler = _Handler(self)
@@ -58,32 +58,32 @@ class Reporter:
         self.close()
 
     def open(self, path: Path) -> None:
-        """Append to the log at `path` from now on; raises RunError."""
+        """Append to the log at `path`; raise RunError."""
         self._log = open_log(path)
         self._log.write("".join(self._waiting))
         self._log.flush()
         self._waiting.clear()
 
     def close(self) -> None:
-        """End the changing line and the log."""
+        """Clear the status line and close the log."""
         self._clear()
         if self._log is not None:
             self._log.close()
             self._log = None
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print and log a line."""
         self.log(text)
         self._clear()
         self._print(printable(text) + "\n")
 
     def draw(self, drawing: Callable[[IO[str]], None]) -> None:
-        """What prints itself on the stream, such as a table; it is not logged."""
+        """Print a renderable such as a table, without logging."""
         self._clear()
         self._guarded(drawing)
 
     def log(self, text: str) -> None:
-        """A line for train.log alone."""
+        """Write to train.log only."""
         stamp = datetime.now().astimezone().isoformat(timespec="seconds")
         lines = "".join(f"{stamp} {line}\n" for line in printable(text.removesuffix("\n")).split("\n"))
         if self._log is None:
@@ -93,7 +93,7 @@ class Reporter:
             self._log.flush()
 
     def show(self, text: str) -> None:
-        """The changing line of a terminal."""
+        """Update the status line on a terminal."""
         if self.terminal:
             self._print("\r" + printable(text).ljust(self._on_line))
             self._on_line = len(text)
@@ -107,7 +107,7 @@ class Reporter:
         self._guarded(lambda stream: emit(text, stream))
 
     def _guarded(self, printing: Callable[[IO[str]], None]) -> None:
-        """Print; a stream that takes nothing any more (its reader left, its disk is full) does not end the run."""
+        """Print; a broken stream (closed pipe, full disk) does not end the run."""
         if not self.visible:
             return
         try:
@@ -118,7 +118,7 @@ class Reporter:
 
 
 class ProgressMeter:
-    """Turns steps into progress lines: loss, tokens per second of training alone, time left."""
+    """Progress lines: loss, training throughput, remaining time."""
 
     def __init__(self, reporter: Reporter, first: int, steps: int) -> None:
         self.reporter = reporter
@@ -127,7 +127,7 @@ class ProgressMeter:
         self._recent: deque[tuple[int, int, float]] = deque(maxlen=WINDOW)
 
     def step(self, step: int, loss: float, read: int, targets: int, seconds: float) -> None:
-        """Take in a step, with the tokens that were read and predicted in it; report it when its time has come."""
+        """Record a step with its numbers of input and target tokens; report it if due."""
         self._recent.append((read, targets, seconds))
         now = time.perf_counter()
         if self.reporter.terminal and (now - self._shown > 0.1 or step == self.steps):
@@ -145,14 +145,14 @@ class ProgressMeter:
         return f"step {step:,} of {self.steps:,}: loss {loss:.4f}, {self._rates()}{ending}"
 
     def _rates(self) -> str:
-        """What is read a second, and what is predicted where that is another number."""
+        """Tokens read per second, and predicted if the number differs."""
         read, targets, seconds = (sum(column) for column in zip(*self._recent, strict=True))
         rate = f"{read / seconds:,.0f} tokens/s"
         return rate if 0.9 * read < targets <= read else f"{rate} read, {targets / seconds:,.0f} predicted"
 
 
 def duration(seconds: float) -> str:
-    """A length of time in words: 42 s, 3 min 05 s, 2 h 10 min."""
+    """Format a duration: 42 s, 3 min 05 s, 2 h 10 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

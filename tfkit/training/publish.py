@@ -1,4 +1,4 @@
-"""The weights that a run keeps when training ends: the best, the last, or a mean of checkpoints."""
+"""Final weights of a run: best, last, or averaged over checkpoints."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tfkit.training.setup import Task
 from tfkit.training.validation import mean_loss
 from tfkit.training.weights import Weights
 
-KEPT = "kept"  # the key of environment.json
+KEPT = "kept"  # key in environment.json
 
 
 class Publisher:
-    """Writes model.safetensors. `beside` is printed after each validation loss (a baseline)."""
+    """Writer of the final model.safetensors. `beside` is appended to validation losses (a baseline)."""
 
     def __init__(
         self, task: Task, folder: RunFolder, checkpoints: Checkpoints, reporter: Reporter, beside: str = ""
@@ -29,7 +29,7 @@ class Publisher:
         self.reporter, self.beside = reporter, beside
 
     def publish(self, progress: Progress) -> None:
-        """Write the weights that the run keeps, and say where they are not the ones that were asked for."""
+        """Write the final weights; report if they are not the requested ones."""
         keep = self.task.settings.keep
         if isinstance(keep, Mean):
             self._note(self._publish_mean(keep.mean, progress))
@@ -46,7 +46,7 @@ class Publisher:
             )
 
     def _publish_mean(self, most: int, progress: Progress) -> dict[str, Any] | None:
-        """Write the mean of the last checkpoints, without those whose weights are damaged; returns how good it is."""
+        """Write the mean of the last undamaged checkpoints; return its scores."""
         files = []
         for path in self.checkpoints.trained(most):
             problems = damage(path, [WEIGHTS])
@@ -64,7 +64,7 @@ class Publisher:
         return self._compared(self._loss(weights, valid), len(files), progress)
 
     def _loss(self, weights: Weights, valid: Feed) -> float:
-        """The validation loss of other weights than the model's."""
+        """Validation loss of `weights`; the model's own are restored."""
         model = self.task.model
         own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.load_state_dict(weights.by_name())
@@ -74,7 +74,7 @@ class Publisher:
             model.load_state_dict(own)
 
     def _compared(self, loss: float, count: int, progress: Progress) -> dict[str, Any]:
-        """Say the loss of a mean of `count` checkpoints beside the best of a single step."""
+        """Report the loss of the mean of `count` checkpoints next to the best of a single step."""
         message = f"the mean of {count} checkpoints has a validation loss of {loss:.4f}{self.beside}"
         if progress.best is not None and progress.best_by == "loss":
             message += f"; step {progress.best_step:,} had {progress.best:.4f}"
@@ -83,7 +83,7 @@ class Publisher:
         return {"mean": count, "valid.loss": loss, "best": progress.best, "best_step": progress.best_step}
 
     def _note(self, kept: dict[str, Any] | None) -> None:
-        """Write down in environment.json how good the mean is that is kept; nothing of other weights."""
+        """Record the scores of the averaged weights in environment.json, or remove them."""
         file = self.folder / ENVIRONMENT
         known = read_json(file) if file.is_file() else {}
         if known.pop(KEPT, None) != kept:

@@ -1,4 +1,4 @@
-"""All random generators at once: their state as plain data, and a seed for the length of a block."""
+"""Global RNG state: capture, restore, and temporary seeding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def capture() -> dict[str, Any]:
-    """The states of python's, numpy's and torch's generators (CUDA's too), as JSON can hold them."""
+    """Capture the RNG states of Python, numpy and torch (with CUDA) as JSON-serializable data."""
     version, numbers, gauss = random.getstate()
     legacy: Any = np.random.get_state(legacy=True)
     name, keys, place, has_gauss, cached = legacy
@@ -28,7 +28,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Put all generators into a captured state; a GPU more or less than then keeps its own."""
+    """Restore all RNG states. CUDA states are skipped if the number of GPUs differs."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     name, keys, *rest = state["numpy"]
@@ -40,7 +40,7 @@ def restore(state: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Everything random follows `seed` within the block; and afterwards the caller's own states are as they were."""
+    """Seed all RNGs within the block and restore their states afterwards."""
     before = capture()
     random.seed(seed)
     np.random.seed(seed % 2**32)

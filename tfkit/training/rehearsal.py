@@ -1,4 +1,4 @@
-"""What is done when training ends, tried before it begins: metrics, and texts that the model writes."""
+"""Dry run, before training, of what follows it: metrics and text generation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tfkit.training.vocabularies import load_tokenizer
 def rehearse(
     recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, splits: Mapping[str, Split], longest: int | None
 ) -> None:
-    """Raise RecipeError, UsageError, RunError or DataError for what would fail when training has ended."""
+    """Raise RecipeError, UsageError, RunError or DataError for failures to be expected after training."""
     data = recipe.data
     if data is None:
         return
@@ -49,7 +49,7 @@ def rehearse(
 
 
 def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
-    """What it needs is installed, and it can compare with the references, and with the labels that a model says."""
+    """Check that the metric is installed and can compare references, and the labels that a model may predict."""
     if metric.package is not None and importlib.util.find_spec(metric.package) is None:
         raise UsageError(f"{metric.part_name} needs the package {metric.package}: {installing('train')}")
     if metric.reads == "text":
@@ -58,7 +58,7 @@ def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
 
 
 def _check_writing(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, learned: str) -> None:
-    """The rules go with the tokenizer, and the strategy with them, the model and what it drafts with."""
+    """Check rules against the tokenizer, and the strategy against rules, model and draft model."""
     settings = recipe.generate
     for slot in ("logits", "stop"):
         for place, config in enumerate(getattr(settings, slot)):
@@ -71,12 +71,12 @@ def _check_writing(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, l
         strategy.check(Search(build_model(blueprint, device="meta"), [], [], rules))
         for rule in rules.logits:
             if blueprint.encoder is not None and isinstance(rule, Guided):
-                rule.check_begin(first=True)  # a target begins with its text
+                rule.check_begin(first=True)  # a target starts with its text
 
 
 @contextlib.contextmanager
 def _at(recipe: Recipe, path: str, learned: str) -> Iterator[None]:
-    """Raise what is wrong with a part, and these tokens, as a RecipeError with its place."""
+    """Convert UsageError within the block to a RecipeError at this path."""
     try:
         yield
     except UsageError as error:
@@ -85,7 +85,7 @@ def _at(recipe: Recipe, path: str, learned: str) -> Iterator[None]:
 
 
 def _unread(path: str) -> tuple[StepDecoder, Tokenizer]:
-    """The model of a run without its weights, and its tokenizer."""
+    """Model of a run without its weights, and its tokenizer."""
     folder = RunFolder(Path(path))
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():

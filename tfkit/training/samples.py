@@ -1,4 +1,4 @@
-"""Sample outputs beside their references, as a table."""
+"""Sample outputs with references, as a table."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ SHOWN = 160  # characters
 
 
 class SampleOutput(NamedTuple):
-    """What a model was given, what it wrote, and what was wanted."""
+    """A source, the model's output, and the reference."""
 
     source: str
     output: str
     reference: str
 
     def line(self) -> str:
-        """It on one line."""
+        """Format as one line."""
         return f"{cut(self.source)} -> {cut(self.output)} (reference: {cut(self.reference)})"
 
 
 def cut(text: str) -> str:
-    """The beginning of a text that is too long to be shown: a model that has learnt little does not stop."""
+    """Truncate a text for display: an undertrained model may never stop."""
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
 def print_samples(samples: Sequence[SampleOutput], stream: IO[str]) -> None:
-    """Print the samples; the right outputs stand in green on a terminal. Raises OutputLost."""
+    """Print the samples as a table, correct outputs in green on a terminal; raise OutputLost."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""Schedules: the learning rate of each step, as a formula of the step.
+"""Schedules: the learning rate as a function of the step.
 
 | type | choose it when |
 |---|---|
@@ -23,10 +23,10 @@ from tfkit.core.slots import ScheduleFacts
 
 
 class Schedule(ScheduleFacts):
-    """Base of the schedules."""
+    """Base of schedules."""
 
     class Config(ScheduleFacts.Config):
-        """Options of every schedule."""
+        """Options of all schedules."""
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             warmup = self.warmup_steps()
@@ -38,15 +38,15 @@ class Schedule(ScheduleFacts):
         self.config = config
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """The learning rate of `step` (from 1) of `total`, for a model of that width."""
+        """Learning rate of `step` (from 1) of `total`, for a model of this width."""
         raise NotImplementedError(f"{type(self).__name__} has no lr")
 
 
 class Decay(Schedule):
-    """A straight rise to `lr` in `warmup` steps, then down to `final` at the last step; subclasses say how."""
+    """Linear warmup to `lr` in `warmup` steps, then decay to `final` at the last step, shaped by the subclass."""
 
     class Config(Schedule.Config):
-        """Options of the schedules that end at a known step."""
+        """Options of schedules with a known last step."""
 
         lr: PositiveFloat = Field(description="the highest learning rate, reached when the warmup ends")
         warmup: NonNegativeInt = Field(0, description="steps in which the learning rate rises from 0")
@@ -70,14 +70,14 @@ class Decay(Schedule):
         self.final = config.final
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """The learning rate of `step`; a training no longer than the warmup ends while the rate still rises."""
+        """Learning rate of `step`; training may end before the warmup does."""
         if step <= self.warmup:
             return self.peak * step / self.warmup
         progress = min(1.0, (step - self.warmup) / (total - self.warmup))
         return self.final + (self.peak - self.final) * self.remaining(progress)
 
     def remaining(self, progress: float) -> float:
-        """How much of the way down is still to go, 1 to 0, when `progress` (0 to 1) of the steps are done."""
+        """Remaining fraction of the decay, 1 to 0, at a fraction `progress` of its steps."""
         raise NotImplementedError(f"{type(self).__name__} has no remaining")
 
 
@@ -114,7 +114,7 @@ class InverseSquareRoot(Schedule):
         self.peak = config.peak
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """The learning rate of `step`; `peak` is what the formula gives at step = warmup."""
+        """Learning rate of `step`; `peak` is its maximum, at step = warmup."""
         peak = self.peak or self.factor / math.sqrt(d_model * self.warmup)
         return peak * min(math.sqrt(self.warmup / step), step / self.warmup)
 
@@ -162,5 +162,5 @@ class Constant(Schedule):
         self.warmup = config.warmup
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """The learning rate of `step`."""
+        """Learning rate of `step`."""
         return self.peak if step >= self.warmup else self.peak * step / self.warmup

@@ -1,4 +1,4 @@
-"""Which metrics judge a run."""
+"""Selection of metrics for a run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tfkit.training.objective import Objective
 
 
 def chosen_metrics(configs: Sequence[Config], objective: Objective) -> list[Metric]:
-    """Those of `train.metrics`; without any, the objective's own, BLEU among them only where sacrebleu is installed.
+    """Metrics of `train.metrics`; by default the objective's, with BLEU only if sacrebleu is installed.
 
-    Tags that mark entities (B-name, I-name, O) are judged by the F1 of the entities too.
+    Entity tags (B-name, I-name, O) are also scored by entity F1.
     """
     if not configs:
         own = default_metrics(type(objective))

@@ -1,4 +1,4 @@
-"""From a recipe to everything that a training loop needs: tokenizer, items, model."""
+"""Setup of a training from a recipe: tokenizer, items, model."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from tfkit.training.widths import check_widths
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, and on what; `recipe` has the number of labels where it asks for one.
+    """A model with its data; `recipe` has the number of labels filled in.
 
-    `hashes` are those of the examples that come from no file.
+    `hashes` are those of examples not read from files.
     """
 
     recipe: Recipe
@@ -55,7 +55,7 @@ class Task:
 
     @property
     def trained(self) -> nn.Module:
-        """All that has weights to train: the model, and what the objective owns beside it."""
+        """All trainable modules: the model and the objective's own."""
         module = self.objective.module
         return self.model if module is None else nn.ModuleDict({"model": self.model, "objective": module})
 
@@ -67,10 +67,10 @@ def prepare(
     initial: bool = True,
     labels: tuple[str, ...] = (),
 ) -> Task:
-    """Read the data and build the model; `tokenizer` and `labels` are the run's own when it is resumed.
+    """Read the data and build the model; a resumed run passes its `tokenizer` and `labels`.
 
-    `initial` gives the model the weights that training starts from; a resumed run has better ones. Raises UsageError
-    and DataError for what cannot be trained; a model too large for the machine is refused before it is built.
+    `initial` loads initial weights; unnecessary for a resumed run. Raise UsageError and DataError for invalid setups; a
+    model too large for the machine is rejected before it is allocated.
     """
     data, objective = _needed(recipe)
     _check_files(recipe, initial, tokenizer)
@@ -115,7 +115,7 @@ def prepare(
 
 
 def learned_sizes(recipe: Recipe) -> tuple[VocabSize, int]:
-    """What only the training corpus tells: the size of the tokenizer's vocabulary, and the number of labels."""
+    """Sizes known only from the training corpus: vocabulary, and number of labels."""
     data, objective = _needed(recipe)
     _check_files(recipe, False, None)
     split = Split(data.train, objective)
@@ -125,7 +125,7 @@ def learned_sizes(recipe: Recipe) -> tuple[VocabSize, int]:
 
 
 def steps_of(recipe: Recipe) -> int:
-    """Optimizer steps of a training; the training data is read if the recipe says epochs."""
+    """Number of optimizer steps; reads the training data if the recipe sets epochs."""
     if recipe.train.steps is not None:
         return recipe.train.steps
     data, objective = _needed(recipe)
@@ -139,7 +139,7 @@ def steps_of(recipe: Recipe) -> int:
 
 
 def _counted(recipe: Recipe, train: Feed, reporter: Reporter | None = None) -> int:
-    """Return the optimizer steps, counting epochs; raises RecipeError for what does not fit into these."""
+    """Return the number of optimizer steps, converting epochs; raise RecipeError for settings that exceed them."""
     steps, epochs = recipe.train.steps, recipe.train.epochs
     if steps is not None or epochs is None:
         return steps or 0
@@ -161,7 +161,7 @@ def _needed(recipe: Recipe) -> tuple[Data, Objective]:
 
 
 def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> None:
-    """Raise RecipeError for the files that are not there, of those that this training reads."""
+    """Raise RecipeError for missing files required by this training."""
     needed = ["data.train", "data.valid", "data.test", "data.longer", "generate", "train.teacher"]
     needed += [] if tokenizer is not None else ["data.tokenizer"]
     needed += ["train.init_from", "model"] if initial else []
@@ -175,7 +175,7 @@ def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> 
 
 
 def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> Tokenizer:
-    """The tokenizer, learned from every field that the objective reads; of two each from its own field."""
+    """Fit the tokenizer on all fields of the objective; a source-target pair, each on its own field."""
     examples, rows = split.examples, objective.rows
     there = examples[0].keys() if examples else ()
     wanted = rows.read_fields(there)
@@ -203,7 +203,7 @@ def _texts(examples: Sequence[Mapping[str, str]], fields: Sequence[str]) -> Iter
 
 
 def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: tuple[str, ...]) -> Recipe:
-    """The recipe with the number of labels; the objective knows them from here on."""
+    """Learn the labels; return the recipe with their number."""
     objective.rows.labels = labels
     learn(objective.rows, split.examples)
     if recipe.unknown_labels and not objective.rows.labels:
@@ -212,14 +212,14 @@ def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: tuple[
 
 
 def _check_classes(blueprint: Blueprint, objective: Objective, split: Split) -> None:
-    """Raise DataError where the head that the objective trains has fewer classes than there are labels."""
+    """Raise DataError if the trained head has fewer classes than there are labels."""
     name = objective.config.trained_head()
     head = blueprint.head if name is None else dict(blueprint.heads).get(name)
     split.check_classes(head, "model.head" if name is None else f"model.heads.{name}")
 
 
 def _blueprint(recipe: Recipe, tokenizer: Tokenizer, learned: str) -> Blueprint:
-    """The architecture with the tokenizer's vocabulary; raises RecipeError for what does not fit that."""
+    """Architecture for the tokenizer's vocabulary; raise RecipeError on conflicts."""
     try:
         return recipe.blueprint(tokenizer.sizes)
     except RecipeError as error:
@@ -227,7 +227,7 @@ def _blueprint(recipe: Recipe, tokenizer: Tokenizer, learned: str) -> Blueprint:
 
 
 def check_vocabulary(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, learned: str) -> None:
-    """Raise RecipeError where the tokenizer has more tokens than a stack."""
+    """Raise RecipeError if the tokenizer has more tokens than a stack."""
     faults = []
     for plan in blueprint.stacks():
         size = (tokenizer.source if plan.side == "encoder" else tokenizer).vocab_size
@@ -240,7 +240,7 @@ def check_vocabulary(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer,
 
 
 def _check_size(blueprint: Blueprint, settings: Train, device: torch.device) -> None:
-    """Refuse a wrong `freeze`, a model too large and own parts of a wrong width, on a model that takes no memory."""
+    """Check `freeze`, model size and widths of custom parts on the meta device."""
     model = build_model(blueprint, device="meta")
     freeze(model, settings.freeze)
     check_memory(model, device)
@@ -248,7 +248,7 @@ def _check_size(blueprint: Blueprint, settings: Train, device: torch.device) -> 
 
 
 def longest_example(blueprint: Blueprint, data: Data) -> int | None:
-    """The most tokens an example may have: what the model and data.batch.length allow."""
+    """Maximum tokens per example, by the model and data.batch.length."""
     longest = section_rules.longest_example(blueprint, data)
     return None if longest is None else longest.tokens
 
@@ -268,7 +268,7 @@ def _model(
 def _taught(
     teacher: TeacherRun, objective: Objective, model: Model, device: torch.device, reporter: Reporter
 ) -> Distillation | None:
-    """The loss of a student whose teacher reads each batch; None where it only wrote the targets."""
+    """Distillation loss, or None if the teacher only generated the targets."""
     if not teacher.settings.is_read:
         return None
     taught = Distillation(teacher.settings, objective, teacher.model(device), model)
@@ -278,7 +278,7 @@ def _taught(
 
 
 def _tell_unused(blueprint: Blueprint, tokenizer: Tokenizer, reporter: Reporter) -> None:
-    """Say how many ids of the model are no token."""
+    """Report the number of model ids without a token."""
     size = blueprint.last.vocab_size or 0
     unused = max(0, size - tokenizer.vocab_size) + len(tokenizer.gaps)
     if unused:
@@ -286,7 +286,7 @@ def _tell_unused(blueprint: Blueprint, tokenizer: Tokenizer, reporter: Reporter)
 
 
 def _announce(model: Model, train: Feed, valid: Feed | None, examples: int, reporter: Reporter) -> None:
-    """Say what is about to be trained."""
+    """Report sizes of model and data."""
     count = sum(parameter.numel() for parameter in model.parameters())
     frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
     stays = f", {frozen:,} of them frozen" if frozen else ""

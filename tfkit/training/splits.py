@@ -1,4 +1,4 @@
-"""The splits of a recipe's data: what is wrong in them is told at its file and line, before a training begins."""
+"""Data splits of a recipe: errors are reported by file and line before training starts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tfkit.recipe.settings.sections import Batch, Data
 from tfkit.training.metric import Metric, as_compared
 from tfkit.training.objective import Item, Objective
 
-SHOWN = 10  # examples of each split that a check reads
+SHOWN = 10  # examples per split read by a check
 
 
 def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault]]:
     """Return the first examples of each split, and the faults of reading them.
 
-    Only the beginning of a file is read. A split is left out if it lacks a file, or is expensive to begin.
+    Reads only the beginning of a file. Splits with missing files, or expensive to start, are skipped.
     """
     splits = [] if recipe.data is None else recipe.data.splits()
     lacking = tuple(fault.path for fault in recipe.missing_files())
@@ -45,12 +45,12 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
 
 
 def described(value: str) -> str:
-    """Return the name, shape and range of a field that is an array; empty for a text."""
+    """Name, shape and range of an array field; empty for a text."""
     return value.described() if isinstance(value, Vectors) else ""
 
 
 class Split:
-    """The examples of one split, as they become items for an objective."""
+    """The examples of one split, and their conversion to items of an objective."""
 
     def __init__(self, config: Config, objective: Objective) -> None:
         self.corpus: Corpus = config.build()
@@ -58,12 +58,12 @@ class Split:
 
     @cached_property
     def examples(self) -> list[Example]:
-        """The examples, read when they are first asked for; raises DataError."""
+        """The examples, read on first access; raise DataError."""
         return self.corpus.examples()
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
-        """Raise what is wrong with the examples with their file, and the line where one of them is wrong."""
+        """Add the file, and the line if known, to errors of examples."""
         try:
             yield
         except ExampleError as error:
@@ -72,7 +72,7 @@ class Split:
             raise DataError(f"{self.corpus.name()}: {error}") from None
 
     def items(self, tokenizer: Tokenizer, longest: int | None, batch: Batch) -> list[Item]:
-        """The examples as items that fit in a batch; raises DataError."""
+        """Convert the examples to items that fit in a batch; raise DataError."""
         with self.located():
             items = self.objective.rows.prepare(self.examples, tokenizer, longest)
             if batch.tokens is not None and not batch.pack:
@@ -80,7 +80,7 @@ class Split:
         return items
 
     def _check_fit(self, items: list[Item], tokenizer: Tokenizer, longest: int | None, most: int) -> None:
-        """Raise DataError where an item is larger than a batch, of the first example that becomes such a one."""
+        """Raise DataError for the first example that is larger than a batch."""
         if self._size(items) <= most:
             return
         for number, example in enumerate(self.examples, 1):
@@ -91,18 +91,18 @@ class Split:
         raise DataError(_too_large(self._size(items), most))
 
     def _size_of(self, example: Example, tokenizer: Tokenizer, longest: int | None) -> int:
-        """The tokens of the largest item that an example becomes by itself; 0 where it becomes none."""
+        """Tokens of the largest item of an example; 0 if it has none."""
         try:
             return self._size(self.objective.rows.prepare([example], tokenizer, longest))
         except DataError:
             return 0
 
     def _size(self, items: list[Item]) -> int:
-        """The tokens of the largest item."""
+        """Tokens of the largest item."""
         return int(np.asarray(self.objective.rows.lengths(items)).max())
 
     def check_classes(self, head: HeadFacts.Config | None, path: str) -> None:
-        """Raise DataError where the examples have more labels than a head has classes."""
+        """Raise DataError if there are more labels than the head has classes."""
         classes = None if head is None else head.classes()
         if not isinstance(classes, int) or classes >= len(self.objective.rows.labels):
             return
@@ -116,7 +116,7 @@ class Split:
                         raise ExampleError(number, f"{text}; write num_classes: labels")
 
     def check_references(self, metric: Metric) -> None:
-        """Raise DataError for an example whose reference the metric cannot compare anything with."""
+        """Raise DataError for an example whose reference the metric cannot use."""
         answers = self.objective.answers
         if answers is None:
             return
@@ -129,7 +129,7 @@ class Split:
 
 
 def learned_from(data: Data, train: Split) -> str:
-    """Where the tokens come from, for a message."""
+    """Origin of the vocabulary, for messages."""
     configs = data.tokenizers().values()
     if not configs:
         return "there is no tokenizer"
@@ -144,7 +144,7 @@ def _too_large(size: int, most: int) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Say nothing of what an objective leaves out."""
+    """Suppress log messages about dropped examples."""
     logger = logging.getLogger("tfkit")
     before, logger.disabled = logger.disabled, True
     try:

@@ -1,4 +1,4 @@
-"""The gradient of one step: the mean over all targets of the batches that make it, and its norm kept in bounds."""
+"""Gradient of one step: the mean over all targets of its batches, with norm clipping."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tfkit.training.distillation import Distillation
 from tfkit.training.feed import Feed
 from tfkit.training.objective import Batch
 
-Places = Iterator[tuple[int, int, Any]]  # epoch, batch and indices of each batch
+Places = Iterator[tuple[int, int, Any]]  # (epoch, batch, indices)
 
 
 @dataclass(frozen=True)
 class StepSums:
-    """What the batches of a step gave: nats per target, and the factor that the gradients still need.
+    """Loss in nats per target, token counts, and the pending gradient factor of a step.
 
-    `read` counts the tokens that the model read, `targets` those that losses were taken on.
+    `read` counts input tokens, `targets` the tokens with a loss.
     """
 
     loss: float
@@ -35,9 +35,9 @@ class StepSums:
 def accumulate(
     model: Model, feed: Feed, places: Places, count: int, precision: str, taught: Distillation | None = None
 ) -> StepSums:
-    """Run `count` batches forward and backward; the gradients are left in the parameters, to be scaled by `factor`.
+    """Run `count` batches forward and backward; the gradients still have to be multiplied by `factor`.
 
-    The loss is the objective's, or that of a student that is `taught`.
+    The loss is the objective's, or the distillation loss if `taught` is given.
     """
     totals, targets = [], []
     read: Tensor | int = 0
@@ -48,7 +48,7 @@ def accumulate(
             loss = feed.objective.loss(model, batch, training=True) if taught is None else taught.loss(model, batch)
         targets.append(loss.count)
         read += tokens_read(feed, batch, indices)
-        # how many targets come is not known yet: the first batch's count brings the gradients near their final size
+        # the total is unknown yet: dividing by the first batch's count keeps gradients near their final scale
         (loss.total / max(1, targets[0])).backward()  # type: ignore[no-untyped-call]
         totals.append(loss.total.detach())
     number = max(1, sum(targets))
@@ -57,9 +57,9 @@ def accumulate(
 
 
 def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:
-    """The tokens that a model reads of a batch, on both sides, without padding.
+    """Number of input tokens on all sides, without padding.
 
-    Where no mask tells padding apart, the lengths of the items do; these may be bounds where tokens are drawn.
+    Without a mask, the item lengths are used, which may be upper bounds if tokens are sampled.
     """
     items = np.hstack([np.asarray(row, dtype=np.int64) for row in indices])
     sides = np.asarray(feed.lengths).reshape(len(feed.items), -1)[items].sum(axis=0).tolist()
@@ -68,7 +68,7 @@ def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:
 
 
 def _real(batch: Batch, name: str, bound: int) -> Tensor | int:
-    """The places of one side that are no padding, as far as the batch tells; at most `bound`."""
+    """Number of non-padding positions of one side, at most `bound`."""
     if name == "inputs_embeds":  # the lengths of arrays are known
         return bound
     for mask in (name.replace("input_ids", "attention_mask"), "segment_ids"):
@@ -78,7 +78,7 @@ def _real(batch: Batch, name: str, bound: int) -> Tensor | int:
 
 
 def scale_gradients(parameters: Sequence[nn.Parameter], factor: float, clip_norm: float | None) -> float:
-    """Multiply all gradients by `factor`, and their norm down to `clip_norm`; gives the norm before clipping."""
+    """Multiply all gradients by `factor` and clip their norm to `clip_norm`; return the norm before clipping."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = float(torch.nn.utils.get_total_norm(gradients)) * factor
     if clip_norm is not None and norm > clip_norm:

@@ -1,4 +1,4 @@
-"""Loading a run's recipe with the code that it needs, or saying what is missing and how to give it."""
+"""Loading of a run's recipe with its third-party code, or errors that say how to provide it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfkit.training.needs import NEEDS, Need, installed_version
 
 
 def downloaded_run(address: str) -> Path:
-    """Copy a run from the hub into its cache; raises UsageError or DataError in words, RunError if it holds none."""
+    """Download a run from the hub; raise UsageError or DataError, and RunError if it is not a run."""
     folder = downloaded(repository(address), (*PUBLISHED, SUMS, f"{KEPT}/*"), address)
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():
@@ -30,7 +30,7 @@ def downloaded_run(address: str) -> Path:
 
 
 def run_folder(recipe: str | Path) -> RunFolder | None:
-    """The run that a resolved.yaml belongs to; None for any other recipe."""
+    """Run folder of a resolved.yaml; None for other recipes."""
     path = Path(recipe)
     folder = RunFolder(path.parent)
     return folder if path.name == RESOLVED and path.is_file() and folder.holds_run else None
@@ -43,9 +43,9 @@ def saved_recipe(
     sets: Sequence[str] = (),
     variants: Sequence[str] = (),
 ) -> Recipe:
-    """The recipe of a run, its parts' code imported as far as the user allows it.
+    """Load the recipe of a run, importing third-party code as permitted.
 
-    Raises RunError with all that is missing, each with the way to give it; warns of code that has changed.
+    Raise RunError with all missing parts and their remedies; warn of changed code.
     """
     problems: list[str] = []
     names = [name for each in imports if (name := _import(each, f"--import {each}: ", problems)) is not None]
@@ -61,7 +61,7 @@ def saved_recipe(
 
 
 def needs_of(folder: RunFolder) -> list[Need]:
-    """The code that a run was made with, as its environment.json says; raises RunError where that cannot be read."""
+    """Third-party code of a run, from its environment.json; raise RunError if unreadable."""
     file = folder / ENVIRONMENT
     known = read_json(file) if file.is_file() else {}
     try:
@@ -71,7 +71,7 @@ def needs_of(folder: RunFolder) -> list[Need]:
 
 
 def changes(needs: Sequence[Need]) -> Iterator[str]:
-    """What is no longer as it was when the run was made, in one sentence each."""
+    """Yield a sentence for each package or file that has changed since the run was created."""
     for need in needs:
         version = installed_version(need.distribution) if need.distribution is not None and need.used else None
         if version is not None and version != need.version:
@@ -85,7 +85,7 @@ def changes(needs: Sequence[Need]) -> Iterator[str]:
 
 
 def _sources(need: Need) -> Iterator[tuple[str, str]]:
-    """The files that the parts of a need come from now, each once, with their sha256."""
+    """Yield the current source files of a need's parts with their SHA-256."""
     found: dict[str, str] = {}
     for slot, names in need.used.items():
         for name in names:
@@ -98,7 +98,7 @@ def _sources(need: Need) -> Iterator[tuple[str, str]]:
 
 
 def _supply(need: Need, folder: RunFolder, trust: bool, problems: list[str]) -> list[str]:
-    """Import what a need lacks, where the user trusts it; returns what --import takes for the code it is in now."""
+    """Import the missing code of a need, if trusted; return the --import arguments of its current code."""
     if not need.missing:
         pairs = [(slot, name) for slot, names in need.used.items() for name in names]
         return list(dict.fromkeys(done.name for pair in pairs if (done := importer_of(*pair)) is not None))
@@ -121,7 +121,7 @@ def _import(name: str | Path, place: str, problems: list[str]) -> str | None:
 
 
 def _sentence(need: Need, place: str | None) -> str:
-    """What a run needs, and how to give it."""
+    """Missing code of a run, and how to provide it."""
     parts = ", ".join(need.missing)
     package = f"{need.distribution} {need.version}" if need.distribution is not None else "an installed package"
     if need.door == "plugin":

@@ -1,4 +1,4 @@
-"""The teacher of a distillation: a run that is read once, checked against the student, and never changed."""
+"""The teacher of a distillation: a run, loaded read-only and checked for compatibility with the student."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HERE = "train.teacher"
 
 @dataclass(frozen=True)
 class TeacherRun:
-    """A run as a teacher: its architecture, tokenizer and labels, and what the student's recipe says of it."""
+    """A run as a teacher: architecture, tokenizer, labels, and the student's settings for it."""
 
     folder: RunFolder
     settings: sections.Teacher
@@ -46,7 +46,7 @@ class TeacherRun:
     labels: tuple[str, ...]
 
     def model(self, device: torch.device) -> Model:
-        """The model with its weights, in eval mode and without gradients."""
+        """Load the model with its weights, frozen and in eval mode."""
         file = self.folder / WEIGHTS
         with record.checking(self.folder, WEIGHTS):
             model = build_model(self.blueprint, device=device, dtype=saved_dtype(file))
@@ -55,7 +55,7 @@ class TeacherRun:
 
 
 def load_teacher(recipe: Recipe) -> TeacherRun | None:
-    """The teacher that a recipe names, without its weights; raises RecipeError for a folder that holds none."""
+    """Load the recipe's teacher without weights; raise RecipeError if the folder is invalid."""
     settings = recipe.train.teacher
     if settings is None:
         return None
@@ -76,7 +76,7 @@ def load_teacher(recipe: Recipe) -> TeacherRun | None:
 
 @dataclass(frozen=True)
 class Pupil:
-    """What is known of the student before its model is built."""
+    """Properties of the student known before its model is built."""
 
     blueprint: Blueprint
     tokenizer: Tokenizer
@@ -85,7 +85,7 @@ class Pupil:
 
 
 def check_teacher(recipe: Recipe, teacher: TeacherRun, pupil: Pupil) -> None:
-    """Raise RecipeError with all reasons why the teacher cannot teach the student."""
+    """Raise RecipeError with all incompatibilities of teacher and student."""
     faults = [
         recipe.fault(problem.at or f"{HERE}.run", f"{teacher.folder} {problem.message}")
         for check in (_vocabulary, _labels, _direction, _head, _calls, _widths, _layers)
@@ -96,7 +96,7 @@ def check_teacher(recipe: Recipe, teacher: TeacherRun, pupil: Pupil) -> None:
 
 
 def check_lengths(recipe: Recipe, teacher: TeacherRun, feed: Feed) -> None:
-    """Raise RecipeError where rows of training are longer than the teacher reads."""
+    """Raise RecipeError if training rows exceed the teacher's maximum length."""
     longest = np.asarray(feed.lengths).reshape(len(feed.items), -1).max(axis=0).tolist()
     for plan, length in zip(teacher.blueprint.stacks(), longest, strict=False):
         if plan.max_length is not None and length > plan.max_length:
@@ -154,7 +154,7 @@ def _calls(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
 
 
 def _widths(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
-    """Report widths that differ without a projection."""
+    """Report different widths without a projection."""
     settings = teacher.settings
     pairs = [(pupil.blueprint.last, teacher.blueprint.last, f"{HERE}.cosine")] if settings.cosine else []
     for pair in _pairs(settings.hidden, pupil):
@@ -167,7 +167,7 @@ def _widths(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
 
 
 def _layers(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
-    """Report layers that the teacher lacks, and attention weights that cannot be compared."""
+    """Report layers missing from the teacher, and attention weights that cannot be compared."""
     for name in ("hidden", "attention"):
         for pair in _pairs(getattr(teacher.settings, name), pupil):
             plan, own = _plan(teacher.blueprint, pair.side), _plan(pupil.blueprint, pair.side)

@@ -1,4 +1,4 @@
-"""The loss on examples that training does not see."""
+"""Loss on held-out examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfkit.training.samples import SampleOutput
 
 @dataclass(frozen=True)
 class ValidationScores:
-    """What a validation measures besides the loss."""
+    """Metrics and samples of a validation, besides the loss."""
 
     scores: dict[str, float] = field(default_factory=dict)
     samples: Sequence[SampleOutput] = ()
@@ -28,12 +28,12 @@ def mean_loss(model: Model, feed: Feed, precision: str = "float32") -> float:
 
 
 def total_loss(model: Model, feed: Feed, precision: str = "float32", batches: int | None = None) -> tuple[float, int]:
-    """Nats, and the targets that they are over; of all batches of `feed`, or the first ones."""
+    """Total nats and number of targets, over all or the first `batches` of `feed`."""
     before = model.training
     model.eval()
     total, count = 0.0, 0
     try:
-        # not inference mode: what a part keeps between calls must stay usable for training
+        # not inference mode: tensors cached by parts must remain usable in training
         with torch.no_grad(), autocast(feed.device, precision):
             for batch, indices in enumerate(feed.plan(0)[:batches]):
                 loss = feed.objective.loss(model, feed.make(0, batch, indices), training=False)

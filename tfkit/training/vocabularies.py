@@ -1,4 +1,4 @@
-"""The tokenizer of a run as files: tokenizer.json, or one for the sources and one for the targets."""
+"""Tokenizer files of a run: tokenizer.json, or one each for source and target."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tfkit.training.folder import SOURCE_TOKENIZER, TARGET_TOKENIZER, TOKENIZER,
 
 
 def tokenizer_files(folder: RunFolder) -> tuple[str, ...]:
-    """The names of the files that a run's tokenizer is in; empty if there is none."""
+    """Names of the run's existing tokenizer files."""
     return tuple(name for name in TOKENIZERS if (folder / name).is_file())
 
 
 def check_tokenizer(folder: RunFolder) -> None:
-    """Raise RunError if a file of the run's tokenizer is missing."""
+    """Raise RunError if a tokenizer file of the run is missing."""
     found = tokenizer_files(folder)
     pair = (SOURCE_TOKENIZER, TARGET_TOKENIZER)
     for name in pair if any(name in pair for name in found) else (TOKENIZER,):
@@ -22,7 +22,7 @@ def check_tokenizer(folder: RunFolder) -> None:
 
 
 def load_tokenizer(folder: RunFolder) -> Tokenizer:
-    """Read the tokenizer of a run; raises RunError for a missing file, DataError for a wrong one."""
+    """Read the tokenizer of a run; raise RunError for a missing file, DataError for an invalid one."""
     check_tokenizer(folder)
     if (folder / TARGET_TOKENIZER).is_file():
         return Tokenizer.load(folder / TARGET_TOKENIZER).beside(Tokenizer.load(folder / SOURCE_TOKENIZER))
@@ -30,7 +30,7 @@ def load_tokenizer(folder: RunFolder) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: RunFolder) -> None:
-    """Write the tokenizer of a run; raises DataError."""
+    """Write the tokenizer of a run; raise DataError."""
     if tokenizer.source is tokenizer:
         tokenizer.save(folder / TOKENIZER)
         return

@@ -1,4 +1,4 @@
-"""Weights as safetensors: tied tensors are stored once and load back, nothing is ever pickled."""
+"""Weights as safetensors: tied tensors are stored once; nothing is pickled."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tfkit.models.base import Model
 from tfkit.training.int8 import restored_rows
 from tfkit.training.weights_file import ENTRY, TIED, entry_of, opened, read_entry
 
-HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as the format calls them
+HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # names in the file format
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Tensors by name, each once; `tied` says which further names stand for one of them.
+    """Distinct tensors by name; `tied` maps further names to them.
 
-    `entry` describes the model in the file's metadata; empty for one that tfkit.build did not make.
+    `entry` is the model description for the file's metadata; empty for models not built by tfkit.
     """
 
     tensors: dict[str, Tensor]
@@ -37,7 +37,7 @@ class Weights:
 
     @classmethod
     def of(cls, model: nn.Module) -> Weights:
-        """The weights of `model` as they are, not copied; of tied names the first one keeps the tensor."""
+        """Weights of `model`, not copied; the first of tied names owns the tensor."""
         first: dict[tuple[object, ...], str] = {}
         tensors: dict[str, Tensor] = {}
         tied: dict[str, str] = {}
@@ -51,21 +51,21 @@ class Weights:
         return cls(tensors, tied, entry_of(model.blueprint) if isinstance(model, Model) else {})
 
     def by_name(self) -> dict[str, Tensor]:
-        """Every name with its tensor, tied names included."""
+        """All tensors by name, including tied names."""
         return self.tensors | {name: self.tensors[owner] for name, owner in self.tied.items() if owner in self.tensors}
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         entry = {**self.entry, **({TIED: self.tied} if self.tied else {})}
         save_tensors(path, self.tensors, {ENTRY: json_line(entry)} if entry else {})
 
     @classmethod
     def read(cls, path: Path) -> Weights:
-        """Read a file of ours or of somebody else; raises RunError naming the file."""
+        """Read a file of tfkit or third parties; raise RunError with the file."""
         tensors, metadata = read_tensors(path)
         entry = read_entry(path, metadata)
         try:
-            tied = entry.pop(TIED, {}) if entry else json.loads(metadata.get(TIED, "{}"))  # an older file's own entry
+            tied = entry.pop(TIED, {}) if entry else json.loads(metadata.get(TIED, "{}"))  # older files: own entry
         except (ValueError, RecursionError):
             tied = None
         if not isinstance(tied, dict):
@@ -74,52 +74,52 @@ class Weights:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors as safetensors, whole or not at all, and on its folder's record."""
+    """Write tensors as safetensors, atomically, and record the checksum."""
     apart = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     with recorded(path) as beside:
         try:
-            # one entry at most: the library writes several in random order, and equal weights are to be equal files
+            # one entry at most: the library writes several in random order, and files must be reproducible
             save_file(apart, beside, dict(metadata) or {"format": "pt"})
-        except SafetensorError as error:  # a full disk, mostly
+        except SafetensorError as error:  # usually a full disk
             raise RunError(f"{path}: cannot be written: {error}") from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a safetensors file; raises RunError naming the file."""
+    """Read tensors and metadata of a safetensors file; raise RunError with the file."""
     with opened(path) as file:
         names = file.keys()
         return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
 
 
 def tensor_names(path: Path) -> list[str]:
-    """The names of the tensors in a safetensors file; raises RunError naming the file."""
+    """Names of the tensors in a safetensors file; raise RunError with the file."""
     with opened(path) as file:
         return list(file.keys())
 
 
 def saved_dtype(path: Path) -> torch.dtype:
-    """The dtype of a file's floating-point tensors, float32 where they differ; raises RunError naming the file."""
+    """Dtype of a file's floating-point tensors, float32 if mixed; raise RunError with the file."""
     dtypes = _dtypes(path)
     halves = {HALVES[name] for name in dtypes if name in HALVES}
     return halves.pop() if len(halves) == 1 and "F32" not in dtypes else torch.float32
 
 
 def _dtypes(path: Path) -> set[str]:
-    """The dtypes of a file's tensors, as the format calls them."""
+    """Dtype names of a file's tensors."""
     with opened(path) as file:
         names = file.keys()
         return {file.get_slice(name).get_dtype() for name in names}
 
 
 def holds_int8(path: Path) -> bool:
-    """True if a file stores weights in int8; raises RunError naming the file."""
+    """True if a file stores weights in int8; raise RunError with the file."""
     return "I8" in _dtypes(path)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load every tensor of `model` from `path`, those in int8 with their scales; warns of those that are not finite.
+    """Load all tensors of `model` from `path`, dequantizing int8; warn of NaN and infinite values.
 
-    Raises RunError naming what is missing, unknown, of another shape, or of integers where floats belong.
+    Raise RunError for missing or unknown tensors, other shapes, and integers in place of floats.
     """
     stored, wanted = Weights.read(path), model.state_dict()
     found = Weights(restored_rows(path, stored.tensors), stored.tied).by_name()
@@ -140,7 +140,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def warn_not_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Warn of tensors in a file that hold a NaN or an infinite number."""
+    """Warn of tensors in a file with NaN or infinite values."""
     names = not_finite(tensors)
     if names:
         what = f"{len(names)} of {len(tensors)} tensors hold NaN or infinite numbers: {some(names)}"
@@ -148,15 +148,15 @@ def warn_not_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """What torch calls the kind of a tensor's numbers: int32."""
+    """Name of a tensor's dtype without module: int32."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    """The names of tensors that hold a NaN or an infinite number."""
+    """Names of tensors with NaN or infinite values."""
     floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()}
     if not floats:
         return []
-    # a NaN anywhere makes both bounds NaN; `isfinite` of all numbers takes fifteen times as long
+    # a NaN makes both bounds NaN; `isfinite` on all values is fifteen times slower
     bounds = torch.stack([torch.stack(tensor.detach().aminmax()).isfinite().all() for tensor in floats.values()])
     return [name for name, finite in zip(floats, bounds.tolist(), strict=True) if not finite]

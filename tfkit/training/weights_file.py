@@ -1,4 +1,4 @@
-"""Reading a file of weights without its tensors: its header, and the recipe of the model in its metadata."""
+"""Headers of weight files: tensor shapes, and the model's recipe in the metadata."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tfkit.recipe.text.source import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
 
 ENDING = ".safetensors"
-ENTRY = "tfkit"  # the only entry of the metadata: the format has no order of several
-RECIPE, DIGEST, VERSION, TIED = "recipe", "recipe_sha256", "version", "tied"  # its keys
-KEYS = ("tfkit", "model")  # of the recipe: it extends and imports nothing, so that it reads no other file
+ENTRY = "tfkit"  # the only metadata entry: the order of several is undefined
+RECIPE, DIGEST, VERSION, TIED = "recipe", "recipe_sha256", "version", "tied"  # keys of the entry
+KEYS = ("tfkit", "model")  # keys of the recipe, which is self-contained
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """A safetensors file open for reading; raises RunError naming the file."""
+    """Open a safetensors file for reading; raise RunError with the file."""
     if not path.is_file():
         raise RunError(f"{path}: there is no such file")
     try:
@@ -39,18 +39,18 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def is_weights_file(path: str | Path) -> bool:
-    """True for the name of a safetensors file that is no folder."""
+    """True for paths of safetensors files, except folders."""
     return Path(path).suffix == ENDING and not Path(path).is_dir()
 
 
 def entry_of(blueprint: Blueprint) -> dict[str, Any]:
-    """Return a model's recipe with every value, its SHA-256, and the version of tfkit."""
+    """Return the model's full recipe, its SHA-256, and tfkit's version."""
     recipe = {"tfkit": LANGUAGE, "model": spell(model_values(blueprint))}
     return {VERSION: tfkit.__version__, DIGEST: _digest(recipe), RECIPE: recipe}
 
 
 def read_entry(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Parse tfkit's entry of a file's metadata, empty if there is none; raises RunError naming the file."""
+    """Parse tfkit's metadata entry, empty if missing; raise RunError with the file."""
     try:
         entry = json.loads(metadata.get(ENTRY, "{}"))
     except (ValueError, RecursionError):
@@ -63,9 +63,9 @@ def read_entry(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
 def recipe_in(
     path: Path, imports: Sequence[str | Path] = (), sets: Sequence[str] = (), variants: Sequence[str] = ()
 ) -> Recipe:
-    """Load the recipe of the model in a file of weights, which runs no code but `imports`.
+    """Load the model's recipe from a weight file, importing no code but `imports`.
 
-    Raises RunError for a file without a recipe and for a damaged one, RecipeError for one that cannot be built here.
+    Raise RunError for files without a recipe or damaged ones, RecipeError if the model cannot be built.
     """
     with opened(path) as file:
         entry = read_entry(path, file.metadata() or {})
@@ -80,7 +80,7 @@ def recipe_in(
 
 
 def check_fits(path: Path, blueprint: Blueprint) -> None:
-    """Raise RunError for a model whose tensors are not in the file, before any of them is allocated."""
+    """Raise RunError before allocation if the file lacks tensors of the model or their shapes differ."""
     with opened(path) as file:
         names = file.keys()
         shapes = {name: file.get_slice(name).get_shape() for name in names}

@@ -1,4 +1,4 @@
-"""Tries, before anything is trained, that the parts of a user's own keep the shape of what they are given."""
+"""Check before training that custom parts preserve the shape of their input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LENGTH = 4
 
 
 def check_widths(blueprint: Blueprint) -> None:
-    """Raise UsageError for an own part whose output has another shape than its input; nothing is allocated."""
+    """Raise UsageError if a custom part changes the shape of its input; nothing is allocated."""
     own = tuple(part for part in own_parts() if part.part_slot in KEEPERS)
     model = build_sample(blueprint) if own else None
     parts = [] if model is None else [module for module in model.modules() if isinstance(module, own)]
@@ -29,12 +29,12 @@ def check_widths(blueprint: Blueprint) -> None:
     for module in parts:
         module.register_forward_hook(_check)
     length = min(plan.max_length or LENGTH for plan in blueprint.stacks())
-    with contextlib.suppress(RuntimeError, TypeError, ValueError):  # training tells what else fails
+    with contextlib.suppress(RuntimeError, TypeError, ValueError):  # other failures are reported by training
         model(**meta_inputs(model, min(length, LENGTH), batch=2))
 
 
 def _check(module: nn.Module, inputs: tuple[Any, ...], out: Any) -> None:
-    """Raise UsageError unless a part's output has the shape of its input."""
+    """Raise UsageError if output and input shapes differ."""
     if not isinstance(module, Component) or not inputs or not isinstance(inputs[0], Tensor):
         return
     part, given = type(module), list(inputs[0].shape)

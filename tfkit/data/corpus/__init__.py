@@ -1,4 +1,4 @@
-"""Corpora: where the examples come from.
+"""Corpora: the sources of examples.
 
 | type | one example is | choose it when |
 |---|---|---|

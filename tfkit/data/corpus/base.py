@@ -1,4 +1,4 @@
-"""What every corpus shares: a list of examples, each a mapping of field names to texts."""
+"""Base classes of corpora: an example maps field names to texts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tfkit.data.corpus.lines import beginnings
 from tfkit.data.corpus.watch import check_texts, watched
 from tfkit.recipe.text.options import path_values
 
-# bytes read of each file to check its beginning: the second where a fault may be that of a record cut off
+# bytes read when only a file's beginning is checked: the second if the first may have cut a record
 BEGINNINGS = (2**20, 2**26)
 
 Example = dict[str, str]
-Record = tuple[str, Example]  # where it stands ("train.en:12") and what it holds
+Record = tuple[str, Example]  # its place ("train.en:12") and its fields
 
 
 def _known_encoding(name: str) -> str:
     try:
-        with contextlib.suppress(UnicodeError):  # one letter is not a whole one in utf-16
+        with contextlib.suppress(UnicodeError):  # one byte is incomplete in utf-16
             b"a".decode(name)
     except (LookupError, ValueError):
         raise ValueError(f"{name!r} is no encoding of text; write utf-8, latin-1, ...") from None
@@ -44,36 +44,36 @@ _OneOrMany = RecipePath | Annotated[list[RecipePath], Field(min_length=1)]  # as
 RecipePaths = Annotated[
     tuple[RecipePath, ...], BeforeValidator(_several, json_schema_input_type=_OneOrMany), Field(min_length=1)
 ]
-# example field -> the name it has in the file; `translation.en` looks into a mapping
+# example field -> name in the file; `translation.en` is a nested key
 Fields = Annotated[dict[str, str], Field(min_length=1)]
 
 
 class Corpus(CorpusFacts):
-    """Base of the corpora; the fields are `source` and `target` of pairs, or `text` (with `label` or `tags`)."""
+    """Base of corpora; fields are `source` and `target` for pairs, or `text` (with `label` or `tags`)."""
 
     class Config(PartConfig):
-        """Options of every corpus; `limit` takes the first n examples."""
+        """Options of every corpus; `limit` keeps the first n examples."""
 
         limit: PositiveInt | None = Field(None, description="only the first n examples; none: all")
 
         def files_read(self) -> tuple[str, ...]:
-            """The files that all examples come from: by default what its options say that are paths.
+            """Return the input files: by default, all options that are paths.
 
-            A run records their hashes, and --resume checks that none has changed; where there are none, or one of them
-            is a folder, the examples themselves are hashed.
+            A run records their hashes, and --resume verifies them. The examples themselves are hashed if there are no
+            files or one of them is a folder.
             """
             return path_values(self)
 
-    # False: the first example costs as much as all of them, so that `tfkit check` does not ask
+    # False: the first example costs as much as all of them, so `tfkit check` skips it
     in_order: ClassVar[bool] = True
 
     def __init__(self, config: Config) -> None:
         self.limit = config.limit
 
     def examples(self) -> list[Example]:
-        """All examples, each with every one of `self.fields`; raises DataError naming the file and the line.
+        """Read all examples, each with every one of `self.fields`; raise DataError with the file and line.
 
-        DataError, too, for more than the memory of this machine holds; a log tells how far it is.
+        Also raise DataError if they exceed the free memory. Progress is logged.
         """
         return list(watched(islice(self.read(), self.limit), self.name(), self._expected()))
 
@@ -92,32 +92,32 @@ class Corpus(CorpusFacts):
         return found
 
     def _expected(self) -> int | None:
-        """How many examples there will be, None where only reading them can say."""
+        """Number of examples to be read, or None if unknown."""
         count = self.count()
         return self.limit if count is None else min(count, self.limit or count)
 
     def count(self) -> int | None:
-        """How many examples there are, whatever the limit, where that is known before they are read."""
+        """Number of examples before `limit`, or None if unknown before reading."""
         return None
 
     def read(self) -> Iterator[Example]:
-        """The examples one by one, whatever the limit."""
+        """Yield the examples, ignoring `limit`."""
         raise NotImplementedError
 
     def where(self, number: int) -> str:
-        """Where example `number` (from 1) stands, for a message."""
+        """The place of example `number` (from 1), for messages."""
         return f"{self.name()}: example {number}"
 
     def name(self) -> str:
-        """The file (or files) that it reads, for a message."""
+        """The input file or files, for messages."""
         return f"the corpus '{self.part_name}'"
 
 
 class RecordCorpus(Corpus):
-    """Base of the corpora whose file holds one example per record: an empty field is an error, unless it is set."""
+    """Base of corpora with one example per record; an empty field is an error unless `skip_empty` is set."""
 
     class Config(Corpus.Config):
-        """Options of every corpus of records; `skip_empty` leaves out a record with an empty field."""
+        """Options of every corpus of records; `skip_empty` drops records with an empty field."""
 
         skip_empty: bool = Field(False, description="leave out records with an empty field; false: they are an error")
 
@@ -126,7 +126,7 @@ class RecordCorpus(Corpus):
         self.skip_empty = config.skip_empty
 
     def read(self) -> Iterator[Example]:
-        """The examples whose fields are all there; raises DataError when there is none."""
+        """Yield the complete examples; raise DataError if there are none."""
         none = True
         for _, example in self._filled():
             none = False
@@ -135,7 +135,7 @@ class RecordCorpus(Corpus):
             raise DataError(f"{self.name()}: there is no example in it")
 
     def _filled(self) -> Iterator[Record]:
-        """The records without an empty field."""
+        """Drop or reject records with empty fields."""
         for place, example in self.records():
             check_texts(example, place)
             empty = [field for field, text in example.items() if not text.strip()]
@@ -145,20 +145,20 @@ class RecordCorpus(Corpus):
                 raise DataError(f"{place}: {' and '.join(empty)} is empty; mend the line, or write skip_empty: true")
 
     def where(self, number: int) -> str:
-        """The place of the record, which is read again to find it."""
+        """The place of the record, found by reading the file again."""
         found = next(islice(self._filled(), number - 1, None), None)
         return super().where(number) if found is None else found[0]
 
     def records(self) -> Iterable[Record]:
-        """What the file holds, record by record, each with its place."""
+        """Yield each record with its place."""
         raise NotImplementedError
 
 
 class TextRecordCorpus(RecordCorpus):
-    """Base of the corpora of records in a text file."""
+    """Base of corpora of records in text files."""
 
     class Config(RecordCorpus.Config):
-        """Options of every corpus of records in a text file."""
+        """Options of every text file of records."""
 
         encoding: Encoding = Field("utf-8", description="how the file writes its letters: utf-8, latin-1, ...")
 

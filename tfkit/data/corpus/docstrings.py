@@ -1,4 +1,4 @@
-"""English text that every machine with Python has: the documentation in its standard library."""
+"""English text available wherever Python is: the documentation of its standard library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfkit.data.sentences import first_sentence
 
 _TESTS = {"test", "tests", "idle_test"}
 _TOPICS = "pydoc_data/topics.py"
-# words of a summary and of what it summarizes: shorter ones say nothing, longer ones are reference manuals
+# word counts of summary and body: shorter ones are uninformative, longer ones are reference manuals
 _SUMMARY, _BODY = range(3, 31), range(5, 201)
 
 
@@ -31,15 +31,15 @@ _SUMMARY, _BODY = range(3, 31), range(5, 201)
 class Docstrings(Corpus):
     """The help topics and docstrings of Python's standard library, read as text, never imported.
 
-    The same Python version gives the same texts; another version gives others. No text stands in both splits.
-    Summaries: target is a docstring's first sentence, source the rest, without the sentence. All pairs of a module are
-    in one split, and no two pairs have the same source or the same target.
+    The texts depend on the Python version alone. No text is in both splits.
+    Summaries: the target is a docstring's first sentence, the source the remainder. All pairs of a module are in one
+    split, and no two pairs share a source or a target.
     """
 
     example: ClassVar = {"characters": 100_000}
 
     class Config(Corpus.Config):
-        """The split (one in twenty is `valid`), how it is drawn, the form, and the most characters of both splits."""
+        """The split (5% is `valid`), its seed, the form, and the maximum number of characters of both splits."""
 
         split: Literal["train", "valid"] = Field("train", description="one text, or module, in twenty is of valid")
         seed: Seed = Field(0, description="of the draw between the splits")
@@ -57,7 +57,7 @@ class Docstrings(Corpus):
             self.fields = ("source", "target")
 
     def read(self) -> Iterator[Example]:
-        """The texts of the split; raises DataError where the library's sources are not installed."""
+        """Yield the texts of the split; raise DataError if the library's sources are not installed."""
         room = self.config.characters
         seen: set[str] = set()
         for group, values in self._found():
@@ -76,7 +76,7 @@ class Docstrings(Corpus):
             )
 
     def _found(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield the values of each example with the text that decides its split."""
+        """Yield each example's values with the text whose hash decides the split."""
         if self.config.form == "summary":
             for module, source, target in summaries():
                 yield module, (source, target)
@@ -90,14 +90,14 @@ def library() -> Path:
 
 
 def texts() -> Iterator[str]:
-    """The help topics, then the docstrings module by module, in the order of their names."""
+    """Yield the help topics, then the docstrings of all modules, sorted by name."""
     yield from _topics(library() / _TOPICS)
     for file in sources():
         yield from _docstrings(file)
 
 
 def summaries() -> Iterator[tuple[str, str, str]]:
-    """Yield the file of each module with each of its docstrings: the rest, and the first sentence, in single spaces."""
+    """Yield module file, remainder and first sentence of each docstring, whitespace collapsed."""
     for file in sources():
         for text in _docstrings(file):
             target, source = (part.split() for part in first_sentence(text))
@@ -106,7 +106,7 @@ def summaries() -> Iterator[tuple[str, str, str]]:
 
 
 def sources() -> Iterator[Path]:
-    """The source files of the standard library, tests left out."""
+    """Yield the source files of the standard library, except tests."""
     root = library()
     for name in sorted(sys.stdlib_module_names - _TESTS):
         for file in sorted((root / name).rglob("*.py")) if (root / name).is_dir() else [root / f"{name}.py"]:
@@ -116,7 +116,7 @@ def sources() -> Iterator[Path]:
 
 @cache
 def _topics(file: Path) -> tuple[str, ...]:
-    """The texts of pydoc's table of topics, which is one literal mapping; read once for all splits."""
+    """Return the texts of pydoc's topics, a literal dict; cached for all splits."""
     tables = [one.value for one in _parse(file) if isinstance(one, ast.Assign) and isinstance(one.value, ast.Dict)]
     values = [value.value for table in tables for value in table.values if isinstance(value, ast.Constant)]
     return tuple(cleandoc(value) for value in values if isinstance(value, str))
@@ -124,7 +124,7 @@ def _topics(file: Path) -> tuple[str, ...]:
 
 @cache
 def _docstrings(file: Path) -> tuple[str, ...]:
-    """The docstrings of a source file, in their order; parsed once for all splits."""
+    """Return the docstrings of a source file in order; cached for all splits."""
     found: list[str] = []
     pending: list[ast.AST] = [ast.Module(body=_parse(file), type_ignores=[])]
     while pending:
@@ -138,9 +138,9 @@ def _docstrings(file: Path) -> tuple[str, ...]:
 
 
 def _parse(file: Path) -> list[ast.stmt]:
-    """The statements of a source file; none where it cannot be read or is for another Python."""
+    """Parse a source file; empty if it is unreadable or for another Python version."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an invalid escape in the library is not ours to report
+        warnings.simplefilter("ignore")  # invalid escapes in the library are not the user's fault
         try:
             return ast.parse(file.read_bytes()).body
         except (OSError, SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""Drawn pictures with a sentence each, and sung melodies with their names: tasks of vectors without a file."""
+"""Generated images with captions and melodies with names: vector tasks without files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfkit.data.vectors import Array, Vectors
 
 COLOURS = {"red": (0.9, 0.1, 0.1), "green": (0.1, 0.7, 0.2), "blue": (0.1, 0.2, 0.9), "yellow": (0.9, 0.8, 0.1)}
 FORMS, RADII = ("circle", "square", "triangle"), {"small": 3, "large": 5}
-RELATIONS = ("above", "left of")  # of the first shape, so that a picture has one sentence
+RELATIONS = ("above", "left of")  # first shape to second, so that each image has a unique sentence
 PIXELS, HALF = 24, 12
 THINGS = tuple(itertools.product(RADII, COLOURS, FORMS))
 MELODIES = {
@@ -30,7 +30,7 @@ SPLITS = ("train", "valid", "test")
 
 
 class DrawnCorpus(VectorCorpus):
-    """Base of the corpora that draw their examples: equal options, equal examples."""
+    """Base of generated vector corpora; equal options give equal examples."""
 
     class Config(VectorCorpus.Config):
         """The split and its size."""
@@ -47,17 +47,17 @@ class DrawnCorpus(VectorCorpus):
         self.config = config
 
     def count(self) -> int:
-        """The size."""
+        """Number of examples."""
         return self.config.size
 
     def read(self) -> Iterator[Example]:
-        """The examples, each from random numbers of its own."""
+        """Yield the examples, each drawn with its own RNG."""
         for number in range(1, self.config.size + 1):
             place = f"{self.part_name} {self.config.split} {number}"
             yield self.draw(place, random.Random(f"{self.config.seed} {place}"))
 
     def draw(self, place: str, rng: random.Random) -> Example:
-        """Return an example."""
+        """Draw an example."""
         raise NotImplementedError(f"{type(self).__name__} has no draw")
 
 
@@ -65,7 +65,7 @@ class DrawnCorpus(VectorCorpus):
 class Shapes(DrawnCorpus):
     """Two drawn shapes, 24 x 24 pixels, and a sentence: "a large red circle above a small blue square".
 
-    Of 1,152 sentences every fifth is only in valid, and another fifth only in test: their combinations are new.
+    A fifth of the 1,152 sentences is reserved for valid and another for test, as unseen combinations.
     """
 
     fields = ("vectors", "target")
@@ -80,7 +80,7 @@ class Shapes(DrawnCorpus):
         for half, thing in enumerate((first, second)):
             radius = RADII[thing[0]]
             along = half * HALF + rng.randint(radius, HALF - 1 - radius)
-            across = HALF + rng.randint(-2, 1)  # so nearly aligned that only one relation holds
+            across = HALF + rng.randint(-2, 1)  # aligned closely enough that only one relation holds
             row, column = (along, across) if relation == "above" else (across, along)
             _paint(picture, thing, radius, row, column)
         picture += np.random.default_rng(rng.getrandbits(32)).normal(0, 0.02, picture.shape).astype(np.float32)
@@ -88,12 +88,12 @@ class Shapes(DrawnCorpus):
 
 
 def _split_of(sentence: str) -> str:
-    """The split of a sentence: three fifths are in train."""
+    """Return the split of a sentence by its hash; three fifths are train."""
     return SPLITS[max(0, hashlib.sha256(sentence.encode()).digest()[0] % 5 - 2)]
 
 
 def _paint(picture: Array, thing: tuple[str, str, str], radius: int, row: int, column: int) -> None:
-    """Paint a shape around a pixel."""
+    """Draw a shape centred at a pixel."""
     _, colour, form = thing
     down, right = np.mgrid[:PIXELS, :PIXELS]
     down, right = down - row, right - column
@@ -113,7 +113,7 @@ class Tones(DrawnCorpus):
     fields = ("vectors", "label")
 
     class Config(DrawnCorpus.Config):
-        """The sound, and how it becomes frames; `rate * window_ms / 2000 + 1` frequencies."""
+        """The sound and its framing; each frame has `rate * window_ms / 2000 + 1` frequencies."""
 
         rate: Annotated[int, Field(ge=4000, le=48_000)] = Field(8000, description="samples per second")
         seconds: Annotated[float, Field(ge=0.3, le=10)] = Field(0.9, description="length of a melody")

@@ -1,8 +1,7 @@
-"""Reads text files, with the irregularities of real ones handled in one place.
+"""Readers of text files, tolerant of BOMs, CRLF and a missing final newline.
 
-A line ends at a line feed and nowhere else (not at a form feed, U+0085 or U+2028, as `str.splitlines` has it); a
-carriage return before it goes, so files that mix CRLF and LF read well; the last line may lack its end; a byte-order
-mark goes.
+Only a line feed ends a line (unlike `str.splitlines`: not a form feed, U+0085 or U+2028). A carriage return before it
+and a byte-order mark are removed.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from tfkit.core import files
 from tfkit.core.errors import DataError, RunError
 from tfkit.core.memory import free_memory, gigabytes
 
-DECODED = 3  # times the size of a file that its bytes, its text and its lines take together
+DECODED = 3  # peak memory (bytes, text and lines together) as a multiple of the file size
 
 
 @dataclass
 class Beginning:
-    """A bound on the bytes read of each file; `is_cut` is set once a file has more."""
+    """A limit on the bytes read per file; `is_cut` is set once a file exceeds it."""
 
     most: int
     is_cut: bool = False
@@ -35,7 +34,7 @@ _BEGINNING: ContextVar[Beginning | None] = ContextVar("_BEGINNING", default=None
 
 @contextlib.contextmanager
 def beginnings(most: int) -> Iterator[Beginning]:
-    """Read only the first `most` bytes of each file within the block, to the end of a line if there is one."""
+    """Read only the first `most` bytes of each file within the block, truncated to whole lines if possible."""
     bound = Beginning(most)
     token = _BEGINNING.set(bound)
     try:
@@ -45,17 +44,17 @@ def beginnings(most: int) -> Iterator[Beginning]:
 
 
 def bound_of_files() -> Beginning | None:
-    """Return the bound on files within `beginnings`; None elsewhere."""
+    """Return the active limit of `beginnings`, or None."""
     return _BEGINNING.get()
 
 
 def read_text(path: str | Path, encoding: str = "utf-8") -> str:
-    """The text of a file with line feeds only; raises DataError naming the file, and the line if it has one."""
+    """Return the text of a file with LF line ends; raise DataError with the file, and the line if known."""
     return _read_text(path, encoding)[0]
 
 
 def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
-    """Return the text of a file, or its beginning, and True if it is cut."""
+    """Return the text of a file (or its beginning), and True if it is truncated."""
     data, is_cut = _read_bytes(path)
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(data) if is_cut else data.decode(encoding)
@@ -74,14 +73,14 @@ def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
-    """The lines of a file without their ends; raises DataError as `read_text` does."""
+    """Return the lines of a file without line ends; raise as `read_text` does."""
     return _lines(read_text(path, encoding))
 
 
 def read_pairs(first: str | Path, second: str | Path, encoding: str = "utf-8") -> tuple[list[str], list[str]]:
-    """Return the lines of two files that belong together line by line.
+    """Return the lines of two parallel files.
 
-    Raises DataError as `read_text` does, and naming both files and counts if these differ as far as the files are read.
+    Raise DataError as `read_text` does, and with both line counts if they differ.
     """
     paths = (first, second)
     texts = [_read_text(path, encoding) for path in paths]
@@ -98,17 +97,17 @@ def read_pairs(first: str | Path, second: str | Path, encoding: str = "utf-8") -
 
 def _lines(text: str) -> list[str]:
     lines = text.split("\n")
-    last = lines.pop().removesuffix("\r")  # what follows the last line end: nothing, if that end is there
+    last = lines.pop().removesuffix("\r")  # empty if the file ends with a newline
     return [*lines, last] if last else lines
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The bytes of a file; raises DataError when it is missing, a folder, no regular file, or larger than memory."""
+    """Return the bytes of a file; raise DataError if it is missing, not a regular file, or larger than memory."""
     return _read_bytes(path)[0]
 
 
 def _read_bytes(path: str | Path) -> tuple[bytes, bool]:
-    """Return the bytes of a file, or its beginning, and True if there are more."""
+    """Return the bytes of a file (or its beginning), and True if it is truncated."""
     bound = bound_of_files()
     if os.path.isdir(path):
         raise DataError(f"{path}: this is a folder, a file was expected")
@@ -129,7 +128,7 @@ def _read_bytes(path: str | Path) -> tuple[bytes, bool]:
 
 
 def _check_memory(path: str | Path, size: int) -> None:
-    """Raise DataError for a file whose text takes more memory than is free."""
+    """Raise DataError if decoding the file would exceed the free memory."""
     free = free_memory()
     if free is not None and size * DECODED > free:
         raise DataError(

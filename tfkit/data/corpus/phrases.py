@@ -1,4 +1,4 @@
-"""Generated data: English phrases with their German translation."""
+"""Generated English-German phrase pairs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tfkit.data.corpus.base import Corpus, Example
 class Phrases(Corpus):
     """Generated English-German pairs: no file is needed, and no pair of one split stands in another.
 
-    The three numbers and the seed belong to all splits together: say the same ones in train, valid and test.
+    All splits need equal sizes and seeds: write the same values in train, valid and test.
     """
 
     example: ClassVar = {"train": 60, "valid": 20, "test": 20}
 
     class Config(Corpus.Config):
-        """Which split, how large each of them is, and the seed of all."""
+        """The split, the sizes of all splits, and their common seed."""
 
         split: Literal["train", "valid", "test"] = Field("train", description="which of the three")
         train: PositiveInt = Field(30000, description="pairs in train")
@@ -47,7 +47,7 @@ class Phrases(Corpus):
         self.config = config
 
     def read(self) -> Iterator[Example]:
-        """The pairs of the split, English as source and German as target."""
+        """Yield the pairs of the split: English source, German target."""
         from tfkit.data import phrases
 
         config = self.config

@@ -1,4 +1,4 @@
-"""Probes: small tasks of random symbols, each of which asks for one ability."""
+"""Probes: small synthetic tasks on random symbols, each testing one ability."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tfkit.data.corpus.base import Corpus, Example
 
 SPLITS = ("train", "valid", "test", "longer")
 SHARES = {"valid": 10, "test": 20}  # of 100 sources
-TRIES = 200  # draws for each example that is wanted, or that was found, until the split counts as exhausted
-PATIENCE = 100  # examples whose draws are tried at least
+TRIES = 200  # draws per requested or found example before the split counts as exhausted
+PATIENCE = 100  # examples added to those found, so that the first draws are not given up too early
 
 
 class Probe(Corpus):
-    """Pairs of `source` and `target`, and the `length` that they were drawn with: a subclass draws them in `draw`.
+    """Base of probes: pairs of `source` and `target` with their `length`, drawn by `draw` in a subclass.
 
-    A source belongs to one of train, valid and test by its hash, whatever the seed: no source of one stands in another.
-    `longer` has lengths beyond those of the others, up to `longest`. Symbols are words (na, nb, ...), each of them a
-    token of the tokenizer `word`.
+    The hash of a source assigns it to train, valid or test, independently of the seed, so splits are disjoint.
+    `longer` has lengths above those of the other splits, up to `longest`. Symbols are words (na, nb, ...), each one
+    token of the `word` tokenizer.
     """
 
     example: ClassVar = {"count": 20}
@@ -44,25 +44,25 @@ class Probe(Corpus):
         seed: Seed = Field(1, description="of the draws")
 
     fields = ("source", "target", "length")
-    metric: ClassVar[str] = "exact_match"  # what judges the answers
+    metric: ClassVar[str] = "exact_match"  # metric for the answers
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.config = config
 
     def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
-        """A source of that length, and its target, in words; always the same of the same random numbers."""
+        """Draw the words of a source of this length and of its target, deterministically given `rng`."""
         raise NotImplementedError(f"{type(self).__name__} has no draw")
 
     def identity(self, source: str, target: str) -> str:
-        """What belongs to one split only, and comes once in it: by default the source."""
+        """Key that decides the split and must be unique in it: by default the source."""
         return source
 
     def count(self) -> int | None:
         return self.config.count
 
     def read(self) -> Iterator[Example]:
-        """The pairs of the split; raises DataError where there are not so many."""
+        """Yield the pairs of the split; raise DataError if there are fewer than `count`."""
         config = self.config
         least, most = self._lengths()
         rng = random.Random(f"{self.part_name} {config.split} {config.seed}")
@@ -88,7 +88,7 @@ class Probe(Corpus):
             )
 
     def _lengths(self) -> tuple[int, int]:
-        """The least and the largest length of the split; raises DataError where there is none."""
+        """Return the range of lengths of the split; raise DataError if it is empty."""
         config = self.config
         least, most = (
             (config.length + 1, config.longest) if config.split == "longer" else (config.shortest, config.length)
@@ -99,7 +99,7 @@ class Probe(Corpus):
 
 
 def split_of(source: str) -> str:
-    """The split that a source belongs to, of train, valid and test."""
+    """Return the split of a source by its hash: train, valid or test."""
     number = int.from_bytes(hashlib.sha256(source.encode()).digest()[:8]) % 100
     for split, share in SHARES.items():
         if number < share:
@@ -109,12 +109,12 @@ def split_of(source: str) -> str:
 
 
 def symbols(count: int) -> list[str]:
-    """`count` words that stand for nothing: na, nb, ..."""
+    """Return `count` meaningless words: na, nb, ..."""
     return [lettered("n", number) for number in range(count)]
 
 
 def lettered(word: str, number: int) -> str:
-    """A word with a number in letters after it (a to z, ba, bb, ...), since a tokenizer of words parts off digits."""
+    """Append a number in letters (a to z, ba, bb, ...); word tokenizers would split off digits."""
     letters = ""
     while number or not letters:
         number, last = divmod(number, 26)
@@ -174,8 +174,8 @@ class Sorting(Probe):
 class AssociativeRecall(Probe):
     """Probe: pairs of key and value, then keys; target = them with their values (MQAR, Arora 2023, arXiv 2312.04927).
 
-    The length is the number of pairs; every key is asked for once, in random order. The target says each key before its
-    value, so that a value is looked up by the symbol before it.
+    The length is the number of pairs; every key is queried once, in random order. The target repeats each key before
+    its value, so that a value is looked up by the preceding symbol.
     """
 
     class Config(Probe.Config):
@@ -202,7 +202,7 @@ class AssociativeRecall(Probe):
 class Induction(Probe):
     """Probe: ... a b c ... a: target = b c, what followed a before (Olsson et al. 2022, arXiv 2209.11895).
 
-    The length is that of the sequence before the last symbol; no symbol stands in it twice.
+    The length is that of the sequence without the final query; its symbols are distinct.
     """
 
     example: ClassVar = {"count": 20, "shortest": 3, "following": 2}
@@ -240,7 +240,7 @@ class Induction(Probe):
 class Parity(Probe):
     """Probe: target = even or odd, the number of ones in the source (Hahn 2020, arXiv 1906.06755).
 
-    `running` asks for it after each bit: one step at a time, so that a Transformer can do what it cannot at once
+    `running` requires the parity after each bit: a scratchpad, with which a Transformer can solve the task
     (Anil et al. 2022, arXiv 2207.04901).
     """
 
@@ -264,7 +264,7 @@ class Parity(Probe):
 class Brackets(Probe):
     """Probe: target = the brackets that close the source, a prefix of Dyck-k (Hewitt et al. 2020, arXiv 2010.07515).
 
-    The source may be closed already: then the target is `done`.
+    The target of a balanced source is `done`.
     """
 
     class Config(Probe.Config):
@@ -276,7 +276,7 @@ class Brackets(Probe):
     config: Config
 
     def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
-        """A walk that opens or closes with equal probability where it can do both."""
+        """Draw a random walk; opening and closing are equally likely if both are possible."""
         words: list[str] = []
         stack: list[int] = []
         for _ in range(length):

@@ -18,17 +18,17 @@ from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
 from tfkit.data.corpus.probes import Probe, lettered, symbols
 
-# bounds of their own: a sentence has up to 3^depth words, and breadth^3 rules are drawn from
+# tighter bounds: a sentence has up to 3^depth words, and rules are sampled from breadth^3
 Depth = Annotated[int, Field(ge=1, le=10)]
 Breadth = Annotated[int, Field(ge=1, le=50)]
 Rules = Annotated[int, Field(ge=1, le=1_000)]
-CHILDREN = (2, 3)  # how many symbols a symbol becomes
+CHILDREN = (2, 3)  # lengths of a rule's right side
 Rule = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """`depth` levels of `breadth` symbols below the root; each symbol has `rules` rules, drawn with `seed`."""
+    """`depth` levels of `breadth` symbols below the root, each with `rules` rules drawn with `seed`."""
 
     depth: int
     breadth: int
@@ -37,7 +37,7 @@ class Grammar:
 
     @cached_property
     def levels(self) -> list[list[list[Rule]]]:
-        """The rules of each symbol of each level, the root's first; no two symbols of a level share a rule."""
+        """Rules by level and symbol, the root's first; symbols of a level share no rule."""
         rng = random.Random(f"grammar {self.depth} {self.breadth} {self.rules} {self.seed}")
         every = [rule for size in CHILDREN for rule in product(range(self.breadth), repeat=size)]
         levels: list[list[list[Rule]]] = []
@@ -49,17 +49,17 @@ class Grammar:
 
     @property
     def possible(self) -> bool:
-        """Whether there are so many different rules."""
+        """True if there are enough distinct rules."""
         there = sum(pow(self.breadth, size) for size in CHILDREN)
         return bool(self.breadth * self.rules <= there)
 
     @property
     def least(self) -> int:
-        """No sentence has fewer words."""
+        """Minimum number of words of a sentence."""
         return int(CHILDREN[0] ** self.depth)
 
     def sentence(self, rng: random.Random) -> list[str]:
-        """A sentence, each rule of a symbol as likely as the others."""
+        """Sample a sentence, choosing rules uniformly."""
         line = [0]
         for level in self.levels:
             line = [child for symbol in line for child in rng.choice(level[symbol])]
@@ -67,11 +67,11 @@ class Grammar:
         return [words[symbol] for symbol in line]
 
     def derives(self, words: Sequence[str]) -> bool:
-        """Whether the words are a sentence: each level is read from the one below, from every place it may begin at."""
+        """True if the words are a sentence, by bottom-up parsing from every start position."""
         known = {word: number for number, word in enumerate(symbols(self.breadth))}
         if not words or not set(words) <= set(known):
             return False
-        # ends[symbol][place]: where a symbol may end that begins at that place
+        # ends[symbol][place]: possible end positions of the symbol starting at `place`
         ends = [
             [{place + 1} if known[word] == one else set() for place, word in enumerate(words)]
             for one in range(self.breadth)
@@ -82,7 +82,7 @@ class Grammar:
 
 
 def _ends(rules: Sequence[Rule], ends: Sequence[Sequence[set[int]]], place: int) -> set[int]:
-    """Where a symbol with these rules may end that begins at `place`, by where its children may."""
+    """Possible end positions of a symbol starting at `place`, given those of its children."""
     found: set[int] = set()
     for rule in rules:
         at = {place}
@@ -96,8 +96,8 @@ def _ends(rules: Sequence[Rule], ends: Sequence[Sequence[set[int]]], place: int)
 class Depo(Probe):
     """Probe: arrows of one cycle, then nodes; target = them, each with the node k arrows on (Depo, arXiv 2512.17351).
 
-    The length is k, the depth of reasoning: the source says `hop` k times. What lies between is never written, so that
-    a model has to follow all k arrows within its layers. The paper has a token for each k, and one k for each node.
+    The length is k, the depth of reasoning: the source contains `hop` k times. Intermediate nodes are not written, so
+    a model must follow all k arrows within its layers. The paper has a token for each k, and a k for each node.
     """
 
     class Config(Probe.Config):
@@ -135,9 +135,9 @@ Graph = Mapping[str, Sequence[str]]  # node -> the nodes that it depends on
 class Brevo(Probe):
     """Probe: edges of a graph without cycles, and a node; target = what it depends on (Brevo, arXiv 2512.17351).
 
-    The target names the node and all below it, each after all that it depends on itself. Of several such orders it is
-    the one that takes the first name of the alphabet wherever there is a choice (the paper draws one, and takes any).
-    The length is the number of nodes, of which one without edges is not seen; of an edge, what is needed comes first.
+    The target is a topological order of the node and its dependencies, ties broken alphabetically (the paper samples
+    one and accepts any). The length is the number of nodes; isolated ones do not appear. An edge is written as
+    dependency, dependent.
     """
 
     class Config(Probe.Config):
@@ -167,7 +167,7 @@ class Brevo(Probe):
         return [*(word for edge in edges for word in edge), "?", asked], ordered(graph, asked)
 
     def _graph(self, nodes: Sequence[str], rng: random.Random) -> Graph:
-        """Some nodes that depend on nothing, then each on some of those before it that have few edges yet."""
+        """Draw a DAG: a few roots, then nodes that depend on earlier ones of degree below the limit."""
         most, edges = self.config.degree, dict.fromkeys(nodes, 0)
         graph: dict[str, Sequence[str]] = {}
         roots = rng.randint(1, (len(nodes) - 1) // 4 + 1)
@@ -180,7 +180,7 @@ class Brevo(Probe):
 
 
 def ordered(graph: Graph, asked: str) -> list[str]:
-    """The node that is asked for and all below it, each after those that it depends on."""
+    """Return `asked` and its dependencies in topological order, ties broken alphabetically."""
     wanted, found = {asked}, [asked]
     for node in found:
         new = [below for below in graph[node] if below not in wanted]
@@ -200,9 +200,9 @@ OPERATIONS = ("+", "-", "*")
 class Mano(Probe):
     """Probe: an expression with its operations in front; target = its value modulo p (Mano, arXiv 2512.17351).
 
-    The length is the number of operations. A model has to know the tables of + - * by heart, and to apply them along
-    the tree without writing anything between. The paper has p = 23, up to 10 to 16 operations, and a token for each
-    number of operations.
+    The length is the number of operations. A model must memorize the tables of + - * and apply them along the tree
+    without intermediate results. The paper uses p = 23, up to 10 to 16 operations, and a token for each number of
+    operations.
     """
 
     class Config(Probe.Config):
@@ -219,7 +219,7 @@ class Mano(Probe):
         return words, [str(value)]
 
     def _expression(self, operations: int, rng: random.Random) -> tuple[list[str], int]:
-        """An expression of so many operations, divided at random between both sides, and its value."""
+        """Draw an expression with this many operations, split at random between both sides, and its value."""
         if not operations:
             value = rng.randrange(self.config.modulus)
             return [str(value)], value
@@ -233,8 +233,8 @@ class Mano(Probe):
 class Lano(Probe):
     """Probe: the first words of a sentence of a context-free grammar; target = the rest (Lano, arXiv 2512.17351).
 
-    The length is the number of words that are given. Other rests are right too, so that its metric is `grammatical`:
-    whether the grammar derives the words given with those written. A sentence belongs to one split.
+    The length is that of the prefix. Completions are not unique, so the metric is `grammatical`: the share of
+    completed sentences that the grammar derives. A sentence is in one split only.
     """
 
     metric: ClassVar[str] = "grammatical"
@@ -273,11 +273,11 @@ class Lano(Probe):
 
 
 def grammar_of(config: Lano.Config) -> Grammar:
-    """The grammar that these options stand for."""
+    """Return the grammar for these options."""
     return Grammar(config.depth, config.breadth, config.rules, config.grammar_seed)
 
 
-# attribute -> ways to say it, each with the value at its end
+# attribute -> phrasings, each followed by the value
 SENTENCES = {
     "city": ("was born in", "comes from", "spent her first years in", "calls home the city of"),
     "school": ("studied at", "has a degree from", "finished her studies at", "was a student at"),
@@ -286,18 +286,18 @@ SENTENCES = {
     "month": ("has her birthday in", "was born in the month of", "becomes a year older in", "celebrates in"),
 }
 WAYS = 4
-WAYS_OF = {"train": (0, 1), "valid": (2,), "test": (3,)}  # of the ways to say a fact, in the order drawn for it
+WAYS_OF = {"train": (0, 1), "valid": (2,), "test": (3,)}  # split -> indices into a fact's shuffled phrasings
 
 
 @register("corpus", "capo")
 class Capo(Corpus):
     """Biographies, fact by fact: who and what is the source, the value the target (Capo, arXiv 2512.17351).
 
-    Nothing can be worked out: a model knows a fact or does not. Each fact is told in four ways, of which train has two
-    and valid and test one each, another for each fact. So every way of telling is learned from other people.
+    Facts cannot be inferred, only memorized. Each fact has four phrasings, assigned at random per fact: two to train,
+    one each to valid and test. So every phrasing is learned from other people.
 
-    Its measure is the knowledge that a model holds for each of its parameters, in bits:
-    people * 5 * (log2(values) - loss in bits of a value) / parameters, a value being two targets, itself and the end.
+    It measures stored knowledge in bits per parameter:
+    people * 5 * (log2(values) - loss in bits of a value) / parameters; a value is two targets, itself and the end.
     """
 
     fields = ("source", "target")
@@ -321,7 +321,7 @@ class Capo(Corpus):
         return self.config.people * len(SENTENCES) * len(WAYS_OF[self.config.split])
 
     def read(self) -> Iterator[Example]:
-        """Person by person, fact by fact."""
+        """Yield the facts, person by person."""
         rng = random.Random(f"capo {self.config.seed}")
         for name in names(self.config.people):
             for attribute, sentences in SENTENCES.items():
@@ -332,7 +332,7 @@ class Capo(Corpus):
 
 
 def names(people: int) -> Iterator[str]:
-    """Yield `people` names of two words, each of which several people share."""
+    """Yield `people` distinct two-word names; the words themselves are shared."""
     side = 1
     while side * side < people:
         side += 1

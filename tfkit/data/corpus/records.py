@@ -1,4 +1,4 @@
-"""Files of records with named values: JSON lines and tables."""
+"""Record corpora with named fields: JSON lines, CSV, Parquet."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def parsed(line: str, place: str) -> Any:
 
 
 def pick(record: Any, fields: Mapping[str, str], place: str) -> Example:
-    """The example that `fields` (example field -> name in the record) asks for; raises DataError naming the place."""
+    """Extract fields from a record (`fields`: example field -> name in it); raise DataError with the place."""
     return {field: _text(_find(record, name, place), name, place) for field, name in fields.items()}
 
 
 def _find(record: Any, name: str, place: str) -> Any:
-    """The value called `name`, or at the end of the dotted way `name`."""
+    """Look up `name` in a record, as a key or as a dotted path."""
     if isinstance(record, Mapping) and name in record:
         return record[name]
     value = record
@@ -75,7 +75,7 @@ class JsonLines(TextRecordCorpus):
     """Each line is an object; `fields: {source: translation.en}` names a value or a way to it; numbers become text."""
 
     class Config(TextRecordCorpus.Config):
-        """The file, and the name in it of each field."""
+        """The file and its field names."""
 
         file: RecipePath = Field(description="a file with one JSON object a line")
         fields: Fields = Field(description="the name of each field in the file, or a dotted way into it")
@@ -86,7 +86,7 @@ class JsonLines(TextRecordCorpus):
         self.fields = tuple(config.fields)
 
     def records(self) -> Iterator[Record]:
-        """The objects' fields; raises DataError naming the line that is no JSON or lacks one."""
+        """Yield the fields of each object; raise DataError with the line of invalid JSON or a missing field."""
         for number, line in enumerate(read_lines(self.file, self.encoding), start=1):
             place = f"{self.file}:{number}"
             if self.skip_empty and not line.strip():
@@ -94,7 +94,7 @@ class JsonLines(TextRecordCorpus):
             yield place, pick(parsed(line, place), self.names, place)
 
     def name(self) -> str:
-        """The file."""
+        """The file path."""
         return self.file
 
 
@@ -106,7 +106,7 @@ class Csv(TextRecordCorpus):
     """Each row is an example, all with equally many cells; one in quotes may hold delimiters and line breaks."""
 
     class Config(TextRecordCorpus.Config):
-        """The file; `fields` gives each field's column, by the header's name or by number from 0."""
+        """The file; `fields` maps each field to a column name of the header, or to a column index from 0."""
 
         file: RecipePath = Field(description="a CSV file")
         fields: Columns = Field(description="the column of each field: its name in the header, or its number from 0")
@@ -131,7 +131,7 @@ class Csv(TextRecordCorpus):
         self.fields = tuple(config.fields)
 
     def records(self) -> Iterator[Record]:
-        """The rows' fields; raises DataError naming the line of the row that is ragged or badly quoted."""
+        """Yield the fields of each row; raise DataError with the line of a ragged or badly quoted row."""
         rows = self._rows()
         line, first = next(rows)
         columns = _numbers(self.columns, first, f"{self.file}:{line}")
@@ -144,7 +144,7 @@ class Csv(TextRecordCorpus):
                 raise DataError(f"{self.file}:{line}: {len(cells)} columns, the first row has {len(first)}")
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """The rows, each with the line (from 1) on which it begins."""
+        """Yield each row with the number (from 1) of its first line."""
         lines = read_text(self.file, self.encoding).rstrip("\n").split("\n")
         reader = csv.reader((f"{line}\n" for line in lines), delimiter=self.delimiter, strict=True)
         limit = csv.field_size_limit(sys.maxsize)
@@ -159,12 +159,12 @@ class Csv(TextRecordCorpus):
             csv.field_size_limit(limit)
 
     def name(self) -> str:
-        """The file."""
+        """The file path."""
         return self.file
 
 
 def _numbers(columns: Mapping[str, str | int], first: list[str], place: str) -> dict[str, int]:
-    """The number of each field's column; raises DataError for one that is not there."""
+    """Return the column index of each field; raise DataError for unknown columns."""
     numbers: dict[str, int] = {}
     for field, column in columns.items():
         if isinstance(column, str) and column not in first:
@@ -180,12 +180,12 @@ def _numbers(columns: Mapping[str, str | int], first: list[str], place: str) -> 
 
 
 def _parted(first: list[str]) -> str:
-    """Suggest the delimiter of a first row that has only one cell."""
+    """Suggest a delimiter if the first row has a single cell."""
     found = next((letter for letter in ("\t", ";", ",", "|") if letter in first[0]), None) if len(first) == 1 else None
     return "" if found is None else f"; the file may need delimiter: {json.dumps(found)}"
 
 
-ROWS, FEW = 4096, 16  # read at once; the same where a few are asked for
+ROWS, FEW = 4096, 16  # rows per read: of a whole file, of its beginning
 BUFFER = 2**16  # bytes
 
 
@@ -194,7 +194,7 @@ class Parquet(RecordCorpus):
     """Each row is an example; `fields: {source: translation.en}` names a column, or a way into one."""
 
     class Config(RecordCorpus.Config):
-        """The file, and the name in it of each field."""
+        """The file and its field names."""
 
         file: RecipePath = Field(description="a Parquet file")
         fields: Fields = Field(description="the name of each field in the file, or a dotted way into it")
@@ -205,23 +205,23 @@ class Parquet(RecordCorpus):
         self.fields = tuple(config.fields)
 
     def records(self) -> Iterator[Record]:
-        """The rows' fields, numbered from 1; raises DataError without pyarrow and for a file that is no Parquet."""
+        """Yield the selected fields of each row; raise DataError if pyarrow is missing or the file is not Parquet."""
         for number, row in enumerate(self._rows(), start=1):
             place = f"{self.file}: row {number}"
             yield place, pick(row, self.names, place)
 
     def count(self) -> int:
-        """The rows that the file says it has: a few bytes can stand for millions of them."""
+        """The row count of the metadata: a small file can declare millions of rows."""
         rows: int = self._file.metadata.num_rows
         return rows
 
     def _rows(self) -> Iterator[Any]:
-        """The rows, of which a few thousand are in memory at once."""
+        """Stream the rows in blocks."""
         with self._told():
             if bound_of_files() is None:
                 yield from _rows_of(self._file)
                 return
-            with files.regular(self.file) as file:  # without the pages that nobody asks for
+            with files.regular(self.file) as file:  # buffered, so that unused pages are not read
                 yield from _rows_of(import_module("pyarrow.parquet").ParquetFile(file, buffer_size=BUFFER), FEW)
 
     @cached_property
@@ -232,7 +232,7 @@ class Parquet(RecordCorpus):
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """What pyarrow finds wrong within the block, or that it is not there, as DataError."""
+        """Convert errors of pyarrow, and its absence, to DataError."""
         try:
             wrong = import_module("pyarrow").ArrowException
         except ImportError:
@@ -245,7 +245,7 @@ class Parquet(RecordCorpus):
             raise DataError(f"{self.file}: this is no Parquet file: {error}") from None
 
     def name(self) -> str:
-        """The file."""
+        """The file path."""
         return self.file
 
 

@@ -1,4 +1,4 @@
-"""Files of texts, pairs and labelled texts, a line each."""
+"""Corpora of text files: plain, parallel, labelled and tagged."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tfkit.data.corpus.lines import read_lines, read_pairs, read_text
 class TextCorpus(Corpus):
     """Every line, paragraph (lines with no empty line between them) or file is a text.
 
-    Empty lines only part paragraphs and are no lines of their own; a document keeps all but its CRs before line feeds.
+    Empty lines separate paragraphs and yield no example; a document is kept whole, with LF line ends.
     """
 
     class Config(Corpus.Config):
-        """The file or files, and what in them is one text."""
+        """The file or files, and the unit of text."""
 
         files: RecipePaths = Field(description="a file, or a list of them")
         unit: Literal["line", "paragraph", "document"] = Field(
@@ -38,23 +38,23 @@ class TextCorpus(Corpus):
         self.files, self.unit, self.encoding = config.files, config.unit, config.encoding
 
     def read(self) -> Iterator[Example]:
-        """The texts, file after file."""
+        """Yield the texts of all files in order."""
         for file in self.files:
             for _, text in self._texts(file):
                 yield {"text": text}
 
     def where(self, number: int) -> str:
-        """The file, and the line that the text begins on."""
+        """The file and first line of the text."""
         places = ((file, line) for file in self.files for line, _ in self._texts(file))
         file, line = next(islice(places, number - 1, None))
         return f"{file}:{line}"
 
     def name(self) -> str:
-        """The file or files."""
+        """The file path or paths."""
         return ", ".join(self.files)
 
     def _texts(self, file: str) -> Iterator[tuple[int, str]]:
-        """The texts, each with the line that it begins on."""
+        """Yield each text with the number of its first line."""
         if self.unit == "document":
             yield 1, read_text(file, self.encoding)
             return
@@ -73,7 +73,7 @@ class LabelledText(TextRecordCorpus):
     """The label is the first word of the line, or the same line of the file `labels`."""
 
     class Config(TextRecordCorpus.Config):
-        """The file of texts, and that of labels if they are apart."""
+        """The file of texts, and the file of labels if separate."""
 
         file: RecipePath = Field(description="a text a line")
         labels: RecipePath | None = Field(None, description="a label a line; none: the first word of each text")
@@ -85,7 +85,7 @@ class LabelledText(TextRecordCorpus):
         self.file, self.labels = config.file, config.labels
 
     def records(self) -> Iterator[Record]:
-        """The texts with their labels; raises DataError when the two files have not equally many lines."""
+        """Yield texts with labels; raise DataError if the line counts of the two files differ."""
         if self.labels is None:
             lines = read_lines(self.file, self.encoding)
             split = [line.partition(" ") for line in lines]
@@ -97,7 +97,7 @@ class LabelledText(TextRecordCorpus):
             yield f"{file}:{number}", {"text": text, "label": label.strip()}
 
     def name(self) -> str:
-        """The file."""
+        """The file path."""
         return self.file
 
 
@@ -118,14 +118,14 @@ class ParallelText(TextRecordCorpus):
         self.source, self.target = config.source, config.target
 
     def records(self) -> Iterator[Record]:
-        """The pairs; raises DataError naming both files and both counts when these differ."""
+        """Yield the pairs; raise DataError with both line counts if they differ."""
         sources, targets = read_pairs(self.source, self.target, self.encoding)
         for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=1):
             file = self.target if source.strip() else self.source
             yield f"{file}:{number}", {"source": source, "target": target}
 
     def name(self) -> str:
-        """Both files."""
+        """Both file paths."""
         return f"{self.source} and {self.target}"
 
 
@@ -134,7 +134,7 @@ class ParallelTsv(TextRecordCorpus):
     """Each line is a pair; columns count from 0, quotes mean nothing, every line has as many columns as the first."""
 
     class Config(TextRecordCorpus.Config):
-        """The file and its columns; `header: true` leaves out the first line."""
+        """The file and its columns; `header: true` skips the first line."""
 
         file: RecipePath = Field(description="a file of columns parted by tabs")
         source_column: NonNegativeInt = Field(0, description="number of the sources' column, from 0")
@@ -155,7 +155,7 @@ class ParallelTsv(TextRecordCorpus):
         self.source, self.target = config.source_column, config.target_column
 
     def records(self) -> Iterator[Record]:
-        """The pairs; raises DataError naming the line that has other columns."""
+        """Yield the pairs; raise DataError with the line whose number of columns differs."""
         lines = read_lines(self.file, self.encoding)
         columns = lines[0].count("\t") + 1
         if columns <= max(self.source, self.target):
@@ -171,7 +171,7 @@ class ParallelTsv(TextRecordCorpus):
                 raise DataError(f"{self.file}:{number}: {len(cells)} columns, the first line has {columns}")
 
     def name(self) -> str:
-        """The file."""
+        """The file path."""
         return self.file
 
 
@@ -179,7 +179,7 @@ class ParallelTsv(TextRecordCorpus):
 class TaggedText(TextRecordCorpus):
     """Line n of the file of tags has one tag for each word of line n of the file of texts.
 
-    Words and tags stand in `text` and `tags` with one space between them, so that `split(" ")` gives equally many.
+    Words in `text` and tags in `tags` are separated by single spaces, so `split(" ")` aligns them.
     """
 
     class Config(TextRecordCorpus.Config):
@@ -195,10 +195,10 @@ class TaggedText(TextRecordCorpus):
         self.file, self.tags = config.file, config.tags
 
     def records(self) -> Iterator[Record]:
-        """The words and tags; raises DataError naming the line that has not equally many."""
+        """Yield words and tags; raise DataError with the line whose counts differ."""
         lines, tag_lines = read_pairs(self.file, self.tags, self.encoding)
         for number, (line, tag_line) in enumerate(zip(lines, tag_lines, strict=True), start=1):
-            # only spaces and tabs part words: a no-break space belongs to its word
+            # only spaces and tabs separate words; a no-break space is part of a word
             words, tags = _split(line), _split(tag_line)
             if len(words) != len(tags):
                 raise DataError(
@@ -207,7 +207,7 @@ class TaggedText(TextRecordCorpus):
             yield f"{self.file}:{number}", {"text": " ".join(words), "tags": " ".join(tags)}
 
     def name(self) -> str:
-        """The file."""
+        """The file path."""
         return self.file
 
 
@@ -222,12 +222,12 @@ _COLUMNS = {"lemma": 2, "upos": 3, "xpos": 4, "features": 5, "relation": 7}
 class Conllu(TextRecordCorpus):
     """Each sentence is a text of words with one column of the treebank as tags (universaldependencies.org/format).
 
-    Words and tags stand in `text` and `tags` with one space between them; a space inside a word becomes a no-break
-    space. Comments, ranges of words (`3-4`) and words left out in the sentence (`5.1`) are no words.
+    Words in `text` and tags in `tags` are separated by single spaces; a space within a word is replaced by a no-break
+    space. Comments, multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped.
     """
 
     class Config(TextRecordCorpus.Config):
-        """The file, and the column that gives the tags."""
+        """The file, and the column with the tags."""
 
         file: RecipePath = Field(description="a CoNLL-U file")
         column: Literal["lemma", "upos", "xpos", "features", "relation"] = Field(
@@ -241,7 +241,7 @@ class Conllu(TextRecordCorpus):
         self.file, self.column = config.file, _COLUMNS[config.column]
 
     def records(self) -> Iterator[Record]:
-        """The sentences; raises DataError naming the line that has not ten columns."""
+        """Yield the sentences; raise DataError with the line that does not have ten columns."""
         lines = enumerate(read_lines(self.file, self.encoding), start=1)
         for filled, block in groupby(lines, key=lambda line: bool(line[1].strip())):
             if not filled:
@@ -260,5 +260,5 @@ class Conllu(TextRecordCorpus):
         return cells
 
     def name(self) -> str:
-        """The file."""
+        """The file path."""
         return self.file

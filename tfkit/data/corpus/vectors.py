@@ -1,4 +1,4 @@
-"""Arrays, pictures and sounds: each example holds `vectors` instead of a text, which no tokenizer reads."""
+"""Corpora of arrays, images and audio: examples hold `vectors`, which bypass the tokenizer."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tfkit.data.vectors import Array, Vectors, files_in, finite, read_npy
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM")  # as Pillow names them
-MOST_PIXELS = 2**24  # of a picture: a small file can say that it has billions
-MOST_BYTES = 2**30  # of a picture or a sound
+MOST_PIXELS = 2**24  # per image: a small file can declare billions
+MOST_BYTES = 2**30  # per image or audio file
 Milliseconds = Annotated[float, Field(gt=0, le=10_000)]
 
 
 class VectorCorpus(Corpus):
-    """Base of the corpora of arrays."""
+    """Base of corpora of arrays."""
 
     def inputs(self, path: str) -> Iterator[Vectors]:
-        """Read arrays without labels, as a trained model is given them; raise DataError."""
+        """Yield unlabelled arrays, as inputs of a trained model; raise DataError."""
         yield from _rows(path, 1.0)
 
 
@@ -45,7 +45,7 @@ class Npy(VectorCorpus):
     """Each row of an array [examples, time, width], [examples, width] or of pictures is an example (numpy's .npy)."""
 
     class Config(VectorCorpus.Config):
-        """The arrays, and what belongs to them."""
+        """The arrays and their labels or targets."""
 
         file: RecipePath = Field(description="a .npy file; its first axis is that of the examples")
         labels: RecipePath | None = Field(
@@ -64,13 +64,13 @@ class Npy(VectorCorpus):
         self.fields = ("vectors",) if config.labels is None else ("vectors", config.field)
 
     def read(self) -> Iterator[Example]:
-        """The rows with their labels."""
+        """Yield the rows with their labels."""
         labels = None if self.config.labels is None else self._labels(self.config.labels)
         for number, vectors in enumerate(_rows(self.config.file, self.config.scale)):
             yield {"vectors": vectors} if labels is None else {"vectors": vectors, self.config.field: labels[number]}
 
     def _labels(self, path: str) -> Sequence[str]:
-        """One text for each row; raises DataError for another count."""
+        """Return a label per row; raise DataError if the counts differ."""
         labels, rows = self._read_labels(path), len(read_npy(self.config.file))
         if len(labels) != rows:
             raise DataError(f"{path} has {len(labels):,} labels, {self.config.file} {rows:,} examples; one for each")
@@ -90,21 +90,21 @@ class Npy(VectorCorpus):
         yield from _rows(path, self.config.scale)
 
     def name(self) -> str:
-        """The file."""
+        """The file path."""
         return self.config.file
 
     def where(self, number: int) -> str:
-        """The row, from 1."""
+        """The row number, from 1."""
         return f"{self.config.file}: row {number}"
 
 
 class FolderCorpus(VectorCorpus):
-    """Base of the corpora of a folder of files, labelled by a file of labels or by the folders that they are in."""
+    """Base of corpora of a folder of files, labelled by a label file or by class folders."""
 
     suffixes: ClassVar[tuple[str, ...]] = ()
 
     class Config(VectorCorpus.Config):
-        """The folder, and the labels of the files in it."""
+        """The folder and the labels of its files."""
 
         folder: FolderPath = Field(description="a folder of files; without `labels`, of a folder for each class")
         labels: RecipePath | None = Field(
@@ -122,7 +122,7 @@ class FolderCorpus(VectorCorpus):
         self.fields = ("vectors", config.field)
 
     def read(self) -> Iterator[Example]:
-        """The files in the order of the labels, or of their names; raises DataError for files of other sizes."""
+        """Yield the files in the order of the label file, or sorted; raise DataError for mismatched shapes."""
         first: tuple[str, Array] | None = None
         for path, label in self._labelled():
             array = self.load(path)
@@ -138,7 +138,7 @@ class FolderCorpus(VectorCorpus):
             yield Vectors(file, self.load(file))
 
     def load(self, path: str) -> Array:
-        """Return the array of a file; raise DataError."""
+        """Load a file as an array; raise DataError."""
         raise NotImplementedError(f"{type(self).__name__} has no load")
 
     def _check_alike(self, path: str, array: Array, first: str, like: Array) -> None:
@@ -146,7 +146,7 @@ class FolderCorpus(VectorCorpus):
             raise DataError(f"{path}: has the shape {list(array.shape)}, and {first} {list(like.shape)}")
 
     def _labelled(self) -> Iterator[tuple[str, str]]:
-        """Each file with its label."""
+        """Yield each file with its label."""
         if self.config.labels is None:
             for path in files_in(self.config.folder, self.suffixes):
                 label = os.path.basename(os.path.dirname(path))
@@ -161,11 +161,11 @@ class FolderCorpus(VectorCorpus):
             yield os.path.join(self.config.folder, name), label.strip()
 
     def name(self) -> str:
-        """The folder."""
+        """The folder path."""
         return self.config.folder
 
     def where(self, number: int) -> str:
-        """The file of example `number`."""
+        """The path of example `number`."""
         found = [path for path, _ in self._labelled()]
         return found[number - 1] if number <= len(found) else super().where(number)
 
@@ -177,7 +177,7 @@ class Images(FolderCorpus):
     suffixes = PICTURES
 
     class Config(FolderCorpus.Config):
-        """The folder, and how its pictures become arrays."""
+        """The folder, and the conversion of its images to arrays."""
 
         colours: Literal["rgb", "grey"] = Field("rgb", description="3 numbers of a pixel, or 1")
         size: PositiveInt | None = Field(
@@ -187,7 +187,7 @@ class Images(FolderCorpus):
     config: Config
 
     def load(self, path: str) -> Array:
-        """[height width channels] of a picture."""
+        """Return an image as [height width channels]."""
         try:
             pillow = import_module("PIL.Image")
         except ImportError:
@@ -225,7 +225,7 @@ class Audio(FolderCorpus):
     suffixes = (".wav",)
 
     class Config(FolderCorpus.Config):
-        """The folder, and how its sounds become frames; `rate * window_ms / 2000 + 1` frequencies."""
+        """The folder, and the framing of its audio; each frame has `rate * window_ms / 2000 + 1` frequencies."""
 
         rate: PositiveInt = Field(16_000, description="samples per second; a file of another rate is refused")
         window_ms: Milliseconds = Field(25.0, description="window of a frame, in milliseconds")
@@ -234,7 +234,7 @@ class Audio(FolderCorpus):
     config: Config
 
     def load(self, path: str) -> Array:
-        """[frames frequencies] of a sound, its channels averaged."""
+        """Return the spectra [frames frequencies] of a file, channels averaged."""
         samples, rate = read_wav(path)
         if rate != self.config.rate:
             raise DataError(f"{path}: has {rate:,} samples per second, not {self.config.rate:,}; say rate: {rate}")
@@ -242,7 +242,7 @@ class Audio(FolderCorpus):
 
 
 def spectra(samples: Array, rate: int, window_ms: float, hop_ms: float, place: str) -> Array:
-    """Return spectra [frames frequencies] of Hann windows: the log-magnitude, 0 at -60 dB or less, 1 at full scale."""
+    """Return log-magnitude spectra [frames frequencies] of Hann windows: 0 at -60 dB or less, 1 at full scale."""
     window, hop = (max(1, round(rate * milliseconds / 1000)) for milliseconds in (window_ms, hop_ms))
     if len(samples) < window:
         raise DataError(f"{place}: {len(samples):,} samples are shorter than a window of {window:,}")
@@ -254,7 +254,7 @@ def spectra(samples: Array, rate: int, window_ms: float, hop_ms: float, place: s
 
 
 def read_wav(path: str) -> tuple[Array, int]:
-    """Return the samples of a .wav file, from -1 to 1, and how many are a second; raise DataError."""
+    """Return the samples of a .wav file, from -1 to 1, and the sample rate; raise DataError."""
     try:
         with wave.open(io.BytesIO(files.read_bytes(path, MOST_BYTES)), "rb") as sound:
             width, channels, rate = sound.getsampwidth(), sound.getnchannels(), sound.getframerate()
@@ -269,7 +269,7 @@ def read_wav(path: str) -> tuple[Array, int]:
         raise DataError(f"{path}: holds no sound")
     raw = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
     wide = np.zeros((len(raw), 4), dtype=np.uint8)
-    wide[:, 4 - width :] = raw ^ (128 if width == 1 else 0)  # 8 bits have no sign
+    wide[:, 4 - width :] = raw ^ (128 if width == 1 else 0)  # 8-bit samples are unsigned
     samples = wide.view("<i4").astype(np.float32).reshape(-1, channels) / 2**31
     return np.ascontiguousarray(samples.mean(axis=1)), rate
 
@@ -278,7 +278,7 @@ def read_wav(path: str) -> tuple[Array, int]:
 class Digits(VectorCorpus):
     """1,797 handwritten digits of 8 x 8 grey pixels, from 0 to 1, in the package scikit-learn (Alpaydin, Kaynak 1998).
 
-    They are shuffled in one fixed order: the first 180 are of test, the next 180 of valid, the others of train.
+    The shuffled order is fixed: the first 180 are test, the next 180 valid, the others train.
     """
 
     fields = ("vectors", "label")
@@ -297,7 +297,7 @@ class Digits(VectorCorpus):
         self.config = config
 
     def read(self) -> Iterator[Example]:
-        """The digits of the split; raises DataError without scikit-learn."""
+        """Yield the digits of the split; raise DataError if scikit-learn is missing."""
         try:
             found: Any = import_module("sklearn.datasets").load_digits()
         except ImportError:
@@ -311,7 +311,7 @@ class Digits(VectorCorpus):
 
 
 def files_lines(path: str) -> list[str]:
-    """The lines of a text file; raises DataError for one that is empty."""
+    """Return the lines of a text file; raise DataError for an empty line."""
     lines = read_lines(path)
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -320,7 +320,7 @@ def files_lines(path: str) -> list[str]:
 
 
 def _rows(path: str, scale: float) -> Iterator[Vectors]:
-    """The rows of an array."""
+    """Yield scaled rows of an array."""
     array: NDArray[Any] = read_npy(path)
     for number, row in enumerate(array, 1):
         place = f"{path}: row {number}"

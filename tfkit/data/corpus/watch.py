@@ -1,4 +1,4 @@
-"""Checks examples while they are read: each is of texts, all fit into memory, and a log reports the progress."""
+"""Checks while examples are read: field types, free memory, and progress in the log."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tfkit.core.errors import DataError
 from tfkit.core.memory import free_memory, gigabytes
 
 LOGGER = logging.getLogger("tfkit")
-SECONDS = 10.0  # between two lines of the log
-OFTEN, SELDOM = 1_000, 100_000  # examples after which the clock, and the memory, is looked at
-SMALLEST = 250  # bytes of an example with one short text, at least
-SPARED = 10  # what must stay free: one in so many of the bytes that were free at first
+SECONDS = 10.0  # between log lines
+OFTEN, SELDOM = 1_000, 100_000  # examples between checks of the clock, of the memory
+SMALLEST = 250  # bytes: lower bound for an example with one short text
+SPARED = 10  # reading stops when less than 1/SPARED of the initially free memory is left
 
 
 def watched(examples: Iterator[Mapping[str, Any]], name: str, expected: int | None) -> Iterator[dict[str, str]]:
-    """The examples as they come; raises DataError for one that is not of texts, and for more than memory holds.
+    """Yield the examples; raise DataError for fields that are not text, and before memory runs out.
 
-    `expected` is how many there will be, where that is known.
+    `expected` is their number, or None if unknown.
     """
     free = free_memory()
     if free is not None and expected is not None and expected * SMALLEST > free:
@@ -40,7 +40,7 @@ def watched(examples: Iterator[Mapping[str, Any]], name: str, expected: int | No
 
 
 def check_texts(example: Mapping[str, Any], place: str) -> None:
-    """Raise DataError where a field of the example is no text that can be stored."""
+    """Raise DataError if a field is not a string, or not encodable as UTF-8."""
     for field, text in example.items():
         if not isinstance(text, str):
             raise DataError(f"{place}: {field} is no text but {type(text).__name__}")
@@ -53,7 +53,7 @@ def check_texts(example: Mapping[str, Any], place: str) -> None:
 
 
 def _check_memory(free: int | None, number: int, name: str) -> None:
-    """Raise DataError where little is left of the memory that was `free` at first."""
+    """Raise DataError if little is left of the `free` bytes measured at the start."""
     left = free_memory()
     if free is not None and left is not None and left < free / SPARED:
         raise DataError(

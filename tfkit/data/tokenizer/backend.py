@@ -1,4 +1,4 @@
-"""Loads a tokenizer.json with the `tokenizers` library, after checks, because some files make the library abort."""
+"""Loading of tokenizer.json files, validated first because some inputs make the `tokenizers` library abort."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import tokenizers
 from tfkit.core.errors import DataError
 
 LARGEST_ID = 2**24
-GAP = 2**16  # how many ids beyond twice its tokens a vocabulary may leave free
+GAP = 2**16  # the largest id may exceed twice the number of tokens by this
 LONGEST_PATTERN = 10_000  # characters of a regular expression
-GROWTH = 1000  # how many characters may come of one
-LONGEST_PREFIX = 10_000  # characters that are set before a text
-PIECES = 1000  # tokens that a template may put around a text
-TEXTS = 2**8  # how often templates may repeat it, each taken for one text and for two
-# what holds the steps of a normalizer, ...
+GROWTH = 1000  # characters that one may be expanded to
+LONGEST_PREFIX = 10_000  # characters prepended to a text
+PIECES = 1000  # special tokens that a template may add
+TEXTS = 2**8  # repetitions of a text by templates, for single and pair combined
+# keys of lists of steps
 SEQUENCES = ("normalizers", "pretokenizers", "decoders", "processors")
 
 
 def read_backend(text: str) -> tokenizers.Tokenizer:
-    """The library's tokenizer of a tokenizer.json; raises DataError for one that it does not take, or would die of.
+    """Parse a tokenizer.json; raise DataError if the library would reject it or abort.
 
-    Truncation and padding that are written in it are switched off.
+    Its truncation and padding are disabled.
     """
     try:
         data = json.loads(text)
@@ -50,19 +50,19 @@ def read_backend(text: str) -> tokenizers.Tokenizer:
 
 @contextlib.contextmanager
 def panics_told() -> Iterator[None]:
-    """Raise DataError where the library panics, as it does over a regular expression that takes too many steps."""
+    """Convert panics of the library to DataError, such as of a regular expression that takes too many steps."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # the class stands in no module
+        if type(error).__name__ != "PanicException":  # the class cannot be imported
             raise
         raise DataError(f"the tokenizer gave up: {' '.join(str(error).split())}") from None
 
 
 def check(data: Mapping[str, Any]) -> None:
-    """Raise DataError for what the library takes without a word, and later runs out of memory over.
+    """Raise DataError for values that the library accepts but later exhaust memory.
 
-    What is of another kind than the format says is left to the library, which refuses it.
+    Values of wrong types are left to the library, which rejects them.
     """
     checks: list[Callable[[], None]] = [lambda: _check_vocabulary(data)]
     for part in ("normalizer", "pre_tokenizer", "decoder"):
@@ -75,7 +75,7 @@ def check(data: Mapping[str, Any]) -> None:
 
 
 def check_ids(ids: Iterable[tuple[str, int]], count: int) -> None:
-    """Raise DataError for ids that leave most of a vocabulary of `count` tokens empty."""
+    """Raise DataError if ids are too sparse for a vocabulary of `count` tokens."""
     most = min(LARGEST_ID, 2 * count + GAP)
     for token, id_ in ids:
         if isinstance(id_, int) and id_ > most:
@@ -90,7 +90,7 @@ def _check_vocabulary(data: Mapping[str, Any]) -> None:
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
-    """The steps that a normalizer, a decoder, ... is made of, in order."""
+    """Yield the steps of a normalizer, decoder, ... in order, flattening sequences."""
     waiting = [part]
     while waiting:
         step = waiting.pop()
@@ -114,7 +114,7 @@ def _check_patterns(part: str, steps: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _check_charsmap(text: str) -> None:
-    """Raise DataError where the table says that it is longer than it is: so much would be allocated."""
+    """Raise DataError if the table declares more bytes than it has: they would be allocated."""
     try:
         table = base64.b64decode(text)
     except ValueError as error:
@@ -125,16 +125,16 @@ def _check_charsmap(text: str) -> None:
 
 
 def _check_growth(part: str, steps: Iterable[Mapping[str, Any]]) -> None:
-    """Raise DataError for replacements that make far more of a text.
+    """Raise DataError if replacements can expand a text excessively.
 
-    What is known of each character is how many of it may have come of one of the text.
+    Tracks, for each character, how many copies one input character can produce.
     """
     grown: dict[str, float] = defaultdict(lambda: 1.0)
-    rest, before = 1.0, 0  # of the characters that no replacement has written; what is set before a text
+    rest, before = 1.0, 0  # growth of all other characters; length of the prefix
     for step in steps:
         before += len(step.get("prepend") or "")
         if "pattern" not in step or "content" not in step:
-            rest = max([rest, *grown.values()])  # it may turn any character into any other
+            rest = max([rest, *grown.values()])  # it may map any character to any other
             grown.clear()
             continue
         literal, content = step["pattern"].get("String"), step["content"]
@@ -150,7 +150,7 @@ def _check_growth(part: str, steps: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _check_templates(steps: Iterable[Mapping[str, Any]]) -> None:
-    """Raise DataError for templates that repeat a text, or put many tokens around it."""
+    """Raise DataError for templates that repeat a text or add many tokens."""
     repeats = 1
     for step in (step for step in steps if "single" in step):
         for template in (step["single"], step["pair"]):

@@ -1,4 +1,4 @@
-"""The fitted `Tokenizer`, and the base class of the parts that fit one."""
+"""The fitted `Tokenizer`, and the base class of trainable tokenizer parts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tfkit.data.tokenizer.special import ROLES, SpecialTokens, infer_roles, role
 
 
 class Tokenizer:
-    """Text to ids and back, with the roles of its special tokens.
+    """Encoder and decoder between text and ids, with special tokens by role.
 
-    Special tokens are never read from a text: "</s>" in a text is four characters, unless `special=True` is given.
+    Special tokens are not parsed in texts by default: "</s>" is four characters unless `special=True`.
     """
 
     def __init__(
         self, backend: tokenizers.Tokenizer, special: Mapping[str, str], source: Tokenizer | None = None
     ) -> None:
-        """Take a `tokenizers` object and the text of each special token by role; raises DataError for no token.
+        """Wrap a `tokenizers` object, with special tokens by role; raise DataError for unknown ones.
 
-        `source` reads what this one writes the translation of, where the two differ.
+        `source` is the tokenizer of the encoder's texts, if different.
         """
         vocabulary = backend.get_vocab(with_added_tokens=True)
         missing = [f"{role} {text!r}" for role, text in special.items() if text not in vocabulary]
@@ -38,34 +38,34 @@ class Tokenizer:
             raise DataError(f"the tokenizer has no token for {', '.join(missing)}")
         self.special_ids: dict[str, int] = {role: vocabulary[special[role]] for role in ROLES if role in special}
         self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
-        self.gaps = frozenset(range(self.vocab_size)).difference(vocabulary.values())  # ids that no token has
+        self.gaps = frozenset(range(self.vocab_size)).difference(vocabulary.values())  # unused ids
         self.backend = with_roles(backend, special)
         self.backend.encode_special_tokens = True
         self._source = source
 
     @property
     def source(self) -> Tokenizer:
-        """The tokenizer of what an encoder reads; itself, where there is one vocabulary."""
+        """Tokenizer of encoder inputs; self if the vocabulary is shared."""
         return self if self._source is None else self._source
 
     def beside(self, source: Tokenizer) -> Tokenizer:
-        """The tokenizer of targets whose sources another one reads."""
+        """Return a copy for targets, with `source` as the tokenizer of sources."""
         return Tokenizer(self.backend, {role: self.token(id_) for role, id_ in self.special_ids.items()}, source)
 
     @property
     def sizes(self) -> int | tuple[int, int]:
-        """The size of the vocabulary; of two, those of source and target."""
+        """Vocabulary size; (source, target) if there are two."""
         return self.vocab_size if self._source is None else (self._source.vocab_size, self.vocab_size)
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        """The ids of `text`, no special token added; with `special` those written in the text are read as such."""
+        """Return the ids of `text` without adding special tokens; `special` parses those written in it."""
         return self.encode_batch([text], special)[0]
 
     @panics_told()
     def encode_batch(self, texts: Sequence[str], special: bool = False, template: bool = False) -> list[list[int]]:
-        """`encode` for many texts at once, in parallel; raises DataError for a text that has no ids here.
+        """Encode many texts in parallel; raise DataError if one cannot be encoded.
 
-        With `template` the special tokens are added that a file from elsewhere puts around a text ([CLS] ... [SEP]).
+        `template` adds the special tokens of a third-party file's template ([CLS] ... [SEP]).
         """
         backend = self._reads_special if special else self.backend
         try:
@@ -78,9 +78,9 @@ class Tokenizer:
 
     @panics_told()
     def encode_with_places(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """The ids of each text, no special token among them, and which characters each stands for: begin and end.
+        """Return the ids of each text, without special tokens, and their character spans (start, end).
 
-        Raises DataError for a text that has no ids here.
+        Raise DataError if a text cannot be encoded.
         """
         try:
             encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
@@ -92,15 +92,15 @@ class Tokenizer:
 
     @cached_property
     def _reads_special(self) -> tokenizers.Tokenizer:
-        """A second backend, which reads special tokens in a text: threads share the settings of a backend."""
+        """Second backend that parses special tokens; backend settings are shared by threads."""
         backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
         backend.encode_special_tokens = False
         return backend
 
     def unknown(self, text: str) -> list[str]:
-        """The pieces of a text that become the unknown token, each once; nothing where the vocabulary knows all.
+        """Return the distinct pieces of a text that map to the unknown token.
 
-        Spaces around a piece are left out, unless it is nothing but spaces.
+        Surrounding spaces are stripped, except from pieces of spaces only.
         """
         ((ids, places),) = self.encode_with_places([text])
         role = self.special_ids.get("unknown")
@@ -108,7 +108,7 @@ class Tokenizer:
         return list(dict.fromkeys(piece.strip() or piece for piece in pieces))
 
     def _first_unknown(self, texts: Sequence[str]) -> str:
-        """The message about a text that a vocabulary without an unknown token cannot write."""
+        """Error message for a text that a vocabulary without unknown token cannot encode."""
         for text in texts:
             normal = self.backend.normalizer.normalize_str(text) if self.backend.normalizer else text
             cutter = self.backend.pre_tokenizer
@@ -119,21 +119,21 @@ class Tokenizer:
 
     @panics_told()
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids` without special tokens; an id that no token has stands for nothing."""
+        """Return the text of `ids` without special tokens; unused ids are skipped."""
         numbers = [int(id_) for id_ in ids]
         if numbers and min(numbers) < 0:
             raise UsageError(f"ids are not negative, got {min(numbers)}")
         return str(self.backend.decode(numbers, skip_special_tokens=True))
 
     def token(self, id_: int) -> str:
-        """The token with that id; raises UsageError when there is none."""
+        """Return the token of this id; raise UsageError if there is none."""
         token = self.backend.id_to_token(id_) if id_ >= 0 else None
         if token is None:
             raise UsageError(f"no token has id {id_}; the ids go from 0 to {self.vocab_size - 1}")
         return str(token)
 
     def readable_token(self, id_: int) -> str:
-        """The token with that id as people read it: of a byte-level vocabulary the text of its bytes."""
+        """Return the token of this id in readable form: byte-level tokens are decoded."""
         token = self.token(id_)
         return token_bytes(token).decode("utf-8", "replace") if self._byte_level else token
 
@@ -142,22 +142,22 @@ class Tokenizer:
         return "ByteLevel(" in repr(self.backend.decoder)
 
     def id(self, token: str) -> int:
-        """The id of that token; raises UsageError when there is none."""
+        """Return the id of a token; raise UsageError if there is none."""
         found = self.backend.token_to_id(token)
         if found is None:
             raise UsageError(f"{token!r} is no token of this vocabulary of {self.vocab_size}")
         return int(found)
 
     def __contains__(self, token: str) -> bool:
-        """Whether that is one of the tokens."""
+        """True if this token exists."""
         return self.backend.token_to_id(token) is not None
 
     def to_json(self) -> str:
-        """The text of tokenizer.json."""
+        """Serialize as tokenizer.json."""
         return str(self.backend.to_str(pretty=True))
 
     def save(self, path: str | Path) -> None:
-        """Write tokenizer.json, whole or not at all; raises DataError naming the file."""
+        """Write tokenizer.json atomically; raise DataError with the file."""
         try:
             write_text(Path(path), self.to_json())
         except RunError as error:
@@ -165,15 +165,14 @@ class Tokenizer:
 
     @classmethod
     def empty(cls) -> Tokenizer:
-        """The tokenizer of a recipe without texts: it has no token."""
+        """Tokenizer without tokens, for recipes without texts."""
         return cls(tokenizers.Tokenizer(tokenizers.models.WordLevel({}, unk_token="")), {})
 
     @classmethod
     def load(cls, path: str | Path, special: Mapping[str, str] | None = None) -> Tokenizer:
-        """Read a tokenizer.json, ours or another's.
+        """Read a tokenizer.json, from tfkit or a third party.
 
-        Roles come from `special` if given, else from the file, else from common names.
-        Raises DataError naming the file.
+        Roles come from `special` if given, else from the file, else from common names. Raise DataError with the file.
         """
         try:
             text = read_text(path)
@@ -186,7 +185,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, special: Mapping[str, str] | None = None) -> Tokenizer:
-        """`load` from the text of a file; raises DataError."""
+        """Parse the text of a tokenizer.json; raise DataError."""
         backend = read_backend(text)
         if special is None:
             written = roles_in(json.loads(backend.to_str())["post_processor"])
@@ -194,7 +193,7 @@ class Tokenizer:
         return cls(backend, special)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Pickle as the text of the file, for the workers that load data."""
+        """Pickle as JSON, for data loader workers."""
         if self._source is not None:
             return Tokenizer.beside, (Tokenizer.from_json(self.to_json()), self._source)
         return Tokenizer.from_json, (self.to_json(),)
@@ -204,7 +203,7 @@ class Tokenizer:
 
 
 def _not_text(texts: Sequence[Any]) -> TfkitError:
-    """The message about texts that the library does not take for strings."""
+    """Error for texts that the library does not accept as strings."""
     for text in texts:
         if not isinstance(text, str):
             return UsageError(f"a tokenizer encodes strings, got {type(text).__name__} ({text!r})")
@@ -212,18 +211,18 @@ def _not_text(texts: Sequence[Any]) -> TfkitError:
 
 
 class TokenizerPart(slots.TokenizerFacts):
-    """Base of the tokenizers: `fit` learns from texts and gives the `Tokenizer` that everything uses."""
+    """Base of tokenizer parts: `fit` trains on texts and returns a `Tokenizer`."""
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """A tokenizer for `texts`; the same texts give the same tokenizer. Raises DataError when there is no text."""
+        """Train on `texts`, deterministically; raise DataError if there are none."""
         raise NotImplementedError
 
 
 class LearnedTokenizer(TokenizerPart):
-    """Base of the tokenizers whose vocabulary comes from the texts."""
+    """Base of tokenizers that learn their vocabulary."""
 
     class Config(TokenizerPart.Config):
-        """Options of every tokenizer that learns its vocabulary."""
+        """Options of all learned tokenizers."""
 
         special_tokens: SpecialTokens = Field(
             default_factory=SpecialTokens, description="texts of the special tokens by role; none leaves one out"
@@ -239,13 +238,13 @@ class LearnedTokenizer(TokenizerPart):
         self.special = config.special_tokens
 
     def finish(self, backend: tokenizers.Tokenizer) -> Tokenizer:
-        """The `Tokenizer` around a trained backend, its special tokens entered."""
+        """Add the special tokens to a trained backend and wrap it."""
         backend.add_special_tokens(list(self.special.texts().values()))
         return Tokenizer(backend, self.special.texts())
 
 
 def some(texts: Iterable[str]) -> Iterator[str]:
-    """`texts` as they come; raises DataError at the end when not one of them held a character."""
+    """Yield `texts`; raise DataError at the end if all were empty."""
     empty = True
     for text in texts:
         empty = empty and not text
@@ -255,7 +254,7 @@ def some(texts: Iterable[str]) -> Iterator[str]:
 
 
 def within(bound: int, backend: tokenizers.Tokenizer, needed: str) -> None:
-    """Raise DataError when the trainer had to go beyond the vocabulary asked for."""
+    """Raise DataError if the trained vocabulary exceeds the limit."""
     size = backend.get_vocab_size(with_added_tokens=True)
     if size > bound:
         raise DataError(f"vocab_size: {bound} is too small: {needed} alone need {size}")

@@ -1,4 +1,4 @@
-"""Byte-pair encoding: frequent pairs of symbols are merged into one, again and again."""
+"""Byte-pair encoding: frequent pairs of symbols are merged repeatedly."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tfkit.data.tokenizer.words import mark_words
 class Bpe(LearnedTokenizer):
     """Byte-pair encoding of characters (Sennrich 2016, arXiv 1508.07909) or bytes (GPT-2, Radford 2019).
 
-    Bytes know every text, so `byte_level: true` has no unknown token; characters need one.
+    Bytes cover every text, so `byte_level: true` has no unknown token; characters need one.
     """
 
     class Config(LearnedTokenizer.Config):
-        """Options of `bpe`; pairs seen less than `minimum_count` times are not merged."""
+        """Options of `bpe`; pairs below `minimum_count` are not merged."""
 
         vocab_size: PositiveInt = Field(description="tokens to learn, special ones counted; a small text gives fewer")
         byte_level: bool = Field(False, description="pieces of bytes, which know every text (GPT-2)")
@@ -34,7 +34,7 @@ class Bpe(LearnedTokenizer):
         @model_validator(mode="before")
         @classmethod
         def _bytes_know_everything(cls, data: Any) -> Any:
-            """Leave the unknown token out of the defaults of a byte-level vocabulary."""
+            """Default the unknown token to none for byte-level vocabularies."""
             if not isinstance(data, Mapping) or data.get("byte_level") is not True:
                 return data
             special = data.get("special_tokens", {})
@@ -56,7 +56,7 @@ class Bpe(LearnedTokenizer):
 
         @property
         def vocabulary_bound(self) -> int | None:
-            """The size asked for; a small text may give less."""
+            """The configured size; small texts may yield less."""
             return self.vocab_size
 
     def __init__(self, config: Config) -> None:
@@ -64,7 +64,7 @@ class Bpe(LearnedTokenizer):
         self.config = config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """A tokenizer whose merges come from `texts`; raises DataError when the characters alone are too many."""
+        """Learn the merges from `texts`; raise DataError if the characters alone exceed the size."""
         config = self.config
         backend = tokenizers.Tokenizer(models.BPE(unk_token=self.special.unknown))
         if config.byte_level:

@@ -1,4 +1,4 @@
-"""One token for each character."""
+"""Character-level tokenizer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
 class Character(LearnedTokenizer):
     """Every character of the texts is a token, in the order of their code points after the special tokens.
 
-    With `special_tokens: {unknown: none}` a character that was not in the texts is an error when it is encoded.
+    With `special_tokens: {unknown: none}`, encoding an unseen character is an error.
     """
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """A tokenizer with the characters of `texts`; what it encodes it decodes exactly."""
+        """Learn the characters of `texts`; known characters are decoded exactly."""
         characters: set[str] = set()
         for text in some(texts):
             characters.update(text)
@@ -32,7 +32,7 @@ class Character(LearnedTokenizer):
         return self.finish(backend)
 
     def _model(self, vocabulary: dict[str, int]) -> models.Model:
-        """BPE that merges nothing is ten times faster than cutting, but drops silently what it does not know."""
+        """BPE without merges is ten times faster than splitting, but drops unknown characters silently."""
         if self.special.unknown is None:
             return models.WordLevel(vocab=vocabulary, unk_token="")
         return models.BPE(vocab=vocabulary, merges=[], unk_token=self.special.unknown, fuse_unk=False)

@@ -1,4 +1,4 @@
-"""A tokenizer that someone else has trained."""
+"""A pretrained tokenizer from a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.data.tokenizer.special import ROLES
 
 
 class GivenTokens(BaseModel):
-    """The text of each special token of a given file by its role; two roles may share one (GPT-2's <|endoftext|>)."""
+    """Special tokens of a pretrained tokenizer by role; roles may share a token (GPT-2's <|endoftext|>)."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, title="GivenTokens")
 
@@ -31,7 +31,7 @@ class File(TokenizerPart):
     """A given tokenizer.json, taken as it is (truncation and padding written in it are switched off)."""
 
     class Config(TokenizerPart.Config):
-        """Options of `file`; special_tokens: exactly those written, or none = by their common names."""
+        """Options of `file`; special_tokens: exactly those listed, or none = by their common names."""
 
         path: RecipePath = Field(description="the tokenizer.json")
         special_tokens: GivenTokens | None = Field(
@@ -51,7 +51,7 @@ class File(TokenizerPart):
         self.config = config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """The tokenizer of the file; `texts` are not read. Raises DataError naming the file."""
+        """Return the tokenizer of the file, ignoring `texts`; raise DataError with the file."""
         names = self.config.special_tokens
         if names is None:
             return Tokenizer.load(self.config.path)

@@ -1,4 +1,4 @@
-"""Which special tokens stand around a text, and between two."""
+"""Special tokens around a text and between two texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.data.tokenizer.base import Tokenizer
 
 @dataclass(frozen=True)
 class Frame:
-    """The tokens before a text, after it, and between it and a second one."""
+    """Special tokens before a text, after it, and between two texts."""
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
@@ -20,21 +20,21 @@ class Frame:
 
     @property
     def around(self) -> int:
-        """The number of special tokens around a text."""
+        """Number of special tokens around a text."""
         return len(self.before) + len(self.after)
 
     @classmethod
     def of_roles(cls, special: Mapping[str, int]) -> Frame:
-        """Start, end, and the separator (else the end), as far as there are such tokens."""
+        """Frame of start, end and separator (default: end), omitting undefined ones."""
         start, end = special.get("start"), special.get("end")
         return cls(_as_tokens(start), _as_tokens(end), _as_tokens(special.get("separator", end)))
 
     @classmethod
     @panics_told()
     def of_template(cls, tokenizer: Tokenizer) -> Frame:
-        """What a tokenizer's own template adds, that of a file from elsewhere."""
+        """Frame of the tokenizer's own post-processing template, as in third-party files."""
         backend = tokenizer.backend
-        # any text serves that has a token
+        # any text that has a token
         texts = chain("a", backend.get_vocab(with_added_tokens=False))
         text = next(text for text in texts if backend.encode(text, add_special_tokens=False).ids)
         one, two = backend.encode(text), backend.encode(text, text)

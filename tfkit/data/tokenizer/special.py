@@ -1,9 +1,9 @@
-"""Special tokens: their texts, their roles, and how a file of a tokenizer keeps the roles.
+"""Special tokens: texts, roles, and storage of the roles in tokenizer files.
 
-The file is plain `tokenizer.json` of the `tokenizers` library. That format has no place for the roles of special
-tokens (which one pads, which one ends), so they are written as the names of a template that adds nothing to a text:
-`post_processor: {..., special_tokens: {"tfkit.pad": {"ids": [0], "tokens": ["<pad>"]}}}`. A file without such a
-template comes from elsewhere; its roles are inferred from the common names in `COMMON_NAMES`.
+The file is a plain `tokenizer.json` of the `tokenizers` library. The format cannot express the roles of special tokens
+(pad, end), so they are stored as names in a post-processing template that adds nothing:
+`post_processor: {..., special_tokens: {"tfkit.pad": {"ids": [0], "tokens": ["<pad>"]}}}`. Roles of
+third-party files, which have no such template, are inferred from `COMMON_NAMES`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ COMMON_NAMES: dict[str, tuple[str, ...]] = {
     "mask": ("<mask>", "[MASK]"),
     "separator": ("[SEP]", "<sep>", "</s>"),
 }
-SENTINEL = "<extra_id_{}>"  # as T5 calls the tokens that stand for hidden spans, from 0
+SENTINEL = "<extra_id_{}>"  # T5's names of sentinel tokens, from 0
 _PREFIX = "tfkit."
-_ROLES = "tfkit"  # marks the template of roles, even when it names none
+_ROLES = "tfkit"  # marks the template of roles, even if it is empty
 
 
 class SpecialTokens(BaseModel):
-    """The text of each special token by its role; their ids are given in this order from 0, `none` leaves one out."""
+    """Texts of special tokens by role; ids follow this order from 0, `none` omits one."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, title="SpecialTokens")
 
@@ -69,23 +69,23 @@ class SpecialTokens(BaseModel):
         return self
 
     def texts(self) -> dict[str, str]:
-        """The special tokens there are, by role, in the order of their ids."""
+        """Defined special tokens by role, in id order."""
         roles = {role: text for role in ROLES if (text := getattr(self, role)) is not None}
         return roles | {f"sentinel_{number}": SENTINEL.format(number) for number in range(self.sentinels)}
 
 
 def infer_roles(backend: tokenizers.Tokenizer) -> dict[str, str]:
-    """The special tokens of a file from elsewhere, by their common names; two roles may share one token here."""
+    """Infer the roles of a third-party file from common names; roles may share a token."""
     tokens = backend.get_vocab(with_added_tokens=True)
     found = {role: next((name for name in names if name in tokens), None) for role, names in COMMON_NAMES.items()}
     return {role: name for role, name in found.items() if name is not None}
 
 
 def with_roles(backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> tokenizers.Tokenizer:
-    """`backend` with the roles written in its file, and without truncation and padding.
+    """Return a copy of `backend` with the roles stored and without truncation and padding.
 
-    A file from elsewhere may cut at 128 tokens, or pad, without a word; its own template stays, after that of roles
-    (before it, the library panics on two templates in a row).
+    Third-party files may truncate or pad silently. Their own template is kept after that of the roles (in the other
+    order, the library panics).
     """
     data = json.loads(backend.to_str())
     marks = {
@@ -101,7 +101,7 @@ def with_roles(backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> tok
 
 
 def roles_in(post_processor: Any) -> dict[str, str] | None:
-    """The roles written by `with_roles`, or None when nobody wrote any."""
+    """Return the roles stored by `with_roles`, or None."""
     for step in filter(_is_roles, _steps(post_processor)):
         marks = step["special_tokens"].items()
         return {name.removeprefix(_PREFIX): mark["tokens"][0] for name, mark in marks if mark["tokens"]}
@@ -109,7 +109,7 @@ def roles_in(post_processor: Any) -> dict[str, str] | None:
 
 
 def _steps(post_processor: Any) -> list[dict[str, Any]]:
-    """A post-processor as the list of those it is made of."""
+    """Flatten a post-processor to a list of steps."""
     if post_processor is None:
         return []
     return list(post_processor["processors"]) if post_processor["type"] == "Sequence" else [post_processor]
@@ -120,7 +120,7 @@ def _is_roles(step: dict[str, Any]) -> bool:
 
 
 def check_room(vocab_size: int | None, special: SpecialTokens, others: int = 1) -> None:
-    """Raise ValueError when `vocab_size` has no room for the special tokens and `others` more."""
+    """Raise ValueError if `vocab_size` is too small for the special tokens and `others` more."""
     least = len(special.texts()) + others
     if vocab_size is not None and vocab_size < least:
         raise ValueError(f"vocab_size: {vocab_size} is too small: at least {least} are needed")

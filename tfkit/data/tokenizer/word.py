@@ -1,4 +1,4 @@
-"""One token for each word, as in most models before subwords."""
+"""Word-level tokenizer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Word(LearnedTokenizer):
     """The most frequent words, numbers and runs of punctuation are tokens, each with the space before it."""
 
     class Config(LearnedTokenizer.Config):
-        """Options of `word`; `vocab_size` is the most there may be, special tokens counted, none = no limit."""
+        """Options of `word`; `vocab_size` is the maximum, special tokens included; none = no limit."""
 
         vocab_size: PositiveInt | None = Field(
             None, description="most tokens there may be, special ones counted; none: no limit"
@@ -35,7 +35,7 @@ class Word(LearnedTokenizer):
 
         @property
         def vocabulary_bound(self) -> int | None:
-            """The limit asked for."""
+            """The configured limit."""
             return self.vocab_size
 
     def __init__(self, config: Config) -> None:
@@ -43,7 +43,7 @@ class Word(LearnedTokenizer):
         self.config = config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """A tokenizer with the words of `texts`; equally frequent words come in the order of the alphabet."""
+        """Learn the words of `texts`, sorted by frequency, then alphabetically."""
         config = self.config
         backend = tokenizers.Tokenizer(models.WordLevel(vocab={}, unk_token=self.special.unknown or ""))
         mark_words(backend, config.lowercase)

@@ -1,4 +1,4 @@
-"""Which tokens of a vocabulary go on with a word that an earlier token began."""
+"""Classification of tokens as word-initial or word-internal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def continuations(tokenizer: Tokenizer) -> Flags:
-    """[vocab_size], True for a token inside a word, as the vocabulary marks it: `##ing`, or no `▁` or `Ġ` in front.
+    """[vocab_size], True for word-internal tokens by the vocabulary's marks: `##ing`, or no leading `▁` or `Ġ`.
 
-    In a vocabulary without such marks (of characters) a word begins with the space before it. Signs that are no
-    letters or digits stand for themselves.
+    Without marks (character vocabularies) every letter and digit is word-internal: the preceding space starts the
+    word. Other signs start their own.
     """
     vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
     marks = [mark for mark in ("▁", "Ġ") if any(token.startswith(mark) for token in vocabulary)]

@@ -1,4 +1,4 @@
-"""WordPiece as BERT uses it: a word is cut into the longest pieces that the vocabulary has."""
+"""WordPiece as in BERT: words are split greedily into the longest known pieces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some, within
 from tfkit.data.tokenizer.special import check_room
 
 _PREFIX = "##"
-# Private code points that stand for a character at the front of a word and inside it, while pairs are merged.
+# Private code points that represent word-initial and word-internal characters during training.
 _FRONT, _INSIDE, _ROOM = 0xF0000, 0x100000, 0xFFFE
 
 
@@ -24,11 +24,11 @@ _FRONT, _INSIDE, _ROOM = 0xF0000, 0x100000, 0xFFFE
 class WordPiece(LearnedTokenizer):
     """WordPiece (Wu 2016, arXiv 1609.08144; as in BERT, arXiv 1810.04805): `##` marks a piece inside a word.
 
-    Decoding puts spaces between words and takes them away before punctuation: close to the text, not always the text.
+    Decoding inserts spaces between words but not before punctuation, so it does not always restore the text.
     """
 
     class Config(LearnedTokenizer.Config):
-        """Options of `wordpiece`; lowercase removes accents too, as BERT's uncased vocabulary does."""
+        """Options of `wordpiece`; lowercase also strips accents, as in uncased BERT."""
 
         vocab_size: PositiveInt = Field(description="tokens to learn, special ones counted; a small text gives fewer")
         lowercase: bool = Field(False, description="texts in lower case and without accents (BERT uncased)")
@@ -43,7 +43,7 @@ class WordPiece(LearnedTokenizer):
 
         @property
         def vocabulary_bound(self) -> int | None:
-            """The size asked for; a small text may give less."""
+            """The configured size; small texts may yield less."""
             return self.vocab_size
 
     def __init__(self, config: Config) -> None:
@@ -51,7 +51,7 @@ class WordPiece(LearnedTokenizer):
         self.config = config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """A tokenizer whose pieces come from `texts`; raises DataError when the characters alone are too many."""
+        """Learn the pieces of `texts`; raise DataError if the characters alone exceed the size."""
         config = self.config
         normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
         cutter = pre_tokenizers.BertPreTokenizer()
@@ -71,11 +71,11 @@ class WordPiece(LearnedTokenizer):
         return self.finish(backend)
 
     def _pieces(self, counts: Counter[str]) -> list[str]:
-        """The pieces in the order they are found.
+        """Train the pieces, in order of their discovery.
 
-        The library's own trainer numbers the pieces inside words in the order of a hash table, another at every run
-        (huggingface/tokenizers 1794). Its BPE trainer sorts single characters, and so gives one answer: a character
-        at the front of a word and the same one inside are written as two characters, merged, and written back.
+        The library's own trainer numbers word-internal pieces in hash order, different in each run
+        (huggingface/tokenizers 1794). Its BPE trainer sorts the alphabet and is deterministic: word-initial and
+        word-internal characters are mapped to distinct code points, merged with BPE, and mapped back.
         """
         characters = sorted({character for word in counts for character in word})
         if len(characters) > _ROOM:
@@ -87,7 +87,7 @@ class WordPiece(LearnedTokenizer):
         trainer = trainers.BpeTrainer(
             vocab_size=self.config.vocab_size - len(self.special.texts()),
             min_frequency=self.config.minimum_count,
-            initial_alphabet=sorted(front.values()),  # so that no character alone is unknown
+            initial_alphabet=sorted(front.values()),  # so that no single character is unknown
             show_progress=False,
         )
         written = (front[word[0]] + "".join(inside[character] for character in word[1:]) for word in counts)
@@ -111,7 +111,7 @@ def _count(
 
 
 def _repeated(words: Iterable[str], counts: Iterable[int]) -> Iterator[str]:
-    """Each word as often as it was counted, a line of at most 1000 at a time."""
+    """Yield each word as often as counted, in lines of at most 1000."""
     for word, count in zip(words, counts, strict=True):
         whole, rest = divmod(count, 1000)
         for _ in range(whole):

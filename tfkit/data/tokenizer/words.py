@@ -1,8 +1,8 @@
-"""How the tokenizers of words and subwords split a text so that decoding restores it.
+"""Reversible pre-tokenization for word and subword tokenizers.
 
-A space becomes the mark "▁" at the front of what follows it, and a text begins with one: "Ein Mann, der" is
-"▁Ein" "▁Mann" "," "▁der". Joining the pieces and turning marks into spaces gives the text back, whatever its
-punctuation, its double spaces and its line breaks. The one thing that is lost is a "▁" in the text itself.
+A space is replaced by the mark "▁", attached to the following piece; the text is prefixed with one: "Ein Mann, der"
+is "▁Ein" "▁Mann" "," "▁der". Joining pieces and replacing marks restores punctuation, double spaces and line breaks
+exactly. Only a literal "▁" is lost.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import tokenizers
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
 MARK = "▁"
-# letters with their accents, digits, or other signs, each with the space before it; else spaces alone
+# letters with accents, digits, or other signs, each with a preceding space; otherwise single spaces
 _PIECES = r"▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^\p{L}\p{M}\p{N}▁\s]+|▁|\s"
 
 
 def mark_words(backend: tokenizers.Tokenizer, lowercase: bool) -> None:
-    """Give `backend` the normalizer, the cutting and the joining described above."""
+    """Set the normalizer, pre-tokenizer and decoder described above."""
     lower: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     backend.normalizer = normalizers.Sequence([*lower, normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECES), "isolated")

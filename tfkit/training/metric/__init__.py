@@ -1,4 +1,4 @@
-"""Metrics: how good a trained model is.
+"""Metrics for trained models.
 
 | type | choose it when |
 |---|---|

@@ -1,4 +1,4 @@
-"""Bases of the metrics: some are computed from the loss, some from generated texts and their references."""
+"""Base classes of metrics, computed from the loss or from generated texts and references."""
 
 from __future__ import annotations
 
@@ -26,51 +26,51 @@ Bounds = Annotated[tuple[PositiveInt, ...], BeforeValidator(as_tuple), AfterVali
 
 
 class Metric(MetricFacts):
-    """Base of the metrics; `reads` says which method it has."""
+    """Base of metrics; `reads` selects the method it implements."""
 
     def __init__(self, config: MetricFacts.Config) -> None:
         self.config = config
 
     @classmethod
     def measures(cls) -> str:
-        """The capability that it asks of an objective."""
+        """Capability that it requires of an objective."""
         if cls.reads == "text":
             return cls.compares
         return "characters" if cls.per_character else "likelihood"
 
     def check_reference(self, reference: str) -> None:
-        """Raise UsageError for a reference that nothing can be compared with; asked before a training begins."""
+        """Raise UsageError for an unusable reference; called before training starts."""
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
-        """The score of generated texts, in the order of their references; raises UsageError."""
+        """Score generated texts against the references in order; raise UsageError."""
         raise UsageError(f"{self.part_name} is computed from the {self.reads}, not from texts")
 
     def by_length(self, outputs: Sequence[str], references: Sequence[str], lengths: Sequence[int]) -> dict[str, float]:
-        """Further scores by name, of the examples of each range of lengths; none by default."""
+        """Additional scores by length range; none by default."""
         return {}
 
     def of_sources(self, sources: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Further scores by name, of a baseline that copies from the sources; none by default."""
+        """Additional scores of a baseline that copies from the sources; none by default."""
         return {}
 
     def from_loss(self, nats_per_target: float) -> float:
-        """The score of a loss in nats per target; raises UsageError."""
+        """Score of a loss in nats per target; raise UsageError."""
         raise UsageError(f"{self.part_name} is computed from {self.reads}s, not from the loss")
 
 
 class LossMetric(Metric):
-    """Base of the metrics that the loss is enough for."""
+    """Base of metrics computed from the loss."""
 
     reads: ClassVar = "loss"
 
 
 class TextMetric(Metric):
-    """Base of the metrics that compare texts; a subclass says how in `compare`."""
+    """Base of metrics that compare texts with `compare`."""
 
     reads: ClassVar = "text"
 
     class Config(Metric.Config):
-        """Options of every metric that compares texts."""
+        """Options of all text metrics."""
 
         by_length: Bounds = Field(
             (), description="also the score of each range of lengths: [4, 8] makes 1-4, 5-8 and 9+"
@@ -81,7 +81,7 @@ class TextMetric(Metric):
             return (name, *(f"{name}.{part}" for part in ranges(self.by_length)))
 
     def by_length(self, outputs: Sequence[str], references: Sequence[str], lengths: Sequence[int]) -> dict[str, float]:
-        """The scores of the ranges in `by_length` that have examples."""
+        """Scores of the nonempty ranges in `by_length`."""
         bounds = self.config.by_length if isinstance(self.config, TextMetric.Config) else ()
         groups: dict[int, list[int]] = defaultdict(list)
         for row, length in enumerate(lengths if bounds else ()):
@@ -93,7 +93,7 @@ class TextMetric(Metric):
         }
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
-        """The score over the whole corpus; raises UsageError for texts that do not pair up."""
+        """Corpus-level score; raise UsageError if the numbers of texts differ or are zero."""
         if len(outputs) != len(references):
             raise UsageError(
                 f"{self.part_name} compares each output with its reference: got {len(outputs)} and {len(references)}"
@@ -103,27 +103,27 @@ class TextMetric(Metric):
         return self.compare(list(outputs), list(references))
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """The score of as many outputs as references, at least one."""
+        """Score outputs against references of equal number, at least one."""
         raise NotImplementedError(f"{type(self).__name__} has no compare")
 
 
 def ranges(bounds: Sequence[int]) -> tuple[str, ...]:
-    """The ranges of lengths that end in each of these, and what is longer: 1-4, 5-8, 9+; none without bounds."""
+    """Names of the length ranges with these upper bounds, plus the open one: 1-4, 5-8, 9+; empty without bounds."""
     firsts = [1, *(bound + 1 for bound in bounds)]
     inner = [f"{first}-{last}" if first < last else str(last) for first, last in zip(firsts, bounds, strict=False)]
     return (*inner, f"{firsts[-1]}+") if bounds else ()
 
 
 def as_compared(metric: Metric, example: Mapping[str, str], text: str) -> str:
-    """An output for an example, or its reference, as the metric reads it: after its source, for continuations."""
+    """Prefix an output or reference with its source if the metric compares continuations."""
     return f"{example['source']} {text}".strip() if metric.compares == "continuations" and "source" in example else text
 
 
 def length_of(example: Mapping[str, str], fields: Sequence[str]) -> int:
-    """How long (or how hard) an example is: its `length`, which probes say, or the words in those fields."""
+    """Length (or difficulty) of an example: its `length`, set by probes, or the number of words in these fields."""
     return int(example["length"]) if "length" in example else sum(len(example[field].split()) for field in fields)
 
 
 def sacrebleu_metrics(metric: str) -> Any:
-    """The module `sacrebleu.metrics`; raises UsageError that says how to install it."""
+    """Import `sacrebleu.metrics`; raise UsageError with installation instructions."""
     return optional("sacrebleu.metrics", "train", f"{metric} needs")

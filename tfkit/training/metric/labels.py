@@ -1,4 +1,4 @@
-"""Metrics of labels, tags and numbers."""
+"""Metrics for labels, tags and numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Accuracy(TextMetric):
         """Options of accuracy."""
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Percent of the words."""
+        """Percentage of correct words."""
         pairs = [(one.split(" "), other.split(" ")) for one, other in zip(outputs, references, strict=True)]
         right = sum(word == wanted for one, other in pairs for word, wanted in zip(one, other, strict=False))
         return 100.0 * right / sum(max(len(one), len(other)) for one, other in pairs)
@@ -32,14 +32,14 @@ class Accuracy(TextMetric):
 class MacroF1(TextMetric):
     """100 * mean over classes of 2 * true positives / (predicted + wanted) (van Rijsbergen 1979).
 
-    The classes are the words of the outputs and of the references: labels, or tags.
+    Classes are all words in outputs and references: labels or tags.
     """
 
     class Config(TextMetric.Config):
         """Options of macro_f1."""
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """The mean F1 in percent."""
+        """Mean F1 in percent."""
         predicted: Counter[str] = Counter()
         wanted: Counter[str] = Counter()
         right: Counter[str] = Counter()
@@ -52,15 +52,15 @@ class MacroF1(TextMetric):
         return 100.0 * sum(2 * right[name] / (predicted[name] + wanted[name]) for name in classes) / len(classes)
 
 
-Entity = tuple[str, int, int]  # its type, its first word and its last
+Entity = tuple[str, int, int]  # (type, first word, last word)
 
 
 @register("metric", "entity_f1")
 class EntityF1(TextMetric):
     """100 * 2 * right / (predicted + wanted) entities, each right as a whole (Tjong Kim Sang and De Meulder 2003).
 
-    Entities are read from tags B-type, I-type, O (also E- and S-) as conlleval and seqeval read them: an entity ends
-    where a tag cannot go on with it, and I-type begins one where nothing of that type stands before it.
+    Tags B-type, I-type, O (also E- and S-) are parsed as by conlleval and seqeval: an entity ends at the first tag that
+    cannot continue it, and I-type starts one unless it continues an entity of this type.
     """
 
     samples = (
@@ -77,7 +77,7 @@ class EntityF1(TextMetric):
         entities(reference.split(" "))
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """The F1 in percent, over all entities of all texts; 0 where there is no entity at all."""
+        """F1 over all entities in percent; 0 if there are none."""
         predicted, wanted, right = 0, 0, 0
         for output, reference in zip(outputs, references, strict=True):
             one, other = entities(output.split(" ")), entities(reference.split(" "))
@@ -86,7 +86,7 @@ class EntityF1(TextMetric):
 
 
 def entities(tags: list[str]) -> set[Entity]:
-    """The entities that tags mark."""
+    """Decode tags to entities."""
     found: set[Entity] = set()
     start, before, kind = 0, "O", ""
     for place, tag in enumerate([*tags, "O"]):
@@ -101,7 +101,7 @@ def entities(tags: list[str]) -> set[Entity]:
 
 
 def parted(tag: str) -> tuple[str, str]:
-    """A tag's letter and the type after it; raises UsageError for a tag that marks no entity."""
+    """Split a tag into prefix and type; raise UsageError for an invalid tag."""
     prefix, _, kind = tag.partition("-")
     if prefix not in ("B", "I", "E", "S", "O") or (prefix == "O" and kind):
         raise UsageError(f"entity_f1 reads tags such as B-place, I-place and O, got '{tag}'; take accuracy or macro_f1")
@@ -113,20 +113,20 @@ SAMPLES = (("0.5", "-2", "3"), ("1", "3", "-1e1"))
 
 
 def numbers(texts: Sequence[str], metric: str) -> Floats:
-    """Texts as numbers; raises UsageError for one that is none."""
+    """Parse texts as numbers; raise UsageError."""
     values = np.asarray([_number(text, metric) for text in texts], dtype=np.float64)
     return values
 
 
 def correlation(one: Floats, other: Floats) -> float:
-    """Pearson's r in percent; 0 where one side does not vary, so that it is undefined."""
+    """Pearson's r in percent; 0 if undefined because one side is constant."""
     one, other = one - one.mean(), other - other.mean()
     size = float(np.sqrt((one**2).sum() * (other**2).sum()))
     return 100.0 * float(np.clip((one * other).sum() / size, -1, 1)) if size else 0.0
 
 
 def ranks(values: Floats) -> Floats:
-    """The place of each value in their order, from 1; equal values share the mean of their places."""
+    """Ranks from 1; ties share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     shared: Floats = (last - (counts - 1) / 2)[place]
@@ -157,7 +157,7 @@ class Pearson(TextMetric):
         numbers([reference], self.part_name)
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """The correlation, -100 to 100; 0 where one side does not vary."""
+        """The correlation, -100 to 100; 0 if one side is constant."""
         return correlation(numbers(outputs, self.part_name), numbers(references, self.part_name))
 
 
@@ -175,5 +175,5 @@ class Spearman(TextMetric):
         numbers([reference], self.part_name)
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """The correlation, -100 to 100; 0 where one side does not vary."""
+        """The correlation, -100 to 100; 0 if one side is constant."""
         return correlation(*(ranks(numbers(texts, self.part_name)) for texts in (outputs, references)))

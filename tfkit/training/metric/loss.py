@@ -1,4 +1,4 @@
-"""Metrics of a loss."""
+"""Loss-based metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Perplexity(LossMetric):
         """Options of perplexity."""
 
     def from_loss(self, nats_per_target: float) -> float:
-        """The perplexity; infinite where it is more than a number can hold."""
+        """Perplexity, or inf on overflow."""
         try:
             return math.exp(nats_per_target)
         except OverflowError:
@@ -37,5 +37,5 @@ class BitsPerCharacter(LossMetric):
         """Options of bits_per_character."""
 
     def from_loss(self, nats_per_target: float) -> float:
-        """Bits of a loss in nats per character."""
+        """Convert nats to bits per character."""
         return nats_per_target / math.log(2)

@@ -1,4 +1,4 @@
-"""Metrics of generated texts."""
+"""Metrics for generated texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ExactMatch(TextMetric):
         """Options of exact_match."""
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Percent of the outputs that equal their reference."""
+        """Percentage of exact matches."""
         right = sum(output == reference for output, reference in zip(outputs, references, strict=True))
         return 100.0 * right / len(outputs)
 
@@ -54,8 +54,8 @@ class Bleu(TextMetric):
         self.tokenize = config.tokenize or "none"
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """BLEU of the corpus, 0 to 100."""
-        # force: texts that are cut into words already are no mistake here, so sacrebleu need not warn of them
+        """Corpus BLEU, 0 to 100."""
+        # force: suppress sacrebleu's warning about tokenized texts, which are intended here
         bleu = sacrebleu_metrics("bleu").BLEU(lowercase=self.lowercase, tokenize=self.tokenize, force=True)
         return float(bleu.corpus_score(outputs, [references]).score)
 
@@ -78,7 +78,7 @@ class Chrf(TextMetric):
         self.options = {"lowercase": config.lowercase, "char_order": config.char_order, "word_order": config.word_order}
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """The score of the corpus, 0 to 100."""
+        """Corpus score, 0 to 100."""
         chrf = sacrebleu_metrics("chrf").CHRF(**self.options)
         return float(chrf.corpus_score(outputs, [references]).score)
 
@@ -90,7 +90,7 @@ _WRITTEN = {"1": 1, "2": 2, "l": "L"}
 
 
 def _as_written(value: Any) -> Any:
-    """The order that a recipe may have in quotes or in lower case; `true` is none, though Python takes it for 1."""
+    """Normalize a quoted or lowercase order; reject `true`, which equals 1 in Python."""
     if isinstance(value, (bool, float)):
         raise ValueError(f"expected 1, 2 or 'L', got {str(value).lower()}")
     return _WRITTEN.get(value, value) if isinstance(value, str) else value
@@ -105,8 +105,8 @@ RougeOrder = Annotated[
 class Rouge(TextMetric):
     """100 * mean over texts of the F1 of common n-grams, or of the longest common subsequence (Lin 2004: W04-1013).
 
-    Words are runs of letters a-z and digits, in lower case and unstemmed, as in the package rouge_score. The name of
-    the score is `rouge`, `rouge_1` for of: 1, `rouge_2` for of: 2; the lead's is `rouge.lead`.
+    Words are runs of a-z and digits, lowercased and unstemmed, as in the package rouge_score. The score is named
+    `rouge`, `rouge_1` for of: 1, `rouge_2` for of: 2; that of the lead baseline is `rouge.lead`.
     """
 
     class Config(TextMetric.Config):
@@ -127,14 +127,14 @@ class Rouge(TextMetric):
         self.of = config.of
 
     def of_sources(self, sources: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """The score of the first sentences, if `lead` is set."""
+        """Score of the lead baseline, if `lead` is set."""
         if not self.config.lead:
             return {}
         leads = [first_sentence(source)[0] for source in sources]
         return {self.config.scores()[-1]: self.score(leads, references)}
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """The mean F1 in percent; a text without such words scores 0."""
+        """Mean F1 in percent; texts without words score 0."""
         pairs = zip(outputs, references, strict=True)
         return 100.0 * sum(self._f1(words(one), words(other)) for one, other in pairs) / len(outputs)
 
@@ -148,20 +148,20 @@ class Rouge(TextMetric):
 
 
 def words(text: str) -> list[str]:
-    """The words of a text."""
+    """Split a text into lowercase words."""
     return _WORD.findall(text.lower())
 
 
 def grams(words: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
-    """How often each run of `order` words is there."""
+    """Count the n-grams of length `order`."""
     return Counter(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
 
 
 def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
-    """The length of the longest sequence of words that both have in that order."""
+    """Length of the longest common subsequence."""
     best = [0] * (len(other) + 1)
     for word in one:
-        before = 0  # of the row above, one column back
+        before = 0  # previous row, previous column
         for place, wanted in enumerate(other, 1):
             here = best[place]
             best[place] = before + 1 if word == wanted else max(here, best[place - 1])
@@ -173,7 +173,7 @@ def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
 class Grammatical(TextMetric):
     """100 * (sources that an output makes a sentence of the corpus `lano`) / outputs, whatever the reference.
 
-    Its options are those of the corpus, whose grammar it reads texts with (Allen-Zhu and Li 2023, arXiv 2305.13673).
+    Its options define the same grammar as those of the corpus (Allen-Zhu and Li 2023, arXiv 2305.13673).
     """
 
     compares: ClassVar = "continuations"
@@ -207,5 +207,5 @@ class Grammatical(TextMetric):
             )
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Percent of the outputs that the grammar derives."""
+        """Percentage of outputs that the grammar derives."""
         return 100.0 * sum(self.grammar.derives(output.split()) for output in outputs) / len(outputs)

@@ -1,4 +1,4 @@
-"""Objectives: what a model is trained for, from the tokens of an example to the loss.
+"""Objectives: from example tokens to the training loss.
 
 | type | choose it when |
 |---|---|

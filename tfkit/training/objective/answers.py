@@ -1,4 +1,4 @@
-"""Base class of the answers of a trained model: predictions for texts, and references to compare them with."""
+"""Base class of answers: predictions for texts, and their references."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfkit.training.objective.rows import Example, Rows
 if TYPE_CHECKING:
     from tfkit.training.objective.base import Objective
 
-Prediction = dict[str, Any]  # what a model answers to one example, as JSON can hold it
+Prediction = dict[str, Any]  # JSON-serializable answer to one example
 
 
 class Answers(AnswersFacts):
-    """Base of what models answer. Where it `predicts`, `predict` computes the answers; else the model generates."""
+    """Base of answers: computed by `predict` if `predicts`, else generated."""
 
     rows: Rows
 
@@ -27,24 +27,24 @@ class Answers(AnswersFacts):
         self.rows = objective.rows
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """The answer to each example, whose reference is not read; raises UsageError, DataError."""
+        """Answer each example without reading its reference; raise UsageError, DataError."""
         raise UsageError(f"a model that was trained for {self.objective.part_name} predicts nothing for a text")
 
     def text(self, prediction: Prediction) -> str:
-        """A prediction as the text that metrics compare with the reference."""
+        """Convert a prediction to the text compared by metrics."""
         raise UsageError(f"{self.objective.part_name} makes no predictions")
 
     def wanted(self, example: Example) -> str:
-        """The right answer to an example, as the text that metrics compare with the model's."""
+        """Reference of an example, as the text compared by metrics."""
         return example[self.reference] if self.reference is not None else ""
 
 
 def text_fields(objective: Objective) -> list[str]:
-    """The fields of a text that a model of that objective answers: all that it reads but the reference."""
+    """Input fields of a trained model: all fields but the reference."""
     reference = None if objective.answers is None else objective.answers.reference
     return [field for field in objective.rows.fields if field != reference]
 
 
 def predicts(objective: Objective) -> bool:
-    """Whether a model that was trained for it predicts something for a text."""
+    """True if models trained with this objective make predictions."""
     return objective.answers is not None and objective.answers.predicts

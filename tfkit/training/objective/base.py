@@ -1,4 +1,4 @@
-"""Base class of the objectives: the loss of a model on a batch, with the types of its rows and answers."""
+"""Base class of objectives: the loss on a batch, and the types of rows and answers."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from tfkit.training.objective.rows import Batch, Item, Rows
 
 @dataclass(frozen=True)
 class Loss:
-    """`total` is the sum of nats over `count` targets, differentiable."""
+    """`total`: differentiable sum of nats over `count` targets."""
 
     total: Tensor
     count: int
 
 
 class Objective(ObjectiveFacts):
-    """Base of the objectives: a subclass has a `loss`, and names what becomes of texts in `rows_type`."""
+    """Base of objectives: subclasses define `loss`, and `rows_type` for data preparation."""
 
     class Config(ObjectiveFacts.Config):
-        """Options of every objective."""
+        """Options of all objectives."""
 
         def shortest(self, facts: RecipeFacts) -> int:
-            """The fewest tokens that a row can have."""
+            """Minimum number of tokens in a row."""
             return 1
 
         def source_roles(self) -> tuple[str, ...]:
-            """The special tokens around a source, which a tokenizer of its own needs."""
+            """Special tokens around a source, required of a separate source tokenizer."""
             return ()
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
@@ -76,31 +76,31 @@ class Objective(ObjectiveFacts):
 
     rows_type: ClassVar[type[Rows]] = Rows
     answers_type: ClassVar[type[Answers] | None] = None
-    # `likelihood`: its loss is -log p of what it predicts; one that is something else declares other words
+    # `likelihood`: the loss is -log p of the targets; objectives with other losses override this
     capabilities = frozenset({"likelihood"})
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.rows = self.rows_type(config)
         self.answers = None if self.answers_type is None else self.answers_type(self)
-        self.module: nn.Module | None = None  # a model of its own, trained beside the model
+        self.module: nn.Module | None = None  # trained together with the model
 
     def attach(self, model: Model) -> None:
-        """Take the facts of the model that is to be trained; raises UsageError where it cannot be."""
+        """Bind to the model to be trained; raise UsageError if it is unsuitable."""
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """The loss of `model` on `batch`. Only in training: label smoothing and what layers add (auxiliary losses)."""
+        """Loss of `model` on `batch`; label smoothing and auxiliary losses in training only."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """What a simple method reaches on the same targets, to print beside the model's loss."""
+        """Result of a simple method on the same targets, for comparison."""
         return None
 
 
 def causal_loss(model: Model, batch: Batch, training: bool) -> Loss:
-    """The loss of a decoder at the places that are predicted.
+    """Loss of a decoder at the predicted positions.
 
-    It needs no attention mask: padding is on the right, where a causal mask hides it from all that is real.
+    No attention mask is needed: right padding is hidden by the causal mask.
     """
     out = model(
         input_ids=batch["input_ids"],
@@ -112,9 +112,9 @@ def causal_loss(model: Model, batch: Batch, training: bool) -> Loss:
 
 
 def token_loss(model: Model, hidden: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """Sum of nats over `labels`; logits are made only at the positions `predicted`. `hidden` is [batch time d_model].
+    """Sum of nats over `labels`, computing logits only at positions `predicted`; `hidden` is [batch time d_model].
 
-    Raises UsageError for a model whose head predicts no tokens.
+    Raise UsageError if the model has no token head.
     """
     total: Tensor = _token_head(model).loss(_predicted(hidden, batch), batch["labels"], smoothing)
     return total
@@ -123,16 +123,15 @@ def token_loss(model: Model, hidden: Tensor, batch: Batch, smoothing: float = 0.
 def token_logits(model: Model, hidden: Tensor, batch: Batch) -> Tensor:
     """Return the logits [n vocab_size] that predict `labels` [n], in float32 or float64.
 
-    For losses that need all of them at once. `hidden` is [batch time d_model]. Raises UsageError for a model whose
-    head predicts no tokens.
+    For losses that need all logits at once. `hidden` is [batch time d_model]. Raise UsageError without a token head.
     """
     logits: Tensor = _token_head(model)(_predicted(hidden, batch))
     return wide(logits)
 
 
 def _predicted(hidden: Tensor, batch: Batch) -> Tensor:
-    """The hidden states [n d_model] at the positions that predict `labels`."""
-    rows = hidden.flatten(0, 1)
+    """Hidden states [n d_model] at the positions that predict `labels`."""
+    rows = hidden.flatten(0, 1)  # [batch*time d_model]
     return rows.index_select(0, batch["predicted"]) if "predicted" in batch else rows
 
 
@@ -146,7 +145,7 @@ def _token_head(model: Model) -> Any:
 
 
 def finished(total: Tensor, auxiliary: Tensor | None, count: int, training: bool) -> Loss:
-    """The loss with what layers add to it, which is meant per target and only for training."""
+    """Add the auxiliary loss (per target) in training."""
     if training and auxiliary is not None:
         total = total + auxiliary * count
     return Loss(total, count)

@@ -20,12 +20,12 @@ from tfkit.training.objective.rows import Batch, Example, Item, TextRows, logger
 
 
 class CausalRows(TextRows):
-    """The texts as one stream, cut into blocks; or each text as a row of its own."""
+    """Blocks of the concatenated texts, or one row per text."""
 
     config: CausalLm.Config
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `text`, one token longer than their row: blocks of the stream, or each text between start and end."""
+        """Items `text`, one token longer than their row: blocks of the stream, or framed texts."""
         self.bind(tokenizer)
         texts = self._encoded(examples, "text", tokenizer)
         full = [text for text in texts if len(text)]
@@ -48,7 +48,7 @@ class CausalRows(TextRows):
         return self.config.block or max_length or 0
 
     def _stream(self, texts: list[Ids]) -> Ids:
-        """The texts as one, the end token between them."""
+        """Concatenate the texts, separated by the end token."""
         end = self.tokens.special.get("end")
         if end is None and len(texts) > 1:
             logger.warning(
@@ -67,7 +67,7 @@ class CausalRows(TextRows):
         return self._usable(fitting, len(rows), why)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """As in TextRows; blocks are full already, and raise UsageError."""
+        """As in TextRows; raise UsageError for blocks, which are full."""
         if self.config.join:
             raise UsageError(
                 "blocks of joined texts are full already and cannot be packed; say join: false or pack: false"
@@ -75,7 +75,7 @@ class CausalRows(TextRows):
         return super().collate_packed(rows, length, rng)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A beginning to continue. Nothing at all begins where a text begins: after start, or the end of another."""
+        """A prefix to continue; an empty one starts with the start token, or with end if texts are joined."""
         first = self.tokens.special.get("start" if not self.config.join else "end")
         return list(ids) if first is None or (self.config.join and ids) else [first, *ids]
 
@@ -104,7 +104,7 @@ class CausalLm(Objective):
                 yield Problem("block", "with join: false each text is a row of its own; leave block out")
 
         def _blocks(self, facts: RecipeFacts) -> Iterator[Problem]:
-            """The blocks of a stream have a length, which the model and a batch take."""
+            """Check that the block length is defined and fits the model and a batch."""
             longest, block = facts.longest, self.block
             if block is None and longest is None and facts.reads_data and facts.blueprint is not None:
                 text = "joined texts are cut into rows; say block, the tokens of a row, or model.max_length"
@@ -122,11 +122,11 @@ class CausalLm(Objective):
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Cross-entropy at every real target."""
+        """Cross-entropy over all real targets."""
         return causal_loss(model, batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """An n-gram model; of joined texts it reads the whole stream, so that no context ends at a block's edge."""
+        """N-gram model; joined texts are evaluated as one stream, with context across blocks."""
         train, valid = ([item["text"] for item in items] for items in (train_items, valid_items))
         if self.config.join:
             train, valid = [rejoined(train)], [rejoined(valid)]
@@ -134,13 +134,13 @@ class CausalLm(Objective):
 
 
 def blocks(stream: Ids, block: int) -> list[Ids]:
-    """Rows of block + 1 tokens in steps of `block`, so that each token but the first is a target once.
+    """Split into rows of block + 1 tokens with stride `block`, so that each token but the first is a target once.
 
-    The last row may be shorter, if it has a target at all.
+    The last row may be shorter.
     """
     return [stream[start : start + block + 1] for start in range(0, len(stream) - 1, block)]
 
 
 def rejoined(rows: Sequence[Ids]) -> Ids:
-    """The stream that `blocks` cut."""
+    """Invert `blocks`."""
     return np.concatenate([row[:-1] for row in rows[:-1]] + list(rows[-1:]))

@@ -1,4 +1,4 @@
-"""Classification: the class of a text, or of two."""
+"""Classification of texts or text pairs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfkit.training.objective.rows import Batch, Example, Item
 
 
 class LabelledRows(ReadingRows):
-    """Texts, each with the number of its label."""
+    """Texts with class indices."""
 
     fields = ("text", "label")
     tokenized = ("text", "second")
@@ -31,13 +31,13 @@ class LabelledRows(ReadingRows):
     vectors_for = "text"
 
     def labels_in(self, example: Example) -> Sequence[str]:
-        """Its label."""
+        """The example's label."""
         return [example["label"]] if example.get("label") else []
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `text` and `label`; a text is cut to what the model can read.
+        """Items `text` and `label`; texts are truncated to the model's maximum length.
 
-        An example of a label that the training corpus does not have is left out of the loss; metrics count it.
+        Examples with a label unknown to the training corpus have no loss, but metrics include them.
         """
         labels = self._column(examples, "label")
         learn(self, examples)
@@ -55,19 +55,19 @@ class LabelledRows(ReadingRows):
         return self._usable(kept, len(items), why)
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """The texts, and `labels` [rows]."""
+        """Inputs, and `labels` [rows]."""
         labels = np.concatenate([item["label"] for item in items]).astype(np.int64)
         return super().collate(items, rng) | {"labels": torch.from_numpy(labels)}
 
 
 class Labels(ReadingAnswers):
-    """The likeliest label of a text."""
+    """The most likely label of a text."""
 
     reference = "label"
     metrics = ("accuracy", "macro_f1")
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """Of each text the `label`, its `probability`, and the probability of all `labels`, the likeliest first."""
+        """Return `label`, its `probability`, and all `labels` with probabilities in descending order, per text."""
         items = self._text_items(model, examples, tokenizer)
         independent = head_of(model, self.objective.config.head).config.has_independent_classes()
         predictions = []
@@ -80,11 +80,11 @@ class Labels(ReadingAnswers):
         return predictions
 
     def text(self, prediction: Prediction) -> str:
-        """The label, as one word."""
+        """The label as one word."""
         return one_word(prediction["label"])
 
     def wanted(self, example: Example) -> str:
-        """The label, as one word."""
+        """The label as one word."""
         return one_word(example["label"])
 
 
@@ -105,7 +105,7 @@ class Classification(Reading):
     config: Config
 
     def attach(self, model: Model) -> None:
-        """Check that the head has a class for each label."""
+        """Check that the head has enough classes."""
         head = head_of(model, self.config.head)
         check_classes(head, self.rows.labels)
         if head.config.has_independent_classes():
@@ -117,7 +117,7 @@ class Classification(Reading):
         return cross_entropy(logits, batch["labels"], smoothing), len(logits)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Each label as often as in the training examples, whatever the text."""
+        """Label frequencies of the training examples."""
         train, valid = (np.concatenate([item["label"] for item in items]) for items in (train_items, valid_items))
         found = unigram_baseline(train, valid, max(1, len(self.rows.labels)))
         return None if found is None else Baseline("most frequent label", found.loss, found.accuracy)

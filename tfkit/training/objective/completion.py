@@ -19,13 +19,13 @@ from tfkit.training.objective.rows import Batch, Example, Item, Rows, packed_pla
 
 
 class CompletionRows(Rows):
-    """A row is source, start, target, end: the start token stands between what is given and what is written."""
+    """Rows of source, start, target, end; the start token separates prompt and completion."""
 
     fields = ("source", "target")
     required = ("start", "end")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `source` and `target` (start, tokens, end); their row is one token shorter than both together."""
+        """Items `source` and `target` (start, tokens, end); a row is one token shorter than both together."""
         self.bind(tokenizer)
         sources = self._encoded(examples, "source", tokenizer)
         targets = self._encoded(examples, "target", tokenizer)
@@ -46,11 +46,11 @@ class CompletionRows(Rows):
         return np.asarray([len(item["source"]) + len(item["target"]) - 1 for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` [rows longest], `labels` [n]: the targets alone; the places `predicted` [n] that predict them."""
+        """`input_ids` [rows longest], target `labels` [n], and their positions `predicted` [n]."""
         return self._batch([[item] for item in items], None)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """The same with several pairs per row: `position_ids` restart, `segment_ids` keep them apart."""
+        """Pack several pairs per row: `position_ids` restart, `segment_ids` separate them."""
         positions, segments = packed_places([self.lengths(row).tolist() for row in rows], length)
         places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
         return {**self._batch(rows, length), **places}
@@ -73,12 +73,12 @@ class CompletionRows(Rows):
         }
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A source, and the token after which the target is written."""
+        """Append the start token to a source."""
         return [*ids, self.tokens.special["start"]]
 
 
 class Completions(Answers):
-    """The target, which the model generates."""
+    """The generated target."""
 
     reference = "target"
     predicts = False
@@ -98,16 +98,16 @@ class Completion(Objective):
         """Options of completion."""
 
         def shortest(self, facts: RecipeFacts) -> int:
-            return 3  # a source, the start and a token: the end is predicted, and not read
+            return 3  # source, start and one token; the end token is predicted only
 
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Cross-entropy at the real target tokens; the source is read, and nothing is predicted in it."""
+        """Cross-entropy over real target tokens; the source has no loss."""
         return causal_loss(model, batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """An n-gram model of the targets, which does not look at the source."""
+        """N-gram model of the targets, ignoring the source."""
         train, valid = ([item["target"] for item in items] for items in (train_items, valid_items))
         return ngram_baseline(train, valid, self.rows.tokens.size, of="of the targets alone")
 

@@ -19,7 +19,7 @@ SENTENCE_ENDS = (".", "!", "?")
 
 
 class DenoisingRows(RewritingRows):
-    """The text, and the text with spans hidden and sentences shuffled."""
+    """Texts, with spans masked and sentences shuffled in the source."""
 
     required = ("start", "end", "mask")
     config: Denoising.Config
@@ -29,7 +29,7 @@ class DenoisingRows(RewritingRows):
         self._ends = np.zeros(0, dtype=np.bool_)
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Take the facts of the tokenizer, and which tokens end a sentence."""
+        """Bind to the tokenizer and find tokens that end a sentence."""
         super().bind(tokenizer)
         self._ends = np.zeros(self.tokens.size, dtype=np.bool_)
         if self.config.shuffle:
@@ -37,15 +37,15 @@ class DenoisingRows(RewritingRows):
             self._ends[[id_ for token, id_ in vocabulary.items() if token.endswith(SENTENCE_ENDS)]] = True
 
     def _budget(self, length: int) -> int:
-        """How many of `length` tokens are hidden."""
+        """Number of tokens to hide."""
         return round(length * self.config.probability)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """The source has no more masks than hidden tokens, so that it is no longer than the text between its ends."""
+        """[items 2]; masks never outnumber hidden tokens, so the source is no longer than the framed text."""
         return np.asarray([(len(item["text"]) + 2, len(item["text"]) + 1) for item in items])
 
     def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """The text with spans hidden, its sentences shuffled; and the text as it was."""
+        """Return the text with masked spans and shuffled sentences, and the original."""
         start, end = self.tokens.special["start"], self.tokens.special["end"]
         moved = self._shuffled(text, rng) if self.config.shuffle else text
         return wrapped(self._hidden(moved, rng), start, end), wrapped(text, start, end)
@@ -55,17 +55,17 @@ class DenoisingRows(RewritingRows):
         return np.concatenate([sentences[place] for place in rng.permutation(len(sentences))])
 
     def _hidden(self, text: Ids, rng: np.random.Generator) -> Ids:
-        """Spans of the text replaced by one mask each, until the budget is spent; it never grows longer."""
+        """Replace spans by one mask each until the budget is spent, never lengthening the text."""
         mask, budget = self.tokens.special["mask"], self._budget(len(text))
         lost = np.zeros(len(text), dtype=np.bool_)
-        masks = np.zeros(len(text), dtype=np.bool_)  # a mask stands before this token
+        masks = np.zeros(len(text), dtype=np.bool_)  # insert a mask before this token
         spare = 0
         while budget > 0:
             length = min(int(rng.poisson(self.config.mean_span)), budget)
             place = int(rng.integers(len(text)))
             span = slice(place, min(place + length, len(text)))
             if (length == 0 and not spare) or masks[place] or lost[span].any():
-                budget -= 1  # it would add to the text, or there is a span here: a little less is hidden
+                budget -= 1  # would lengthen the text, or overlap a span: skip, hiding slightly less
                 continue
             masks[place] = True
             lost[span] = True
@@ -75,7 +75,7 @@ class DenoisingRows(RewritingRows):
         return np.asarray([id_ for piece in pieces for id_ in piece], dtype=np.int32)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A source for the encoder, between start and end as in training."""
+        """Encoder input, framed as in training."""
         return [self.tokens.special["start"], *ids, self.tokens.special["end"]]
 
 
@@ -83,8 +83,8 @@ class DenoisingRows(RewritingRows):
 class Denoising(Rewriting):
     """Loss = -log p(text | spoiled text): spans become one mask each, sentences are shuffled (Lewis et al. 2019: BART).
 
-    The lengths of the spans are Poisson distributed; one of length 0 puts a mask in where nothing is lost. A sentence
-    ends with a token that ends in a full stop, a question mark or an exclamation mark. arXiv 1910.13461.
+    Span lengths are Poisson distributed; a span of length 0 inserts a mask. A sentence ends with a token that ends in a
+    full stop, a question mark or an exclamation mark. arXiv 1910.13461.
     """
 
     rows_type = DenoisingRows

@@ -1,4 +1,4 @@
-"""The labels of a training corpus: their order is the order of a head's logits."""
+"""Labels of a training corpus, in the order of a head's logits."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from tfkit.training.objective.rows import Example, Rows
 
 
 def ordered(labels: Iterable[str]) -> tuple[str, ...]:
-    """The different labels by name; whole numbers by their size."""
+    """Sort distinct labels, numerically if all are integers."""
     different = set(labels)
     numbers = all(label.removeprefix("-").isdecimal() for label in different)
     return tuple(sorted(different, key=lambda label: (int(label) if numbers else 0, label)))
 
 
 def learn(rows: Rows, examples: Sequence[Example]) -> None:
-    """Take the labels from the training examples; nothing where there are none to learn, or they are known."""
+    """Learn the labels from the training examples, unless already known."""
     if rows.labelled and not rows.labels:
         rows.labels = ordered(label for example in examples for label in rows.labels_in(example))
 
 
 def unknown(labels: Iterable[str], known: Sequence[str]) -> str:
-    """Why what has other labels than the training corpus is left out of the loss, of validation data."""
+    """Message about validation examples excluded because their labels are unknown."""
     others = sorted(set(labels) - set(known))
     return f"the training corpus has no {', '.join(map(repr, others[:6]))}" + ", ..." * (len(others) > 6)
 
 
 def check_classes(head: Any, labels: Sequence[str]) -> None:
-    """Raise UsageError where a head has fewer classes than there are labels."""
+    """Raise UsageError if the head has fewer classes than there are labels."""
     classes = head.output.out_features if hasattr(head, "output") else len(labels)
     if labels and classes < len(labels):
         raise UsageError(
@@ -38,10 +38,10 @@ def check_classes(head: Any, labels: Sequence[str]) -> None:
 
 
 def one_word(label: str) -> str:
-    """A label as metrics read it, which compare word by word: its spaces do not break."""
+    """Replace spaces by no-break spaces, since metrics compare words."""
     return label.replace(" ", "\u00a0")
 
 
 def named(labels: Sequence[str], classes: int) -> list[str]:
-    """The name of each class: its label, or its number where no label is known."""
+    """Names of the classes: labels, or numbers if unknown."""
     return [labels[number] if number < len(labels) else str(number) for number in range(classes)]

@@ -29,7 +29,7 @@ from tfkit.training.objective.rows import Batch, Example, Item, Rows, packed_pla
 
 
 class MaskedRows(Rows):
-    """Each text between start and end, with some of its tokens hidden anew for each batch."""
+    """Framed texts, masked differently in each batch."""
 
     fields = ("text",)
     required = ("mask",)
@@ -37,12 +37,12 @@ class MaskedRows(Rows):
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
         super().__init__(config)
-        self.maskable = np.zeros(0, dtype=np.bool_)  # which ids can be chosen: all but the special tokens
+        self.maskable = np.zeros(0, dtype=np.bool_)  # True for all but special tokens
         self._inside = np.zeros(0, dtype=np.bool_)
         self._ordinary = np.zeros(0, dtype=np.int64)
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Take the facts of the tokenizer; special tokens (the unknown one too) are never chosen, nor put in."""
+        """Bind to the tokenizer; special tokens (including unknown) are neither masked nor used as replacements."""
         super().bind(tokenizer)
         self.maskable = np.ones(self.tokens.size, dtype=np.bool_)
         self.maskable[list(self.tokens.special.values())] = False
@@ -51,7 +51,7 @@ class MaskedRows(Rows):
             self._inside = continuations(tokenizer)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `text`: start, tokens, end, as far as the tokenizer has them; a long text becomes several items."""
+        """Items `text`: tokens with available start and end; long texts are split."""
         self.bind(tokenizer)
         texts = self._encoded(examples, "text", tokenizer)
         room = self._room(max_length)
@@ -67,7 +67,7 @@ class MaskedRows(Rows):
         return self._usable(items, len(texts), why)
 
     def _room(self, max_length: int | None) -> int | None:
-        """How many tokens of a text fit in a row, beside start and end."""
+        """Text tokens that fit in a row, excluding start and end."""
         if max_length is None:
             return None
         room = max_length - ("start" in self.tokens.special) - ("end" in self.tokens.special)
@@ -76,11 +76,11 @@ class MaskedRows(Rows):
         return room
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """[items]: places in the model."""
+        """[items]: positions in the model."""
         return np.asarray([len(item["text"]) for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` with tokens hidden, and what is predicted where; `attention_mask` where there is padding."""
+        """Masked `input_ids`, `labels`, `predicted`; `attention_mask` if there is padding."""
         ids, real = padded([item["text"] for item in items], self.tokens.pad)
         batch = self._hide(ids, real, rng)
         if not real.all():
@@ -88,16 +88,16 @@ class MaskedRows(Rows):
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """The same with several texts per row: `position_ids` restart, `segment_ids` keep texts and padding apart."""
+        """Pack several texts per row: `position_ids` restart, `segment_ids` separate texts and padding."""
         positions, segments = packed_places([[len(item["text"]) for item in row] for row in rows], length)
         ids, real = padded([np.concatenate([item["text"] for item in row]) for row in rows], self.tokens.pad, length)
         places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
         return self._hide(ids, real, rng) | places
 
     def _hide(self, ids: Ids, real: np.ndarray[Any, np.dtype[np.bool_]], rng: np.random.Generator) -> Batch:
-        """Choose places, at least one a row, and hide what stands there. `ids` and `real` are [rows length]."""
+        """Choose positions, at least one per row, and corrupt them. `ids` and `real` are [rows length]."""
         draw: np.ndarray[Any, np.dtype[np.float64]] = np.asarray(rng.random(ids.shape))
-        if self.config.whole_words:  # a token inside a word has the draw of the word's first token
+        if self.config.whole_words:  # all tokens of a word share its first token's draw
             begins = np.where(self._inside[ids], 0, np.arange(ids.shape[1]))
             draw = np.take_along_axis(draw, np.maximum.accumulate(begins, axis=1), axis=1)
         draw[~(real & self.maskable[ids])] = 2.0
@@ -113,20 +113,20 @@ class MaskedRows(Rows):
         return {name: torch.from_numpy(value) for name, value in batch.items()}
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A text whose masks are to be filled in."""
+        """Frame a text with masks."""
         text = np.asarray(ids, dtype=np.int32)
         return [int(id_) for id_ in self.tokens.framed(text)]
 
 
 class Fills(Answers):
-    """The likeliest tokens of each mask in a text."""
+    """The most likely tokens for each mask in a text."""
 
     rows: MaskedRows
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """Of each text the `fills` of each mask, the likeliest first with their `probability`, and the text `filled`.
+        """Return ranked `fills` of each mask with `probability`, and the text `filled` with the best ones.
 
-        Raises UsageError for a text without the mask token, and one that is too long.
+        Raise UsageError for texts that are too long or have no mask.
         """
         mask = tokenizer.token(self.rows.tokens.special["mask"])
         longest = model.blueprint.last.max_length
@@ -147,11 +147,11 @@ class Fills(Answers):
         return predictions
 
     def _with_masks(self, number: int, text: str, mask: str, tokenizer: Tokenizer) -> Ids:
-        """The ids of text `number`, in which the mask token stands for what is to be filled in."""
+        """Encode text `number` with its masks."""
         parts = text.split(mask)
         if len(parts) < 2:
             raise PromptError("text", number, f"has no mask: write {mask} where a word is missing, got {text[:60]!r}")
-        # where a space belongs to the word after it, the mask stands for both; elsewhere spaces are no tokens
+        # if tokens include the preceding space, the mask replaces both; otherwise spaces are not tokens
         joins = len(tokenizer.encode(" a")) > len(tokenizer.encode("a"))
         parts = [part.removesuffix(" ") for part in parts[:-1]] + parts[-1:]
         parts = parts[:1] + [part.removeprefix(" ") if joins else part for part in parts[1:]]
@@ -161,13 +161,13 @@ class Fills(Answers):
         return self.rows.tokens.framed(inner)
 
     def _fills(self, model: Model, rows: Sequence[Ids], tokenizer: Tokenizer) -> list[list[list[dict[str, Any]]]]:
-        """The likeliest tokens of each mask of each row."""
+        """Most likely tokens for each mask of each row."""
         ids, real = padded(rows, self.rows.tokens.pad)
         device = next(model.parameters()).device
         masked = torch.from_numpy(ids == self.rows.tokens.special["mask"]).to(device)
         whole = None if real.all() else torch.from_numpy(real).to(device)
         out = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=whole, with_heads=False)
-        logits = wide(model.head_of_last(out.hidden[masked]))
+        logits = wide(model.head_of_last(out.hidden[masked]))  # [masks vocab_size]
         never = without_token(tokenizer, logits.shape[-1])
         tokens = logits.shape[-1] - (0 if never is None else int(never.sum()))
         probabilities = (logits if never is None else logits.masked_fill(never.to(device), -torch.inf)).softmax(-1)
@@ -218,7 +218,7 @@ class MaskedLm(Objective):
     rows: MaskedRows
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Cross-entropy at the chosen places, the only ones that logits are made for."""
+        """Cross-entropy at the chosen positions; logits are computed only there."""
         out = model(
             input_ids=batch["input_ids"],
             attention_mask=batch.get("attention_mask"),
@@ -230,7 +230,7 @@ class MaskedLm(Objective):
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Each token as often as in the training texts, whatever stands around it."""
+        """Unigram baseline: token frequencies of the training texts."""
         train, valid = (np.concatenate([item["text"] for item in items]) for items in (train_items, valid_items))
         return unigram_baseline(
             train[self.rows.maskable[train]], valid[self.rows.maskable[valid]], self.rows.tokens.size
@@ -238,7 +238,7 @@ class MaskedLm(Objective):
 
 
 def _named(tokenizer: Tokenizer, ids: Sequence[int], probabilities: Sequence[float]) -> list[dict[str, Any]]:
-    """Tokens as they read in a text, each with its id and its probability."""
+    """Tokens as text, with id and probability."""
     texts = (tokenizer.decode([id_]).strip() or tokenizer.readable_token(id_) for id_ in ids)
     named = zip(texts, ids, probabilities, strict=True)
     return [{"token": text, "id": id_, "probability": chance} for text, id_, chance in named]

@@ -21,14 +21,14 @@ from tfkit.training.objective.masked_lm import MaskedLm, MaskedRows
 from tfkit.training.objective.reading import cut_pair, head_of, inputs_of
 from tfkit.training.objective.rows import Batch, Example, Item, padded, wrapped
 
-NEXT, OTHER = 0, 1  # the classes, as BERT numbers them
+NEXT, OTHER = 0, 1  # BERT's class indices
 
 
 class NextSentenceRows(MaskedRows):
-    """Pairs of texts that follow one another or not, with tokens hidden."""
+    """Pairs of consecutive or random texts, masked."""
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items of a text `first`, the one that follows, `second`, and some `other` text, without special tokens."""
+        """Items `first`, its successor `second`, and a random `other` text, without special tokens."""
         self.bind(tokenizer)
         found = self._encoded(examples, "text", tokenizer)
         texts = [text for text in found if len(text) and self.maskable[text].any()]
@@ -39,33 +39,33 @@ class NextSentenceRows(MaskedRows):
         strangers = np.random.default_rng(len(texts)).integers(len(texts) - 2, size=len(texts) - 1)
         items: list[Item] = []
         for place, stranger in enumerate(strangers.tolist()):
-            other = stranger if stranger < place else stranger + 2  # neither the first nor what follows it
+            other = stranger if stranger < place else stranger + 2  # neither first nor second
             first = texts[place]
             item = {"first": first, "second": texts[place + 1], "other": texts[other]}
             items.append(item if free is None else _cut(item, free))
         return items
 
     def _free(self, longest: int) -> int:
-        """How many tokens of two texts fit in a row of `longest`."""
+        """Number of text tokens of a pair in a row of `longest`."""
         free = longest - len(self._pair(np.zeros(0, np.int32), np.zeros(0, np.int32))[0])
         if free < 2:
             raise DataError(f"rows of {longest} tokens have no room for two texts; allow more")
         return free
 
     def _pair(self, first: Any, second: Any) -> tuple[Any, Any]:
-        """Two texts in a row, and their types."""
+        """Framed pair and its token types."""
         start, end = self.tokens.special.get("start"), self.tokens.special.get("end")
         before = wrapped(first, start, self.tokens.special.get("separator", end))
         after = wrapped(second, end=end)
         return np.concatenate((before, after)), np.repeat([0, 1], [len(before), len(after)]).astype(np.int32)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """[items]: places in the model, at most."""
+        """[items]: upper bounds of positions in the model."""
         extra = len(self._pair(np.zeros(0, np.int32), np.zeros(0, np.int32))[0])
         return np.asarray([extra + len(item["first"]) + max(len(item["second"]), len(item["other"])) for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` with tokens hidden, `token_type_ids`, and whether the texts follow one another (`follows`)."""
+        """Masked `input_ids`, `token_type_ids`, and the classes `follows` [rows]."""
         classes = rng.integers(2, size=len(items))
         pairs = [
             self._pair(item["first"], item["second" if class_ == NEXT else "other"])
@@ -83,7 +83,7 @@ class NextSentenceRows(MaskedRows):
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """No pairs can be packed: each is read as one text."""
+        """Packing is not supported for pairs."""
         raise UsageError("batches of next_sentence cannot be packed; say data.batch.pack: false")
 
 
@@ -91,14 +91,14 @@ class NextSentenceRows(MaskedRows):
 class NextSentence(MaskedLm):
     """Loss = masked_lm's, and per token -log p(second text follows the first) (Devlin et al. 2018, arXiv 1810.04805).
 
-    The texts of the corpus follow one another: a line, or a sentence, each. Half of the pairs have some other text of
-    the corpus second. Beside `head` it trains the classifier `heads.next_sentence`, of two classes.
+    The corpus must consist of consecutive texts, such as sentences. In half of the pairs, the second text is random.
+    Besides `head`, it trains the two-class classifier `heads.next_sentence`.
     """
 
     rows_type = NextSentenceRows
     gives = frozenset({"attention_mask", "token_type_ids", "global_attention_mask"})
     beside: ClassVar = {"next_sentence": ("classifier",)}
-    capabilities = frozenset()  # no likelihood: the sum of two losses
+    capabilities = frozenset()  # no likelihood: a sum of two losses
 
     class Config(MaskedLm.Config):
         """Options of next_sentence."""
@@ -118,13 +118,13 @@ class NextSentence(MaskedLm):
                 yield Problem("independent", text, at="model.heads.next_sentence")
 
     def attach(self, model: Model) -> None:
-        """Check that the classifier has two classes."""
+        """Check that the classifier has at least two classes."""
         classes = head_of(model, "next_sentence").output.out_features
         if classes < 2:
             raise UsageError(f"next_sentence has two classes, and model.heads.next_sentence {classes}")
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """The mean cross-entropy of the pairs, added to that of the hidden tokens."""
+        """Sum of the mean cross-entropies of masked tokens and of pairs."""
         real = batch.get("attention_mask")
         out = model(input_ids=batch["input_ids"], attention_mask=real, with_heads=False, **inputs_of(model, batch))
         total, count = token_loss(model, out.hidden, batch), len(batch["labels"])
@@ -133,11 +133,11 @@ class NextSentence(MaskedLm):
         return finished(total, out.auxiliary_loss, count, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """None: the loss is a sum of two."""
+        """None, since the loss is a sum of two."""
         return None
 
 
 def _cut(item: Item, free: int) -> Item:
-    """The three texts, so that the first fits with each of the others."""
+    """Truncate the texts so that the first fits with either of the others."""
     first = min((cut_pair(item["first"], item[name], free)[0] for name in ("second", "other")), key=len)
     return {"first": first} | {name: item[name][: free - len(first)] for name in ("second", "other")}

@@ -1,4 +1,4 @@
-"""Base classes of the objectives that classify, tag or rate a text with one head on its hidden states."""
+"""Base classes of objectives that train one head on the hidden states of a text."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ from tfkit.training.objective.rows import Batch, Example, Item, Rows, logger, pa
 
 
 class ReadingRows(Rows):
-    """Base of rows that hold a text, or two, between special tokens, and what is to be learnt of them.
+    """Base of rows with one or two framed texts; subclasses add targets to items and batches.
 
-    Items hold the tokens `text`, `types` (0 and 1) where there are two texts, and `marked` tokens, which see all and
-    are seen by all where the model has such a rule. A subclass adds the targets, to items and to batches.
+    Items hold `text` (ids), `types` (0 and 1, for pairs) and `marked` (mask of tokens with global attention).
     """
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
         super().__init__(config)
-        self.template: Frame | None = None  # of an imported model's own tokenizer; None: what the roles of tokens say
+        self.template: Frame | None = None  # template of an imported tokenizer; None: by the roles of special tokens
 
     @property
     def _frame(self) -> Frame:
-        """The special tokens around a text, and between two."""
+        """Special tokens around a text and between two."""
         return Frame.of_roles(self.tokens.special) if self.template is None else self.template
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
@@ -46,15 +45,15 @@ class ReadingRows(Rows):
         return np.asarray([item_length(item) for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """The inputs of the model, without targets."""
+        """Model inputs without targets."""
         return text_batch(items, self.tokens.pad)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A text with the special tokens around it."""
+        """Add the special tokens around a text."""
         return [*self._frame.before, *ids, *self._frame.after]
 
     def _texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> list[Item]:
-        """Each example's text, or two, as an item without targets; never without a token. Logs what is cut."""
+        """Items without targets, each with at least one token. Logs truncations."""
         if self.plan is not None:
             return self.vectors(examples)
         self.bind(tokenizer)
@@ -71,7 +70,7 @@ class ReadingRows(Rows):
         return items
 
     def _pairs(self, examples: Sequence[Example], tokenizer: Tokenizer) -> Iterator[tuple[Ids, Ids | None]]:
-        """The tokens of `text`, and of `second` where an example has one."""
+        """Yield the tokens of `text`, and of `second` if present."""
         seconds = [example for example in examples if "second" in example]
         pairs = iter(self._encoded(seconds, "second", tokenizer)) if seconds else iter(())
         for example, text in zip(examples, self._encoded(examples, "text", tokenizer), strict=True):
@@ -79,18 +78,18 @@ class ReadingRows(Rows):
 
 
 class ReadingAnswers(Answers):
-    """Base of the answers of models whose head reads a text."""
+    """Base of answers computed by a head over a text."""
 
     objective: Reading
     rows: ReadingRows
-    of_tokens: ClassVar[bool] = False  # whether the head has an output for each token
+    of_tokens: ClassVar[bool] = False  # True if the head has an output per token
 
     def _text_items(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Item]:
-        """The texts of examples as items, cut to what the model reads."""
+        """Items of the examples, truncated to the model's maximum length."""
         return self.rows._texts(examples, tokenizer, model.blueprint.last.max_length)
 
     def _logits(self, model: Model, items: Sequence[Item]) -> list[Tensor]:
-        """The head's output for each item, on the CPU; padding is left out where it has one for each token."""
+        """Head output of each item, on the CPU; padding is removed from per-token outputs."""
         outputs: list[Tensor] = [torch.empty(0)] * len(items)
         rows, device = self.rows, next(model.parameters()).device
         with torch.inference_mode():
@@ -104,7 +103,7 @@ class ReadingAnswers(Answers):
 
 
 class Reading(Objective):
-    """Base of the objectives that read a text, or two, and train one head on what they read."""
+    """Base of objectives that train one head over one or two texts."""
 
     rows_type: ClassVar[type[ReadingRows]] = ReadingRows
     answers_type: ClassVar[type[ReadingAnswers] | None] = ReadingAnswers
@@ -113,7 +112,7 @@ class Reading(Objective):
     gives = frozenset({"attention_mask", "token_type_ids", "global_attention_mask"})
 
     class Config(Objective.Config):
-        """Options of the objectives that read."""
+        """Options of the reading objectives."""
 
         head: str | None = Field(None, description="which of the model's `heads` is trained; none: its `head`")
 
@@ -135,25 +134,25 @@ class Reading(Objective):
     rows: ReadingRows
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """The loss of the head's output, summed over its targets, and their number."""
+        """Summed loss of the head's output, and its number of targets."""
         raise NotImplementedError(f"{type(self).__name__} has no head_loss")
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """The loss of the head's output."""
+        """Loss of the head's output."""
         logits, auxiliary = head_output(self.config.head, model, batch)
         total, count = self.head_loss(wide(logits), batch, training)
         return finished(total, auxiliary, count, training)
 
 
 def item_length(item: Item) -> int:
-    """The positions that an item takes in the model."""
+    """Positions of an item in the model."""
     return int(item["positions"][0]) if "vectors" in item else len(item["text"])
 
 
 def text_batch(items: Sequence[Item], pad: int) -> Batch:
-    """`input_ids`, `marked`, and `attention_mask` and `token_type_ids` where they are needed.
+    """`input_ids`, `marked`, and `attention_mask` and `token_type_ids` if needed.
 
-    Of vectors `inputs_embeds` instead of ids.
+    For vectors, `inputs_embeds` instead of ids.
     """
     if "vectors" in items[0]:
         marks, _ = padded([first_of(item_length(item)) for item in items], 0)
@@ -169,9 +168,9 @@ def text_batch(items: Sequence[Item], pad: int) -> Batch:
 
 
 def framed(frame: Frame, first: Ids, second: Ids | None, longest: int | None) -> Item:
-    """An item of one text, or of two with the separator between; the longer one is cut to fit in `longest` tokens.
+    """Item of one text, or of two with a separator; the longer one is truncated to fit `longest` tokens.
 
-    The first token is marked: it may represent the text. Raises DataError where no text fits.
+    The first token is marked, as a possible text representation. Raise DataError if no text fits.
     """
     room = None if longest is None else room_in(frame, longest)
     if second is None:
@@ -185,7 +184,7 @@ def framed(frame: Frame, first: Ids, second: Ids | None, longest: int | None) ->
 
 
 def room_in(frame: Frame, longest: int) -> int:
-    """How many tokens fit in a row of `longest`, beside start and end; raises DataError where none does."""
+    """Text tokens that fit in a row of `longest` besides start and end; raise DataError if fewer than two."""
     free = longest - frame.around
     if free < 2:
         raise DataError(f"rows of {longest} tokens have no room for a text between start and end; allow more")
@@ -193,7 +192,7 @@ def room_in(frame: Frame, longest: int) -> int:
 
 
 def head_output(head: str | None, model: Model, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """The output of the model's head of that name for a batch, and what layers add to the loss."""
+    """Output of the named head for a batch, and the auxiliary loss."""
     real = batch.get("attention_mask")
     read = {name: batch[name] for name in ("input_ids", "inputs_embeds") if name in batch}
     out = model(**read, attention_mask=real, with_heads=False, **inputs_of(model, batch))
@@ -201,27 +200,27 @@ def head_output(head: str | None, model: Model, batch: Batch) -> tuple[Tensor, T
 
 
 def joined(*pieces: Sequence[int] | Ids) -> Ids:
-    """Pieces of a row, one after another."""
+    """Concatenate pieces of a row."""
     return np.concatenate([np.asarray(piece, dtype=np.int32) for piece in pieces])
 
 
 def alone(id_: int) -> Item:
-    """What is read of an empty text, where no special token stands around it."""
+    """Item for an empty text without special tokens."""
     return {"text": np.asarray([id_], dtype=np.int32), "marked": np.ones(1, dtype=np.int32)}
 
 
 def is_text(example: Example) -> bool:
-    """Whether there is something to read."""
+    """True if there is anything to read."""
     return "vectors" in example or bool(example["text"].strip() or example.get("second", "").strip())
 
 
 def texts_of(example: Example) -> dict[str, str]:
-    """What an example says of itself in a prediction."""
+    """Input fields copied to a prediction."""
     return {field: example[field] for field in ("vectors", "text", "second") if field in example}
 
 
 def cut_pair(first: Ids, second: Ids, free: int | None) -> tuple[Ids, Ids]:
-    """Two texts that fit into `free` tokens together: what is too much is taken from the end of the longer one."""
+    """Truncate two texts to `free` tokens in total, shortening the longer one first."""
     if free is None or len(first) + len(second) <= free:
         return first, second
     short = min(len(first), len(second), free // 2)
@@ -231,14 +230,14 @@ def cut_pair(first: Ids, second: Ids, free: int | None) -> tuple[Ids, Ids]:
 
 
 def first_of(length: int) -> Ids:
-    """Marks of the first of `length` tokens."""
+    """Mask of the first of `length` tokens."""
     marks = np.zeros(length, dtype=np.int32)
     marks[:1] = 1
     return marks
 
 
 def head_of(model: Model, name: str | None) -> Any:
-    """The head called `name` among `heads`, or the model's `head`; raises UsageError where there is none."""
+    """Return the head called `name`, or the model's `head`; raise UsageError if missing."""
     if name is None and model.head is not None:
         return model.head
     if name is not None and name in model.heads:
@@ -248,7 +247,7 @@ def head_of(model: Model, name: str | None) -> Any:
 
 
 def inputs_of(model: Model, batch: Batch) -> dict[str, Tensor]:
-    """The inputs of a call that this model reads, besides ids and mask."""
+    """Additional model inputs besides ids and mask."""
     if model.blueprint.encoder is not None and model.blueprint.decoder is not None:
         return read_again(model, batch)
     plan = model.blueprint.last
@@ -261,10 +260,10 @@ def inputs_of(model: Model, batch: Batch) -> dict[str, Tensor]:
 
 
 def read_again(model: Model, batch: Batch) -> dict[str, Tensor]:
-    """A text in the decoder too, after the start: its states say something of the text (Lewis et al. 2019: BART)."""
+    """Decoder inputs that repeat the text after the start token, for its hidden states (Lewis et al. 2019: BART)."""
     ids, start = batch["input_ids"], dict(model.blueprint.special_ids).get("start")
     if start is None:
         raise UsageError("the decoder begins with model.special_ids.start, which the recipe does not say")
     again = {"decoder_input_ids": torch.cat((torch.full_like(ids[:, :1], start), ids[:, :-1]), dim=1)}
-    # a place is as real as the token that its state says something of
+    # a position is real if the token it represents is
     return again | ({"decoder_attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {})

@@ -1,4 +1,4 @@
-"""Regression: a number for a text, or for two."""
+"""Regression: a number for a text or text pair."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tfkit.training.objective.rows import Batch, Example, Item
 
 
 class NumberedRows(ReadingRows):
-    """Texts, each with a number."""
+    """Texts with numbers."""
 
     fields = ("text", "label")
     tokenized = ("text", "second")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `text` and `label`, a number; a text is cut to what the model can read."""
+        """Items `text` and numeric `label`; texts are truncated to the model's maximum length."""
         labels = self._column(examples, "label")
         items = self._texts(examples, tokenizer, max_length)
         kept = [
@@ -40,20 +40,20 @@ class NumberedRows(ReadingRows):
         return self._usable(kept, len(items), "the texts are empty")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """The texts, and `labels` [rows], numbers."""
+        """Inputs, and numeric `labels` [rows]."""
         labels = np.concatenate([item["label"] for item in items])
         return super().collate(items, rng) | {"labels": torch.from_numpy(labels)}
 
 
 class Numbers(ReadingAnswers):
-    """The number of a text."""
+    """The predicted number of a text."""
 
     reference = "label"
     metrics = ("pearson", "spearman")
     sample_texts: ClassVar = {"label": ("1.5", "-2", "0", "3e-1", "4")}
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """Of each text its `value`."""
+        """Return the `value` of each text."""
         items = self._text_items(model, examples, tokenizer)
         return [
             {**texts_of(example), "value": float(value)}
@@ -72,14 +72,14 @@ class Regression(Reading):
     rows_type = NumberedRows
     answers_type = Numbers
     heads = ("regression",)
-    capabilities = frozenset({"numbers"})  # no likelihood: a squared error
+    capabilities = frozenset({"numbers"})  # no likelihood: squared error
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Squared error of `logits` [rows]; no nats, but half of it is those of a normal distribution."""
+        """Squared error of `logits` [rows]: twice the NLL of a unit normal, up to a constant."""
         return F.mse_loss(logits, batch["labels"].to(logits.dtype), reduction="sum"), len(logits)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """The mean of the training examples, whatever the text."""
+        """Mean label of the training examples."""
         train, valid = (np.concatenate([item["label"] for item in items]) for items in (train_items, valid_items))
         return Baseline("mean label", float(((valid - train.mean()) ** 2).mean()))
 

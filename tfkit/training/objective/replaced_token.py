@@ -1,4 +1,4 @@
-"""Replaced token detection: which tokens a small generator has replaced."""
+"""Replaced token detection: find tokens substituted by a small generator."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tfkit.training.objective.rows import Batch, Example, Item, Rows, padded
 
 
 class ReplacedRows(MaskedRows):
-    """The rows of masked_lm, with the tokens that were hidden and random numbers to draw others."""
+    """Rows of masked_lm, with original tokens and random numbers for sampling replacements."""
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """The batch of masked_lm, the `original` ids, and a random number for each hidden token (`draws`)."""
+        """Batch of masked_lm, with `original` ids, mask `real`, and a uniform number per masked token (`draws`)."""
         batch = super().collate(items, rng)
         ids, real = padded([item["text"] for item in items], self.tokens.pad)
         batch |= {"original": torch.from_numpy(ids), "real": torch.from_numpy(real)}
@@ -42,15 +42,15 @@ class ReplacedRows(MaskedRows):
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """No texts can be packed."""
+        """Packing is not supported."""
         return Rows.collate_packed(self, rows, length, rng)
 
 
 class Replacements(Answers):
-    """Of each token the probability that it stands in place of another."""
+    """The probability of each token of being a replacement."""
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """Of each text its `tokens`, and the probability that each was put in place of another (`replaced`)."""
+        """Return the `tokens` of each text with their probabilities of being `replaced`."""
         rows = [self.rows.prompt(ids) for ids in tokenizer.encode_batch([example["text"] for example in examples])]
         longest = model.blueprint.last.max_length
         rows = [row[:longest] or [self.rows.tokens.pad] for row in rows]
@@ -72,14 +72,14 @@ class Replacements(Answers):
 class ReplacedToken(MaskedLm):
     """Loss = weight * -log p(replaced or not) of every token + the generator's masked_lm loss (Clark et al. 2020).
 
-    The generator, a masked language model of its own (a `model:` without vocab_size, which is the model's), fills in
-    hidden tokens by chance; the model's head, a discriminator, finds them out. arXiv 2003.10555 (ELECTRA).
+    The generator, a separate masked language model (a `model:` without vocab_size, which is shared), samples tokens for
+    masked positions; the model's head, a discriminator, detects them. arXiv 2003.10555 (ELECTRA).
     """
 
     rows_type = ReplacedRows
     answers_type = Replacements
     heads = ("discriminator",)
-    capabilities = frozenset({"own_model"})  # no likelihood: the sum of two losses
+    capabilities = frozenset({"own_model"})  # no likelihood: a sum of two losses
     example: ClassVar = {
         "generator": {
             "type": "encoder",
@@ -154,7 +154,7 @@ class ReplacedToken(MaskedLm):
     config: Config
 
     def attach(self, model: Model) -> None:
-        """Build the generator beside the model; raises UsageError where they cannot share a table."""
+        """Build the generator; raise UsageError if it cannot share the token table."""
         vocab_size = model.blueprint.last.vocab_size
         blueprint = blueprint_of({**self.config.generator, "vocab_size": vocab_size})
         parameter = next(model.parameters())
@@ -167,7 +167,7 @@ class ReplacedToken(MaskedLm):
         self.module = generator
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Per real token: the discriminator's loss with its weight, and the generator's per hidden token."""
+        """Weighted discriminator loss per real token plus generator loss per masked token."""
         if self.module is None:
             self.attach(model)
         generator: Any = self.module
@@ -178,8 +178,8 @@ class ReplacedToken(MaskedLm):
         with torch.no_grad():
             ids = self._replaced(generator, guessed.hidden, batch)
         out = model(input_ids=ids, attention_mask=mask, with_heads=False)
-        logits = wide(head_of(model, None)(out.hidden, mask)[batch["real"]])
-        wrong = (ids != batch["original"])[batch["real"]]
+        logits = wide(head_of(model, None)(out.hidden, mask)[batch["real"]])  # [n], real tokens
+        wrong = (ids != batch["original"])[batch["real"]]  # [n]
         of_model = F.binary_cross_entropy_with_logits(logits, wrong.to(logits.dtype))
         count = int(batch["real"].sum())
         total = (self.config.weight * of_model + of_generator) * count
@@ -187,9 +187,9 @@ class ReplacedToken(MaskedLm):
         return Loss(total + sum(auxiliary) * count if training and auxiliary else total, count)
 
     def _replaced(self, generator: Any, hidden: Tensor, batch: Batch) -> Tensor:
-        """The ids with a token that the generator draws in each hidden place."""
-        features = hidden.flatten(0, 1)[batch["predicted"]]
-        totals = wide(generator.head(features)).softmax(-1).cumsum(-1)
+        """Original ids with generator samples at masked positions."""
+        features = hidden.flatten(0, 1)[batch["predicted"]]  # [m d_model]
+        totals = wide(generator.head(features)).softmax(-1).cumsum(-1)  # [m vocab_size]
         points = batch["draws"][:, None].to(totals.dtype) * totals[:, -1:]
         drawn = torch.searchsorted(totals, points).clamp(max=totals.shape[-1] - 1)
         ids = batch["original"].clone().flatten()
@@ -197,12 +197,12 @@ class ReplacedToken(MaskedLm):
         return ids.view_as(batch["original"])
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """None: the loss is a sum of two."""
+        """None, since the loss is a sum of two."""
         return None
 
 
 def _share(generator: nn.Module, model: Model) -> None:
-    """Let the generator look tokens up, and write them, in the model's table; raises UsageError where widths differ."""
+    """Tie the generator's token embeddings to the model's; raise UsageError if widths differ."""
     own: Any = generator.stack("encoder").embedding.tokens  # type: ignore[operator]
     embedding: Any = model.stack("encoder").embedding
     table = embedding.tokens.weight

@@ -1,4 +1,4 @@
-"""Base classes of the objectives that corrupt a text and train an encoder-decoder to restore it."""
+"""Base classes of objectives that corrupt a text and train an encoder-decoder to restore it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tfkit.training.objective.seq2seq import pair_batch
 
 
 class RewritingRows(Rows):
-    """Source and target, both made from one text anew for each batch.
+    """Source and target, both derived from one text in each batch.
 
-    A subclass says what they are in `spoiled`, and how many positions they take at most, [items 2], in `lengths`.
+    Subclasses implement `spoiled` to create them, and `lengths` [items 2] as upper bounds of their positions.
     """
 
     fields = ("text",)
     required: ClassVar[tuple[str, ...]] = ("start", "end")
 
     def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """What the encoder reads, and what the decoder writes: start, tokens, end."""
+        """Return encoder input and decoder target (start, tokens, end)."""
         raise NotImplementedError(f"{type(self).__name__} has no spoiled")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `text`, tokens alone; a long text becomes several items, and one of a single token is left out."""
+        """Items `text`, unframed; long texts are split, single tokens dropped."""
         self.bind(tokenizer)
         texts = self._encoded(examples, "text", tokenizer)
         room = max(map(len, texts), default=0) if max_length is None else self._room(max_length)
@@ -42,7 +42,7 @@ class RewritingRows(Rows):
         return self._usable(items, len(texts), why)
 
     def _room(self, longest: int) -> int:
-        """The longest text that fits on both sides."""
+        """Maximum text length that fits on both sides."""
         room = longest
         while room > 1 and self.lengths([{"text": np.zeros(room, np.int32)}]).max() > longest:
             room -= 1
@@ -51,31 +51,31 @@ class RewritingRows(Rows):
         return room
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
+        """`input_ids` and `decoder_input_ids`; `attention_mask` if sources are padded."""
         pairs = [self.spoiled(item["text"], rng) for item in items]
         return pair_batch([source for source, _ in pairs], [target for _, target in pairs], self.tokens.pad)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A source for the encoder."""
+        """Frame a source for the encoder."""
         return [*ids, self.tokens.special["end"]]
 
 
 class Rewriting(Objective):
-    """Loss = -sum log p(target_t | target_<t, source), both made from one text anew for each batch."""
+    """Loss = -sum log p(target_t | target_<t, source), both derived from one text in each batch."""
 
     reads = "encoder_decoder"
     gives = frozenset({"attention_mask"})
     capabilities = frozenset({"likelihood", "soft_targets"})
 
     class Config(Objective.Config):
-        """Options of the objectives that spoil a text."""
+        """Options of corrupting objectives."""
 
         def shortest(self, facts: RecipeFacts) -> int:
             return 4  # both sides of a text of two tokens, with start and end
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Cross-entropy at the real target tokens."""
-        # The decoder needs no mask of its own: its padding is on the right, hidden by the causal mask.
+        """Cross-entropy over real target tokens."""
+        # No decoder mask: right padding is hidden by the causal mask.
         out = model(
             input_ids=batch["input_ids"],
             attention_mask=batch.get("attention_mask"),
@@ -87,6 +87,6 @@ class Rewriting(Objective):
 
 
 def random_split(total: int, parts: int, rng: np.random.Generator) -> Ids:
-    """`total` as the sum of `parts` whole numbers from 1, each way equally likely."""
+    """Draw a uniform composition of `total` into `parts` positive integers."""
     borders = np.sort(rng.choice(total - 1, size=parts - 1, replace=False)) + 1
     return np.diff(np.concatenate(([0], borders, [total])))

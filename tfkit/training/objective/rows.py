@@ -1,4 +1,4 @@
-"""Base classes of rows: examples become items of token ids, and items become batches."""
+"""Base classes of rows: conversion of examples to items (token ids) and of items to batches."""
 
 from __future__ import annotations
 
@@ -24,52 +24,52 @@ from tfkit.training.baseline import Ids
 logger = logging.getLogger("tfkit")
 
 Item = dict[str, Ids]  # token ids of one training example, by name
-Batch = dict[str, Tensor]  # what the loss needs; on the CPU until the training loop moves it
+Batch = dict[str, Tensor]  # inputs of the loss, on the CPU until the training loop moves them
 Example = Mapping[str, str]
 
-ENCODED_AT_ONCE = 10_000  # texts; bounds the memory that the tokenizer's own objects take
+ENCODED_AT_ONCE = 10_000  # texts; bounds the memory of the tokenizer's intermediate objects
 
 
 @dataclass(frozen=True)
 class TokenFacts:
-    """What rows know of a tokenizer: the ids of its special tokens by role, and the size of its vocabulary."""
+    """Special token ids by role, and vocabulary size."""
 
     special: Mapping[str, int] = field(default_factory=dict)
     size: int = 0
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TokenFacts:
-        """The facts of a tokenizer."""
+        """Extract the facts of a tokenizer."""
         return cls(dict(tokenizer.special_ids), tokenizer.vocab_size)
 
     @property
     def pad(self) -> int:
-        """What fills rows up. Any id would do, since no loss is taken on it and no real token sees it."""
+        """Padding id. Any id works, since padding has no loss and is not attended to."""
         return self.special.get("pad", 0)
 
     def framed(self, text: Ids) -> Ids:
-        """A text between the start and the end token, as far as there are such tokens."""
+        """Add the start and end tokens, if defined."""
         return wrapped(text, self.special.get("start"), self.special.get("end"))
 
 
 class Rows(RowsFacts):
-    """Base of what objectives make of texts. `bind` (or `prepare`, which calls it) comes before everything else."""
+    """Base of data preparation for objectives. Call `bind` (or `prepare`, which does) first."""
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
-        """Take the options of the objective."""
+        """Store the objective's options."""
         self.config = config
         self.tokens = TokenFacts()
-        self.labels: tuple[str, ...] = ()  # of the training corpus, where it is `labelled`
-        self.plan: StackPlan | None = None  # the stack that reads vectors instead of tokens
+        self.labels: tuple[str, ...] = ()  # of the training corpus, if `labelled`
+        self.plan: StackPlan | None = None  # the stack reading vectors, if any
 
     def read_model(self, blueprint: Blueprint) -> None:
-        """Read vectors instead of tokens if the model's first stack does."""
+        """Switch to vector inputs if the model's first stack reads them."""
         plan = next(blueprint.stacks())
         if self.vectors_for is not None and plan.reads_vectors:
             self.plan, self.fields = plan, self.read_fields(("vectors",))  # type: ignore[misc]
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Take the facts of the tokenizer; raises DataError when a special token that is needed is missing."""
+        """Bind to the tokenizer; raise DataError if a required special token is missing."""
         self._check_roles(tokenizer, self.required)
         self.tokens = TokenFacts.of(tokenizer)
 
@@ -84,38 +84,38 @@ class Rows(RowsFacts):
 
     @property
     def _name(self) -> str:
-        """The name of the objective, for messages."""
+        """Name of the objective, for messages."""
         return self.config.part.part_name
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """The examples as token ids, none longer than the model can read.
+        """Convert examples to items of at most the model's maximum length.
 
-        Logs what is left out and why; raises DataError when nothing is left, or a field is missing.
+        Logs dropped examples with the reason; raise DataError if none are left or a field is missing.
         """
         raise NotImplementedError(f"{type(self).__name__} has no prepare")
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """The number of positions that each item takes in the model, [items] or [items sides]."""
+        """Positions of each item in the model, [items] or [items sides]."""
         raise NotImplementedError(f"{type(self).__name__} has no lengths")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """A batch of one row per item; all that is random in it comes from `rng`."""
+        """Collate one row per item; randomness comes from `rng` only."""
         raise NotImplementedError(f"{type(self).__name__} has no collate")
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """A batch of several items per row of `length`, kept apart by segments; raises UsageError where it cannot."""
+        """Collate several items per row of `length`, separated by segments; raise UsageError if unsupported."""
         raise UsageError(f"batches of {self._name} cannot be packed; say data.batch.pack: false")
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """The ids of a text in the form that a trained model expects."""
+        """Add the special tokens that a trained model expects around a text."""
         return list(ids)
 
     def labels_in(self, example: Example) -> Sequence[str]:
-        """The labels that an example has, where it learns labels."""
+        """Labels of an example, if the objective learns labels."""
         return ()
 
     def _column(self, examples: Sequence[Example], field: str) -> list[str]:
-        """One field of all examples; raises DataError where an example lacks it."""
+        """Return one field of all examples; raise ExampleError if it is missing."""
         for number, example in enumerate(examples, 1):
             if field not in example:
                 there = ", ".join(example) or "nothing"
@@ -123,14 +123,14 @@ class Rows(RowsFacts):
         return [example[field] for example in examples]
 
     def _encoded(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> list[Ids]:
-        """Token ids of one field of all examples; raises DataError where an example lacks it."""
+        """Encode one field of all examples; raise ExampleError if it is missing."""
         texts = self._column(examples, field)
         slices = (texts[start : start + ENCODED_AT_ONCE] for start in range(0, len(texts), ENCODED_AT_ONCE))
         with located(texts, tokenizer):
             return [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
 
     def vectors(self, examples: Sequence[Example]) -> list[Item]:
-        """Items `vectors` and `positions`, the number that they take; raises ExampleError for what does not fit."""
+        """Items `vectors` and their number of `positions`; raise ExampleError for unsuitable arrays."""
         plan = self.plan
         if plan is None:
             raise UsageError(f"{self._name} reads vectors for a model whose first stack does")
@@ -148,26 +148,26 @@ class Rows(RowsFacts):
             except ValueError as error:
                 raise ExampleError(number, str(error)) from None
             longest = positions if plan.max_length is None else plan.max_length
-            if positions > longest or (pictures and positions != longest):  # a picture of another size is another grid
+            if positions > longest or (pictures and positions != longest):  # another size is another patch grid
                 text = f"takes {positions:,} positions, and the {plan.side}'s max_length is {plan.max_length:,}"
                 raise ExampleError(number, f"{text}; set max_length: {positions}")
             items.append({"vectors": array, "positions": np.asarray([positions])})
         return items
 
     def _usable(self, items: list[Item], examples: int, why: str) -> list[Item]:
-        """`items`; raises DataError when there are none."""
+        """Return `items`; raise DataError if empty."""
         if not items:
             raise DataError(f"{self._name}: not one of {counted(examples, 'example')} can be used: {why}")
         return items
 
     def _left_out(self, number: int, of: int, why: str) -> None:
-        """Log that examples were left out."""
+        """Log the number of dropped examples."""
         if number:
             logger.warning("%s: %s of %s left out: %s", self._name, f"{number:,}", counted(of, "example"), why)
 
 
 class TextRows(Rows):
-    """Each text is a row between start and end, as far as the tokenizer has them; each token predicts the next."""
+    """One row per text with available start and end tokens; each token predicts the next."""
 
     fields = ("text",)
 
@@ -189,11 +189,11 @@ class TextRows(Rows):
         return np.asarray([len(item["text"]) - 1 for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids`, `labels` and the positions `predicted`."""
+        """`input_ids`, `labels` and positions `predicted`."""
         return next_tokens([item["text"] for item in items], self.tokens.pad)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """The same with several texts per row: `position_ids` restart, `segment_ids` keep them apart."""
+        """Pack several texts per row: `position_ids` restart, `segment_ids` separate them."""
         positions, segments = packed_places([[len(item["text"]) - 1 for item in row] for row in rows], length)
         ids, real = padded(
             [np.concatenate([item["text"][:-1] for item in row]) for row in rows], self.tokens.pad, length
@@ -205,14 +205,14 @@ class TextRows(Rows):
         return {name: torch.from_numpy(value) for name, value in batch.items()}
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A beginning to continue, after the start token where there is one."""
+        """A prefix to continue, after the start token if defined."""
         start = self.tokens.special.get("start")
         return list(ids) if start is None else [start, *ids]
 
 
 @contextlib.contextmanager
 def located(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[None]:
-    """Raise ExampleError for the first of the texts that the tokenizer cannot write, where it could not write all."""
+    """Convert an encoding failure within the block to ExampleError for the first text that fails."""
     try:
         yield
     except DataError:
@@ -225,7 +225,7 @@ def located(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[None]:
 
 
 def length_of(plan: StackPlan, sizes: Sequence[int]) -> int:
-    """Positions that an array of these sizes takes in a stack; raises ValueError for one that it cannot read."""
+    """Positions of an array of these sizes in a stack; raise ValueError if it is unsuitable."""
     if plan.embedding is not None:
         return plan.embedding.length_of(sizes, plan.shape())
     if len(sizes) != 2 or sizes[1] != plan.d_model:
@@ -234,7 +234,7 @@ def length_of(plan: StackPlan, sizes: Sequence[int]) -> int:
 
 
 def vector_batch(arrays: Sequence[Array]) -> Batch:
-    """`inputs_embeds`, and `attention_mask` if the arrays are of different lengths."""
+    """`inputs_embeds`, and `attention_mask` if lengths differ."""
     batch = {"inputs_embeds": pad_sequence([torch.from_numpy(array) for array in arrays], batch_first=True)}
     lengths = torch.tensor([len(array) for array in arrays])
     if lengths.min() < lengths.max():
@@ -243,7 +243,7 @@ def vector_batch(arrays: Sequence[Array]) -> Batch:
 
 
 def wrapped(ids: Ids, start: int | None = None, end: int | None = None) -> Ids:
-    """`ids` between the special tokens that there are."""
+    """Add the given special tokens around `ids`."""
     before = [] if start is None else [start]
     after = [] if end is None else [end]
     return np.concatenate((np.asarray(before, np.int32), ids, np.asarray(after, np.int32)))
@@ -252,7 +252,7 @@ def wrapped(ids: Ids, start: int | None = None, end: int | None = None) -> Ids:
 def padded(
     rows: Sequence[Ids], fill: int, length: int | None = None
 ) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Rows of different lengths as one array [rows longest], filled up on the right; and which places are real."""
+    """Right-pad rows to [rows longest]; also return the mask of real positions."""
     lengths = np.asarray([len(row) for row in rows])
     width = int(lengths.max(initial=0)) if length is None else length
     real = np.arange(width)[None, :] < lengths[:, None]
@@ -262,9 +262,9 @@ def padded(
 
 
 def next_tokens(rows: Sequence[Ids], pad: int) -> Batch:
-    """Teacher forcing: each row without its last token as `input_ids` [rows longest], its next tokens as `labels` [n].
+    """Teacher forcing: rows without their last tokens as `input_ids` [rows longest], next tokens as `labels` [n].
 
-    `predicted` [n] holds the places of the labels in the flattened input_ids; it is absent where they are all places.
+    `predicted` [n] holds the label positions in the flattened input_ids; it is omitted if that is all of them.
     """
     ids, real = padded([row[:-1] for row in rows], pad)
     labels = np.concatenate([row[1:] for row in rows]).astype(np.int64)
@@ -275,7 +275,7 @@ def next_tokens(rows: Sequence[Ids], pad: int) -> Batch:
 
 
 def packed_places(rows: Sequence[Sequence[int]], length: int) -> tuple[Ids, Ids]:
-    """Positions and segments [rows length] of rows that hold pieces of the given lengths; padding is segment 0."""
+    """Position and segment ids [rows length] for pieces of these lengths; padding is segment 0."""
     positions = np.zeros((len(rows), length), dtype=np.int64)
     segments = np.zeros((len(rows), length), dtype=np.int64)
     for row, pieces in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Sequence to sequence: predict the target, given the source."""
+"""Sequence to sequence: predict the target from the source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tfkit.training.objective.rows import (
 
 
 class Seq2SeqRows(Rows):
-    """Source and target, each a row of its own."""
+    """Separate source and target rows."""
 
     fields = ("source", "target")
     required = ("start", "end")
@@ -39,13 +39,13 @@ class Seq2SeqRows(Rows):
     config: Seq2Seq.Config
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Take the facts of the tokenizer, and of that of the sources; raises DataError for a missing special token."""
+        """Bind to both tokenizers; raise DataError for a missing special token."""
         super().bind(tokenizer)
         self._check_roles(tokenizer.source, self.config.source_roles())
         self.source = TokenFacts.of(tokenizer.source)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `source`, framed as the options say, and `target` (start, tokens, end: one longer than its row)."""
+        """Items `source`, framed as configured, and `target` (start, tokens, end: one longer than its row)."""
         self.bind(tokenizer)
         if self.plan is not None:
             return self._of_vectors(examples, tokenizer, max_length)
@@ -81,12 +81,12 @@ class Seq2SeqRows(Rows):
         return self._usable(found, len(examples), why)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """[items 2]: places in the encoder and in the decoder."""
+        """[items 2]: positions in encoder and decoder."""
         read = [int(item["positions"][0]) if "vectors" in item else len(item["source"]) for item in items]
         return np.asarray([(length, len(item["target"]) - 1) for length, item in zip(read, items, strict=True)])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` and `decoder_input_ids`; `attention_mask` where the sources are of different lengths."""
+        """`input_ids` and `decoder_input_ids`; `attention_mask` if sources are padded."""
         if self.plan is not None:
             batch = next_tokens([item["target"] for item in items], self.tokens.pad)
             batch["decoder_input_ids"] = batch.pop("input_ids")
@@ -95,14 +95,14 @@ class Seq2SeqRows(Rows):
         return pair_batch(sources, targets, self.tokens.pad, self.source.pad)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A source for the encoder."""
+        """Frame a source for the encoder."""
         special, config = self.source.special, self.config
         before = [special["start"]] if config.source_start else []
         return [*before, *ids, *([special["end"]] if config.source_end else [])]
 
 
 class Translations(Answers):
-    """The target, which the model generates."""
+    """The generated target."""
 
     reference = "target"
     predicts = False
@@ -132,14 +132,13 @@ class Seq2Seq(Objective):
             return ("start",) * self.source_start + ("end",) * self.source_end
 
         def shortest(self, facts: RecipeFacts) -> int:
-            return 2  # the start and a token: the end is predicted, and not read
+            return 2  # start and one token; the end token is predicted only
 
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Cross-entropy at the real target tokens; smoothed in training only, so that validation is in plain nats."""
-        # The decoder needs no mask of its own: its padding is on the right, where a causal mask hides it from all that
-        # is real, and without one the kernels take their fast path.
+        """Cross-entropy over real target tokens; label smoothing in training only, so validation is in plain nats."""
+        # No decoder mask: right padding is hidden by the causal mask, and kernels have a fast path without one.
         out = model(
             input_ids=batch.get("input_ids"),
             inputs_embeds=batch.get("inputs_embeds"),
@@ -151,13 +150,13 @@ class Seq2Seq(Objective):
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """An n-gram model of the targets, which does not look at the source."""
+        """N-gram model of the targets, ignoring the source."""
         train, valid = ([item["target"] for item in items] for items in (train_items, valid_items))
         return ngram_baseline(train, valid, self.rows.tokens.size, of="of the targets alone")
 
 
 def pair_batch(sources: Sequence[Ids], targets: Sequence[Ids], pad: int, source_pad: int | None = None) -> Batch:
-    """A batch of an encoder-decoder, which learns each target token from those before it and the source."""
+    """Collate source and target rows for an encoder-decoder with teacher forcing."""
     ids, real = padded(sources, pad if source_pad is None else source_pad)
     batch = next_tokens(targets, pad)
     batch["decoder_input_ids"] = batch.pop("input_ids")

@@ -1,4 +1,4 @@
-"""Extractive question answering: the span of a text that answers a question."""
+"""Extractive question answering: locate the answer within a context."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tfkit.training.objective.answers import Prediction
 from tfkit.training.objective.reading import Reading, ReadingAnswers, ReadingRows, framed
 from tfkit.training.objective.rows import Batch, Example, Item, located, padded
 
-Places = list[tuple[int, int]]  # the characters that each token stands for
+Places = list[tuple[int, int]]  # character span of each token
 
 
 class SpanRows(ReadingRows):
-    """Questions with their contexts, in windows, and where the answers are."""
+    """Questions with windows of their contexts, and answer positions."""
 
     fields = ("question", "context", "answer")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `text` (question and context), and which tokens are of the context (`inside`) and of the `answer`.
+        """Items `text` (question and context), with token masks `inside` (context) and `answer`.
 
-        Examples whose answer does not stand in the context are left out, and windows without it.
+        Examples whose answer is not in the context are dropped, as are windows without it.
         """
         answers = self._column(examples, "answer")
         items: list[Item] = []
@@ -53,7 +53,7 @@ class SpanRows(ReadingRows):
     def _windows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None
     ) -> Iterator[tuple[int, Item, Places, int]]:
-        """The example that each window is of, the window, the characters its tokens stand for, and their number."""
+        """Yield (example index, window, character spans of its context tokens, their number)."""
         self.bind(tokenizer)
         questions = self._encoded(examples, "question", tokenizer)
         texts = self._column(examples, "context")
@@ -73,12 +73,12 @@ class SpanRows(ReadingRows):
                 inside = np.zeros(len(item["text"]), dtype=np.int32)
                 first = len(inside) - len(piece) - len(self._frame.after)
                 inside[first : first + len(piece)] = 1
-                # the question's tokens are looked at by all, where the model has such a rule
+                # question tokens have global attention, if supported by the model
                 marked = np.asarray(item["types"] == 0, dtype=np.int32)
                 yield number, item | {"inside": inside, "marked": marked}, places[start : start + room], len(piece)
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """The texts, `labels` [rows 2], the positions of begin and end, and `inside` [rows width], the context."""
+        """Inputs, `labels` [rows 2] (start and end positions), and `inside` [rows width], the context mask."""
         answers = [np.flatnonzero(item["answer"]) for item in items]
         labels = np.asarray([(answer[0], answer[-1]) for answer in answers], dtype=np.int64)
         inside = padded([item["inside"] for item in items], 0)[0].astype(np.bool_)
@@ -86,7 +86,7 @@ class SpanRows(ReadingRows):
 
 
 class AnswerSpans(ReadingAnswers):
-    """The likeliest piece of the context."""
+    """The most likely span of the context."""
 
     objective: SpanObjective
     rows: SpanRows
@@ -95,9 +95,9 @@ class AnswerSpans(ReadingAnswers):
     of_tokens = True
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """Of each question the `answer` and where it stands in the context: `begin` and `end`, in characters.
+        """Return the `answer` to each question with its character offsets `begin` and `end` in the context.
 
-        The `probability` is that of the piece among all of its window; an empty context has the empty answer.
+        `probability` is relative to all spans of the window; an empty context has an empty answer.
         """
         windows = list(self.rows._windows(examples, tokenizer, model.blueprint.last.max_length))
         per_window = self._logits(model, [item for _, item, _, _ in windows])
@@ -109,7 +109,7 @@ class AnswerSpans(ReadingAnswers):
         predictions = []
         for example, (_, begin, end, chance) in zip(examples, best, strict=True):
             answer = example["context"][begin:end]
-            begin += len(answer) - len(answer.lstrip())  # a token may begin with the space before its word
+            begin += len(answer) - len(answer.lstrip())  # a token may include the preceding space
             answer = answer.strip()
             texts = {"question": example["question"], "context": example["context"]}
             place = {"begin": begin, "end": begin + len(answer)}
@@ -121,7 +121,7 @@ class AnswerSpans(ReadingAnswers):
         return self.objective.config.longest_answer
 
     def text(self, prediction: Prediction) -> str:
-        """The answer."""
+        """The answer text."""
         return str(prediction["answer"])
 
 
@@ -129,8 +129,7 @@ class AnswerSpans(ReadingAnswers):
 class SpanObjective(Reading):
     """Loss = -log p(begin | question, context) - log p(end | question, context) (Devlin et al. 2018: SQuAD).
 
-    The answer is a piece of the context, the first that reads so. A long context is read in windows that overlap by
-    half.
+    The answer is its first occurrence in the context. Long contexts are split into windows that overlap by half.
     """
 
     rows_type: ClassVar[type[SpanRows]] = SpanRows
@@ -145,20 +144,20 @@ class SpanObjective(Reading):
 
         def shortest(self, facts: RecipeFacts) -> int:
             between = facts.token("separator") or facts.token("end")
-            return super().shortest(facts) + 1 + bool(between)  # a question, and what parts it from the context
+            return super().shortest(facts) + 1 + bool(between)  # a question token and the separator
 
     config: Config
     rows: SpanRows
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Cross-entropy of `logits` [rows time 2] over the places of the context."""
-        allowed = logits.masked_fill(~batch["inside"][:, :, None], -torch.inf)
-        both = allowed.transpose(1, 2).flatten(0, 1)  # begin and end of each row
+        """Cross-entropy of `logits` [rows time 2] over context positions."""
+        allowed = logits.masked_fill(~batch["inside"][:, :, None], -torch.inf)  # [rows time 2]
+        both = allowed.transpose(1, 2).flatten(0, 1)  # [rows*2 time]
         return cross_entropy(both, batch["labels"].flatten()), len(both)
 
 
 def covering(places: Places, begin: int, end: int) -> tuple[int, int] | None:
-    """The first and the last token that stand for the characters begin..end; None where some of them have none."""
+    """First and last token covering characters begin..end; None if some are not covered."""
     touching = [token for token, (first, last) in enumerate(places) if first < end and last > begin]
     if not touching or places[touching[0]][0] > begin or places[touching[-1]][1] < end:
         return None
@@ -166,9 +165,9 @@ def covering(places: Places, begin: int, end: int) -> tuple[int, int] | None:
 
 
 def best_span(logits: Tensor, longest: int) -> tuple[float, int, int, float]:
-    """Score, begin, end and probability of the likeliest piece of `logits` [time 2], of at most `longest` tokens."""
+    """Score, start, end and probability of the most likely span of `logits` [time 2], at most `longest` tokens."""
     begins, ends = logits.double().unbind(dim=1)
-    scores = begins[:, None] + ends[None, :]
+    scores = begins[:, None] + ends[None, :]  # [begin end]
     allowed = torch.ones_like(scores, dtype=torch.bool).triu() & torch.ones_like(scores, dtype=torch.bool).tril(
         longest - 1
     )

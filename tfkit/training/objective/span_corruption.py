@@ -1,4 +1,4 @@
-"""Span corruption: predict the spans that sentinels replace."""
+"""Span corruption: predict the spans replaced by sentinels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfkit.training.objective.rows import Item, wrapped
 
 
 class SpanCorruptionRows(RewritingRows):
-    """The text with a sentinel for each hidden span, and the hidden spans with theirs."""
+    """Sources with a sentinel for each hidden span; targets of sentinels and hidden spans."""
 
     config: SpanCorruption.Config
 
@@ -30,7 +30,7 @@ class SpanCorruptionRows(RewritingRows):
         self._sentinels: tuple[int, ...] = ()
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Take the facts of the tokenizer; raises DataError where it has no two sentinels."""
+        """Bind to the tokenizer; raise DataError unless it has two sentinels."""
         super().bind(tokenizer)
         found: list[int] = []
         while (name := SENTINEL.format(len(found))) in tokenizer:
@@ -43,13 +43,13 @@ class SpanCorruptionRows(RewritingRows):
         self._sentinels = tuple(found)
 
     def _sizes(self, length: int) -> tuple[int, int]:
-        """How many of `length` tokens are hidden, in how many spans; a shown token stands before each span."""
+        """Numbers of hidden tokens and spans; each span is preceded by a visible token."""
         hidden = min(max(round(length * self.config.probability), 1), length - 1)
         spans = max(round(hidden / self.config.mean_span), 1)
         return hidden, min(spans, hidden, length - hidden, len(self._sentinels) - 1)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """Both sides are as long for every choice of the spans."""
+        """[items 2], independent of the choice of spans."""
         return np.asarray([self._positions(len(item["text"])) for item in items])
 
     def _positions(self, length: int) -> tuple[int, int]:
@@ -59,7 +59,7 @@ class SpanCorruptionRows(RewritingRows):
         return length - hidden + spans + 1, hidden + spans + 2
 
     def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """Shown and hidden spans in turn, a shown one first; the target ends in a sentinel of its own."""
+        """Alternate visible and hidden spans, starting visible; the target ends with an extra sentinel."""
         hidden, spans = self._sizes(len(text))
         sizes = np.stack(
             (random_split(len(text) - hidden, spans, rng), random_split(hidden, spans, rng)), axis=1
@@ -79,7 +79,7 @@ class SpanCorruptionRows(RewritingRows):
 class SpanCorruption(Rewriting):
     """Loss = -log p(<0> span <1> span ... | text with <0>, <1>, ... for the spans) (Raffel et al. 2019: 1910.10683).
 
-    The sentinels are the tokens <extra_id_0>, ... of the vocabulary; a text has at most as many spans less one.
+    Sentinels are the tokens <extra_id_0>, ... of the vocabulary; a text has fewer spans than there are sentinels.
     """
 
     rows_type = SpanCorruptionRows

@@ -34,20 +34,20 @@ NO_ENTITY = "O"
 
 
 class TaggedRows(ReadingRows):
-    """Texts, each with the numbers of its words' tags."""
+    """Texts with tag indices per word."""
 
     fields = ("text", "tags")
     tokenized = ("text",)
     labelled = True
 
     def labels_in(self, example: Example) -> Sequence[str]:
-        """Its tags."""
+        """The example's tags."""
         return words_of(example.get("tags", ""))
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
-        """Items `text`, `firsts` (which tokens begin a word) and `tags`; a long text becomes several items.
+        """Items `text`, `firsts` (mask of word-initial tokens) and `tags`; long texts are split.
 
-        A word whose tag the training corpus does not have is left out of the loss; metrics count it.
+        Words with a tag unknown to the training corpus have no loss, but metrics include them.
         """
         tags = self._column(examples, "tags")
         learn(self, examples)
@@ -64,7 +64,7 @@ class TaggedRows(ReadingRows):
         return self._usable(items, len(examples), "the texts are empty, or have no tag of the training corpus")
 
     def _tell_unknown(self, tags: Sequence[str]) -> None:
-        """Say that words are left out of the loss, since the training corpus does not have their tag."""
+        """Warn about words excluded from the loss because of unknown tags."""
         every = [tag for line in tags for tag in words_of(line)]
         number = sum(tag not in self.labels for tag in every)
         if number:
@@ -81,7 +81,7 @@ class TaggedRows(ReadingRows):
     def _pieces(
         self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None
     ) -> Iterator[tuple[int, Item, Ids]]:
-        """The example that each piece is of, the piece, and the words that begin in it; a word is never split."""
+        """Yield (example index, piece, indices of the words that start in it); words are not split."""
         self.bind(tokenizer)
         frame = self._frame
         room = None if longest is None else room_in(frame, longest)
@@ -98,7 +98,7 @@ class TaggedRows(ReadingRows):
                 yield number, {"text": row, "firsts": marks, "marked": first_of(len(row))}, words[inside]
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """The texts, `labels` [words], and their positions `predicted` [words] in the flattened rows."""
+        """Inputs, `labels` [words], and their positions `predicted` [words] in the flattened rows."""
         batch = super().collate(items, rng)
         width = batch["input_ids"].shape[1]
         places = [np.flatnonzero(item["firsts"]) + row * width for row, item in enumerate(items)]
@@ -108,7 +108,7 @@ class TaggedRows(ReadingRows):
 
 
 class Tags(ReadingAnswers):
-    """The likeliest tag of each word."""
+    """The most likely tag of each word."""
 
     rows: TaggedRows
     reference = "tags"
@@ -120,9 +120,9 @@ class Tags(ReadingAnswers):
     }
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """Of each text its `words`, their `tags` and the `probabilities` of those.
+        """Return the `words` of each text with their `tags` and `probabilities`.
 
-        A word without a token has the tag O where there is one, else the first, with probability 0.
+        Words without tokens get tag O if it exists, else the first tag, with probability 0.
         """
         texts = [words_of(example["text"]) for example in examples]
         pieces = [
@@ -146,7 +146,7 @@ class Tags(ReadingAnswers):
         return NO_ENTITY if NO_ENTITY in self.rows.labels or not self.rows.labels else self.rows.labels[0]
 
     def text(self, prediction: Prediction) -> str:
-        """The tags with a space between them."""
+        """The tags, separated by spaces."""
         return " ".join(prediction["tags"])
 
 
@@ -168,34 +168,34 @@ class TokenClassification(Reading):
     rows: TaggedRows
 
     def attach(self, model: Model) -> None:
-        """Check that the head has a class for each tag."""
+        """Check that the head has enough classes."""
         check_classes(head_of(model, self.config.head), self.rows.labels)
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
         """Cross-entropy of `logits` [rows time classes] at the first token of each word."""
         smoothing = self.config.label_smoothing if training else 0.0
-        of_words = logits.flatten(0, 1).index_select(0, batch["predicted"])
+        of_words = logits.flatten(0, 1).index_select(0, batch["predicted"])  # [words classes]
         return cross_entropy(of_words, batch["labels"], smoothing), len(of_words)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Each tag as often as in the training texts, whatever the word."""
+        """Tag frequencies of the training texts."""
         train, valid = (np.concatenate([item["tags"] for item in items]) for items in (train_items, valid_items))
         found = unigram_baseline(train, valid, max(1, len(self.rows.labels)))
         return None if found is None else Baseline("most frequent tag", found.loss, found.accuracy)
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, or its tags: only spaces, tabs and line ends part them, as corpora with tags have it."""
+    """Split words or tags at spaces, tabs and line ends only, as tagged corpora do."""
     return [word for word in text.replace("\t", " ").replace("\n", " ").split(" ") if word]
 
 
 def first_tokens(text: str, places: Sequence[tuple[int, int]]) -> tuple[Ids, Ids]:
-    """The words of `text` (one space between them) that have a token, and of each the first token that reaches it."""
+    """Indices of words in `text` (single-spaced) that have tokens, and of their first tokens."""
     starts = np.cumsum([0] + [len(word) + 1 for word in text.split(" ")])
     words: list[int] = []
     firsts: list[int] = []
     for token, (begin, stop) in enumerate(places):
-        # a token may begin with the space before its word; one that is nothing but a space belongs to no word
+        # a token may include the preceding space; a space alone belongs to no word
         last = begin + len(text[begin:stop].rstrip(" ")) - 1
         word = int(np.searchsorted(starts, last, side="right")) - 1
         if last >= begin and (not words or word > words[-1]):
@@ -205,7 +205,7 @@ def first_tokens(text: str, places: Sequence[tuple[int, int]]) -> tuple[Ids, Ids
 
 
 def cuts(length: int, firsts: Ids, room: int | None) -> Iterator[tuple[int, int]]:
-    """Where to cut `length` tokens into pieces of at most `room`: before a word, unless a word alone is too long."""
+    """Split `length` tokens into pieces of at most `room`, at word boundaries unless a word is longer."""
     begin = 0
     while begin < length:
         stop = length if room is None else min(length, begin + room)
