@@ -1,4 +1,4 @@
-"""Heads split and joined by plain views, for decoding: a step of one token notices the time that a pattern takes."""
+"""Splitting and joining heads with plain views, as the parsing of einops patterns is noticeable in one-token steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def split_heads(x: Tensor, dim: int) -> Tensor:
     """[batch time (head dim)] -> [batch head time dim]."""
     batch, time, _ = x.shape
     if time == 1:
-        return x.view(batch, -1, 1, dim)  # they lie in that order already
+        return x.view(batch, -1, 1, dim)  # a view: the memory order is already right
     return x.view(batch, time, -1, dim).transpose(1, 2)
 
 

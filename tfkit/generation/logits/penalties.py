@@ -84,7 +84,7 @@ class NoRepeatNgram(LogitsRule):
         if text.shape[1] < size:
             return logits
         grams = text.unfold(1, size, 1)  # [rows grams size]
-        begun = text[:, text.shape[1] - size + 1 :]  # the n - 1 tokens that the next one would complete
+        begun = text[:, text.shape[1] - size + 1 :]  # the n - 1 tokens before the next one
         again = (grams[..., :-1] == begun[:, None]).all(dim=2) & (begun != PADDING).all(dim=1)[:, None]
         ends = grams[..., -1].masked_fill(~again, PADDING)
         return logits.masked_fill(counts(ends, logits.shape[1]) > 0, NEVER)
