@@ -1,4 +1,4 @@
-"""The precision of a computation that half precision would spoil: float32, or float64 in a model of float64."""
+"""Promotion to a precision that half-precision inputs need internally: float32, or float64 for float64."""
 
 from __future__ import annotations
 

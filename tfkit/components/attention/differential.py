@@ -19,7 +19,7 @@ from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.precision import wide
 
-VECTORS = ("query_1", "key_1", "query_2", "key_2")  # from which lambda is made
+VECTORS = ("query_1", "key_1", "query_2", "key_2")  # parameters of lambda
 
 
 @register("attention", "differential")
@@ -54,7 +54,7 @@ class Differential(MultiHead):
         query, key, value = triple
         pairs = rearrange(value, "batch (half head) time dim -> batch head time (half dim)", half=2)
         both = repeat(pairs, "batch head time dim -> batch (half head) time dim", half=2)
-        first, second = super()._attended((query, key, both), context, 0.0).chunk(2, dim=1)
+        first, second = super()._attended((query, key, both), context, 0.0).chunk(2, dim=1)  # [batch pair query dim]
         out = first - self._lambda().to(first.dtype) * second
         out = (F.rms_norm(wide(out), out.shape[-1:], eps=self.config.eps) * (1 - self.start)).to(value.dtype)
         joined: Tensor = rearrange(out, "batch head time (half dim) -> batch (head half) time dim", half=2)

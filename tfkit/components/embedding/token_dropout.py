@@ -44,7 +44,7 @@ class TokenDropout(Tokens):
             if known is not None and known != self.mask_id and facts.objective is not None:
                 yield Problem("mask_id", f"the tokenizer's mask token has id {known}")
 
-    # the share of masked tokens is known of whole texts, one a row
+    # the share of masked tokens is defined for whole texts, one per row
     capabilities = TOKENWISE - {"causal", "cache", "packing"}
     config: Config
 
