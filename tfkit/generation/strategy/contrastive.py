@@ -95,7 +95,7 @@ class Contrastive(Strategy):
 
 def directions(stepper: Stepper) -> Tensor:
     """Return the normalized hidden states of the tokens read last, [rows new d_model], 0 for padding."""
-    last: Tensor = stepper.hidden  # type: ignore[assignment]  # type: ignore[assignment]  # set by logits()
+    last: Tensor = stepper.hidden  # type: ignore[assignment]  # set by logits()
     hidden = torch.nn.functional.normalize(wide(last), dim=-1)
     if stepper.real is None:
         return hidden
