@@ -185,7 +185,7 @@ class RNN(Recurrent):
 class Fourier(Mixer):
     """Re F_time(F_width(x)), the transform over channels and tokens (Lee-Thorp et al. 2021, arXiv 2105.03824).
 
-    Every token mixes with every other, padding too, so that a batch with padding is refused.
+    Every token mixes with every other, including padding, so padded batches are rejected.
     """
 
     capabilities = frozenset({"bidirectional", "compile", "export"})
@@ -249,7 +249,7 @@ SMALLEST, LARGEST = 1e-3, 0.1  # range of the initial step sizes
 class Mamba(Mixer):
     """output((C_t h_t + D x_t) * silu(gate)), h_t = exp(dt A) h_(t-1) + dt B_t x_t (Gu and Dao 2023, arXiv 2312.00752).
 
-    x is the input, widened by `expand`, after a short causal convolution and a silu; dt, B and C are made from it.
+    x is the input, widened by `expand`, after a short causal convolution and a silu; dt, B and C are projections of it.
     """
 
     class Config(Mixer.Config):

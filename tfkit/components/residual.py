@@ -165,7 +165,7 @@ class ParallelTwoNorms(Residual):
 class Plain(Residual):
     """x = Dropout(Sublayer(x)): no residual connection, no norms; a plain network (He et al. 2015, arXiv 1512.03385).
 
-    It is what `residual: none` stands for.
+    The recipe `residual: none` selects it.
     """
 
     @classmethod

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return float32, or float64 if it is that."""
+    """Return float64 for float64, else float32."""
     return torch.promote_types(dtype, torch.float32)
 
 

@@ -215,7 +215,7 @@ def _called_directly(kind: type[Any]) -> type[nn.Module]:
 
 
 def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, float]]:
-    """Fingerprint of the weights: addresses, versions and sampled values."""
+    """Return a fingerprint of the weights: addresses, versions and sampled values."""
     tensors = [tensor for linear in linears for tensor in (linear.weight, linear.bias) if tensor is not None]
     return [(tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version, _some(tensor)) for tensor in tensors]
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def split_heads(x: Tensor, dim: int) -> Tensor:
-    """[batch time (head dim)] -> [batch head time dim]."""
+    """Split heads: [batch time (head dim)] -> [batch head time dim]."""
     batch, time, _ = x.shape
     if time == 1:
         return x.view(batch, -1, 1, dim)  # a view: the memory order is already right
@@ -14,7 +14,7 @@ def split_heads(x: Tensor, dim: int) -> Tensor:
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """[batch head time dim] -> [batch time (head dim)]."""
+    """Join heads: [batch head time dim] -> [batch time (head dim)]."""
     if x.shape[2] == 1:
         return x.reshape(x.shape[0], 1, -1)
     return x.transpose(1, 2).flatten(2)

@@ -22,7 +22,7 @@ class PaddedRows:
     """Left-padded rows of ids [rows time] with `fill` [rows 1] padding tokens each, and the memory to attend to."""
 
     ids: Tensor
-    fill: Tensor | None = None  # None: there is no padding
+    fill: Tensor | None = None  # None: no padding
     memory: Tensor | None = None  # [rows source d_model], None where a state keeps it
     memory_real: Tensor | None = None
 

@@ -85,7 +85,7 @@ class StopRule(Component):
 class EndToken(StopRule):
     """Ends at the token that says so, which is left out (</s> of Sutskever et al. 2014, arXiv 1409.3215).
 
-    A tokenizer without an end token never ends a text by it.
+    No-op for a tokenizer without an end token.
     """
 
     class Config(StopRule.Config):

@@ -76,7 +76,7 @@ def breaks_of(tokenizer: Tokenizer) -> frozenset[int]:
 
 
 def before_text(prompt: Sequence[int], breaks: Collection[int]) -> Sequence[int]:
-    """The suffix of the prompt that generation continues: everything after the last start or end token."""
+    """Return the suffix of the prompt that generation continues: everything after the last start or end token."""
     place = next((place for place in range(len(prompt), 0, -1) if prompt[place - 1] in breaks), 0)
     return prompt[place:]
 

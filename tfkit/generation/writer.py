@@ -176,7 +176,7 @@ class Writer:
         return GeneratedText(text, candidate.ids, candidate.log_probability, candidate.score, cut)
 
     def limit(self, length: int) -> int:
-        """Maximum number of new tokens for a prompt or source of this length."""
+        """Return the maximum number of new tokens for a prompt or source of this length."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         if self.settings.length_ratio is None or self.model.blueprint.encoder is None:

@@ -39,7 +39,7 @@ class EncoderDecoder(Model):
         with_heads: bool = True,
         **unknown: object,
     ) -> ModelOutput:
-        """Logits of the decoder for [batch target] ids, given [batch source] ids (or an encoder's output).
+        """Compute the decoder's logits for [batch target] ids, given [batch source] ids (or an encoder's output).
 
         `attention_mask` [batch source] and `decoder_attention_mask` [batch target]: 1 = a real token. With `state`, the
         encoder runs in the first call only, and the decoder ids follow those of earlier calls. `with_heads=False`

@@ -27,8 +27,8 @@ JOIN = "batch head time dim -> batch time (head dim)"
 class Latent(Attention):
     """Multi-head latent attention (DeepSeek-V2 2024, arXiv 2405.04434, section 2.1).
 
-    [k_h | v_h] = W_up_h norm(c), c = W_down x; a second part of each query turns with its position and meets one key
-    W_rotary x, which turns too and serves all heads. A decode state keeps c and that key.
+    [k_h | v_h] = W_up_h norm(c), c = W_down x; a second part of each query is rotated and compared to one key
+    W_rotary x, also rotated and shared by all heads. The decode state holds c and that key.
     """
 
     class Config(Attention.Config):

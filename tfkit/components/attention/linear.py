@@ -39,7 +39,7 @@ class Performer(KernelAttention):
     """FAVOR+: phi(x)_f = exp(w_f x' - |x'|² / 2) / sqrt(features), x' = x / dim^(1/4) (Choromanski 2020, 2009.14794).
 
     E phi(q) phi(k) = exp(q k / sqrt(dim)): more features approximate softmax attention better. The random
-    w are saved with the weights, and stay as they are until `redraw`.
+    w are saved with the weights and change only in `redraw`.
     """
 
     class Config(KernelAttention.Config):

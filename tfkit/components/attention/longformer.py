@@ -26,9 +26,9 @@ SPLIT = "batch time (head dim) -> batch head time dim"
 class LongformerAttention(Attention):
     """Multi-head attention in which marked tokens ask with projections of their own (Beltagy et al. 2020, 2004.05150).
 
-    `global_attention_mask` of the call marks them. Who sees whom is the masks' matter, as everywhere: a window and
-    `global_tokens` make it the paper's, at a cost that grows with the length. Other tokens meet the marked ones by the
-    ordinary projections, in the same softmax.
+    `global_attention_mask` of the call marks them. Visibility is up to the masks, as everywhere: a window and
+    `global_tokens` give the paper's, at linear cost. Other tokens attend to the marked ones with the ordinary
+    projections, in the same softmax.
     """
 
     class Config(Attention.Config):

@@ -94,7 +94,7 @@ class Features(VectorEmbedding):
 class Patches(VectorEmbedding):
     """dropout(norm(scale * [class; projection(patches)] + position)): ViT (Dosovitskiy et al. 2020: 2010.11929).
 
-    `inputs_embeds` are pictures [batch height width channels], or the patches that `cut` makes of them.
+    `inputs_embeds` are pictures [batch height width channels], or patches made by `cut`.
     """
 
     class Config(VectorEmbedding.Config):

@@ -23,8 +23,8 @@ from tfkit.functional.dropout import Dropout
 class Tokens(Embedding):
     """dropout(norm(scale * tokens[id] + segments[type] + position)) (Vaswani et al. 2017, arXiv 1706.03762).
 
-    With `d_embedding` all of it is done in that width and then projected (Lan et al. 2019, ALBERT, arXiv 1909.11942);
-    with `project_tokens` the token's vector alone is (Zhang et al. 2022, OPT, arXiv 2205.01068).
+    With `d_embedding`, all of it is computed in that width and then projected (Lan et al. 2019, ALBERT, arXiv
+    1909.11942); with `project_tokens`, only the token's vector is (Zhang et al. 2022, OPT, arXiv 2205.01068).
     """
 
     class Config(Embedding.Config):

@@ -30,8 +30,8 @@ LEAST = 1e-20  # added to a sum of weights before the division
 class Router(BaseModel):
     """Scores of the experts for each token, and the `num_active` best (Shazeer et al. 2017, arXiv 1701.06538).
 
-    Groups, of which only the best are open: DeepSeek-V2 (2024, arXiv 2405.04434). The selection bias, moved towards
-    an even load instead of an auxiliary loss: Wang et al. 2024, arXiv 2408.15664.
+    Group-limited routing: DeepSeek-V2 (2024, arXiv 2405.04434). A selection bias updated towards an even load, instead
+    of an auxiliary loss: Wang et al. 2024, arXiv 2408.15664.
     """
 
     model_config = ConfigDict(
@@ -199,8 +199,8 @@ Expert = Annotated[component.Config, Slot("feedforward")]
 class Experts(FeedForward):
     """sum over the chosen experts e of weight_e(x) expert_e(x) (Shazeer et al. 2017, arXiv 1701.06538).
 
-    Experts that every token passes besides: DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066). Only chosen experts are
-    computed; compiled or exported, where no shape may depend on the choice, all are, and the others weigh nothing.
+    Shared experts: DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066). Only chosen experts are computed; in compiled or
+    exported graphs, where shapes must not depend on the choice, all are, the others with weight 0.
     """
 
     class Config(FeedForward.Config):

@@ -36,7 +36,7 @@ from tfkit.core.shape import Shape
 class LanguageModel(TokenHead):
     """logits = output(scale * hidden), tied to the token table or not (Press and Wolf 2016, arXiv 1608.05859).
 
-    A tied table of another width than d_model is reached through a projection without bias.
+    A projection without bias precedes a tied table of another width than d_model.
     """
 
     class Config(TokenHead.Config):

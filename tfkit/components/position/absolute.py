@@ -24,7 +24,7 @@ from tfkit.core.shape import Shape
 class Sinusoidal(Position):
     """PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(same) (Vaswani et al. 2017, arXiv 1706.03762).
 
-    With `offset`, p counts from there.
+    p starts at `offset`.
     """
 
     class Config(Position.Config):

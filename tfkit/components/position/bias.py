@@ -76,8 +76,8 @@ class ALiBi(Position):
 class T5Bias(Position):
     """scores + table[bucket(key position - query position), head] (Raffel et al. 2019, arXiv 1910.10683).
 
-    Half of the buckets stand for one distance each, the other half for ranges that widen as a logarithm up to
-    max_distance. A stack that sees both ways has as many buckets for either direction.
+    Half of the buckets hold one distance each, the other half logarithmically widening ranges up to max_distance. A
+    bidirectional stack uses half of the buckets for each direction.
     """
 
     class Config(Position.Config):

@@ -27,7 +27,7 @@ PROBED = 2**16  # channels; wider heads fail in the same way
 class Rotary(Position):
     """Pair i of each query and key at p turned by p * theta^(-2i/width) (Su et al. 2021, arXiv 2104.09864).
 
-    `width` is the part of head_dim that turns; scores then depend on positions by their differences alone.
+    `width` is the rotated part of head_dim; scores then depend on position differences alone.
     """
 
     class Config(Position.Config):

@@ -68,7 +68,7 @@ class NTK(Scaling):
 
 
 class Dynamic(Scaling):
-    """A theta that grows with a text longer than `original_length`; shorter texts are as in training."""
+    """Theta grows with texts longer than `original_length`; shorter ones are as in training."""
 
     moves: ClassVar[bool] = True
     type: Literal["dynamic"] = Field(description="dynamic: theta grows with the length of the text")
@@ -152,7 +152,7 @@ class Llama3(Scaling):
 
 
 class LongRope(Scaling):
-    """A divisor of its own for each pair, another list for texts over `original_length` (arXiv 2402.13753)."""
+    """A separate divisor for each pair, with another list for texts over `original_length` (arXiv 2402.13753)."""
 
     moves: ClassVar[bool] = True
     type: Literal["longrope"] = Field(description="longrope: a divisor for each pair")

@@ -116,7 +116,7 @@ class Guide:
         return State(place, b"" if found is None else found[1])
 
     def allowed(self, state: State) -> Tensor:
-        """Mask of allowed next tokens, bool [vocab]. From DEAD only end tokens are allowed."""
+        """Return the mask of allowed next tokens, bool [vocab]. From DEAD only end tokens are allowed."""
         if state not in self.masks:
             flags = np.zeros(len(self.inner), dtype=np.bool_)
             if not state.ended:
@@ -130,7 +130,7 @@ class Guide:
         return bool(self.automaton.accepts[state.place]) and not state.begun
 
     def in_time(self, state: State, left: int) -> Tensor:
-        """Mask of allowed tokens after which a match fits into `left` tokens, including the next one."""
+        """Return the mask of tokens after which a match fits into `left` tokens, including the next one."""
         allowed = self.allowed(state)
         if left > self.most:
             return allowed
@@ -165,7 +165,7 @@ class Guide:
         return found
 
     def _completing(self, state: State) -> int:
-        """Tokens needed to finish a match when a multi-byte character is incomplete."""
+        """Return the tokens needed to finish a match when a multi-byte character is incomplete."""
         if not state.begun:
             return int(self.steps[state.place])
         targets = self.automaton.table[state.place, self.pieces[False].classes_of(state.begun)]
@@ -194,7 +194,7 @@ class Guide:
             found = nearer
 
     def _going_on(self, state: State) -> Flags:
-        """Mask of allowed tokens at a character boundary."""
+        """Return the mask of allowed tokens at a character boundary."""
         pieces = self.pieces[state.first]
         places = pieces.places(state.place)
         flags = self.live[places] & pieces.whole
@@ -203,7 +203,7 @@ class Guide:
         return flags
 
     def _begun(self, state: State) -> Flags:
-        """Mask of allowed tokens inside a character."""
+        """Return the mask of allowed tokens inside a character."""
         flags = np.zeros(len(self.inner), dtype=np.bool_)
         pieces = self.pieces[False]
         for id_ in pieces.continuing:

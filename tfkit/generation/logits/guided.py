@@ -100,7 +100,7 @@ def _compiles(pattern: str) -> str:
 class Regex(Guided):
     """logit = -inf for what no match can follow, so that the whole text matches (Willard and Louf 2023, 2307.09702).
 
-    The pattern is one of Python's `re`, without what is not regular: references back, looking ahead or behind.
+    The pattern is in the regular subset of Python's `re`: no backreferences, no lookahead or lookbehind.
     """
 
     class Config(Guided.Config):

@@ -15,7 +15,7 @@ from tfkit.generation.logits.base import NEVER, PADDING, LogitsRule, counts, wri
 class RepetitionPenalty(LogitsRule):
     """logit / penalty, or * penalty below 0, for what stands in the text (Keskar et al. 2019, arXiv 1909.05858, 4.1).
 
-    Keskar et al. 2019 divide whatever the sign; a negative logit would then be rewarded, hence the product.
+    The paper always divides, which would reward tokens with negative logits; hence the product.
     """
 
     class Config(LogitsRule.Config):

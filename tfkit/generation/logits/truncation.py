@@ -121,7 +121,7 @@ class MinP(LogitsRule):
 class Typical(LogitsRule):
     """logit = -inf but for the tokens nearest to the entropy that hold p or more (Meister et al. 2022, 2202.00666).
 
-    A token's distance is |-log probability - entropy|; all that are as near as the farthest one needed stay.
+    A token's distance is |-log probability - entropy|; ties with the farthest one needed are kept.
     """
 
     of_sampling = True

@@ -236,9 +236,9 @@ def _ends(search: Search) -> int:
 class Beam(BeamSearch):
     """The num_beams most likely beginnings, again and again; score = log p(text) / tokens ** length_penalty.
 
-    Lowerre 1976; with a length penalty Wu et al. 2016 (arXiv 1609.08144), which is that of Hugging Face here. The
-    tokens are those written, an end token among them. `sampled` draws continuations, each by its beam's and its own
-    probability and none twice, by the largest log p + Gumbel noise (Kool et al. 2019, arXiv 1903.06059).
+    Lowerre 1976; length penalty by Wu et al. 2016 (arXiv 1609.08144), in Hugging Face's form. `tokens` counts the
+    written ones, including an end token. `sampled` draws continuations without replacement, from the joint probability
+    of beam and token, by the largest log p + Gumbel noise (Kool et al. 2019, arXiv 1903.06059).
     """
 
     class Config(BeamSearch.Config):
@@ -270,8 +270,8 @@ def gumbel(count: int, generator: torch.Generator, dtype: torch.dtype = torch.fl
 class DiverseBeam(BeamSearch):
     """log p - diversity * [groups before that chose the token in this step] (Vijayakumar et al. 2016, 1610.02424).
 
-    Each group is a beam search of num_beams / groups beams, the first a plain one. What was taken off stays off a
-    beam's score, as in the authors' code, and is no part of a text's log-probability.
+    Each group is a beam search of num_beams / groups beams, the first a plain one. Penalties remain in a
+    beam's score, as in the authors' code, but not in a text's log-probability.
     """
 
     class Config(BeamSearch.Config):

@@ -26,8 +26,8 @@ from tfkit.generation.strategy.rows import Texts, gains_of
 class Contrastive(Strategy):
     """next = argmax over the k likeliest of (1 - alpha) p(v) - alpha max_j cos(h_v, h_j) (Su et al. 2022, 2202.06417).
 
-    h_v is the last hidden state of the token v, where it is read after the text, and h_j are those of the text so far
-    (in an encoder-decoder of the target). Each step computes k rows for each text.
+    h_v is the last hidden state of token v read after the text, h_j are those of the text so far (of the target, in an
+    encoder-decoder). Each step computes k rows per text.
     """
 
     class Config(Strategy.Config):

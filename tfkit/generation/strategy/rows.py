@@ -129,8 +129,8 @@ class Greedy(Strategy):
 class Sample(Strategy):
     """next ~ p(token | prompt, what was written), as the logits rules leave it.
 
-    Each text has its own random stream, one number per token: a draw depends on the seed and the prompt, not on the
-    other texts of the batch.
+    Each text has its own RNG and uses one number per token: a draw depends on the seed and the prompt, not on the other
+    texts of the batch.
     """
 
     draws = True

@@ -110,8 +110,8 @@ MOST = 32  # longest draft; a windowed state can rewind this far
 class Speculative(Strategy):
     """A token x of a draft q is kept with min(1, p(x) / q(x)), else one is drawn from max(0, p - q) in its place.
 
-    Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). What is written is distributed as by
-    `sample`, or is what `greedy` writes: a draft changes only how long it takes. Prompts are written one by one.
+    Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). The output is distributed as
+    that of `sample`, or equals that of `greedy`: drafts only change the speed. Prompts are processed one by one.
     """
 
     rewinds: ClassVar = True

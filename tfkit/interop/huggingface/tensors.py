@@ -20,17 +20,17 @@ WORDS = {"kind": "weight|bias", "side": "encoder|decoder", "projection": "query|
 
 @dataclass(frozen=True)
 class Rule:
-    """Tensors of theirs that are, laid out otherwise, tensors of ours.
+    """Maps checkpoint tensors (`theirs`) to tfkit tensors (`ours`) of another layout.
 
-    A name is a template: `{layer}`, `{expert}` and other placeholders stand for a number, `{kind}` for weight or bias,
-    `{side}` for encoder or decoder. Several tensors on one side are laid one after another along the first axis of a
-    common form, which `theirs_layout` and `ours_layout` lead to, with the input axis called `width` (a bias has none):
+    A name is a template: `{layer}`, `{expert}` and other placeholders match a number, `{kind}` matches weight or bias,
+    `{side}` encoder or decoder. Several tensors on one side are concatenated along the first axis of a common form, the
+    result of `theirs_layout` and `ours_layout`, with the input axis called `width` (a bias has none):
 
         Rule("h.{layer}.c_attn.{kind}", (query, key, value), "width slot -> slot width")     # transposed, three in one
         Rule("h.{layer}.qkv.{kind}", (query, key, value), "(head slot dim) width -> slot head dim width",
              "(slot head dim) in -> slot head dim in")                                 # the three of each head together
 
-    A placeholder that only theirs has is counted from 0 and stacked: `experts.{expert}.w1.weight`.
+    A placeholder only in `theirs` counts from 0 and is stacked: `experts.{expert}.w1.weight`.
     """
 
     theirs: Names

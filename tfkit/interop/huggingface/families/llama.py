@@ -64,7 +64,7 @@ ENDS = end_rules()
 class Llama(Family):
     """Llama: norms without a mean, rotary positions, a gated feed-forward, few key-value heads, no biases.
 
-    Families like it say in class variables how they place their tokens, and which of their layers have a window.
+    Similar families set positions and layer types in class variables.
     """
 
     model_types = ("llama",)
@@ -141,7 +141,7 @@ class Llama(Family):
 
     @classmethod
     def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
-        """Layer types as the config names them. Raise DataError for unknown ones."""
+        """Return the layer types as the config names them. Raise DataError for unknown ones."""
         if cls.listed and config.get("layer_types"):
             types = list(config["layer_types"])
         elif cls.period != (FULL,) and config.get("sliding_window", cls.window) is None:

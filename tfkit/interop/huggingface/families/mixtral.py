@@ -104,7 +104,7 @@ class Olmoe(Sparse):
     base = laid(BASE, {"layer.attention": {"qk_norm": True, "qk_norm_at": "width"}})
     heads = heads_of("Olmoe")
     settings = (*amended(SHELL, without=("head_dim",)), *expert_settings(d_ff="intermediate_size"), NORMALIZED)
-    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # theirs clips after the norm, ours before it
+    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # clipped after the norm there, before it here
     rules = (*ENDS, *NORMS, *ATTENTION, *expert_rules())
 
 

@@ -199,7 +199,7 @@ class UMT5(MT5):
 
     @classmethod
     def output(cls, config: Mapping[str, Any]) -> Tree:
-        return super().output(config) | SCALED  # as their implementation does, whatever the files say
+        return super().output(config) | SCALED  # as in the implementation, regardless of the files
 
 
 def _say_feedforward(model: Tree, config: Mapping[str, Any], projection: str) -> None:

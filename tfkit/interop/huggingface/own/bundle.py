@@ -32,7 +32,7 @@ def write_sources(blueprint: Blueprint, folder: Path) -> None:
 
 
 def _modules(parts: Iterable[type[Component]]) -> dict[str, str]:
-    """The text of every module that is needed, by name."""
+    """Return the text of every needed module by name."""
     parts = list(parts)
     waiting = [*ENTRIES, *SLOTS.values(), *(part.__module__ for part in parts if is_shipped(part))]
     for part in parts:
@@ -74,7 +74,7 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _homes(catalogue: str) -> dict[str, str]:
-    """Source module of each exported name."""
+    """Return the source module of each exported name."""
     path = _path(catalogue)
     tree = ast.parse("" if path is None else path.read_text(encoding="utf-8"))
     froms = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module is not None]
