@@ -40,7 +40,7 @@ from tfkit.core.shape import Shape
 
 
 class Activation(Component, nn.Module):
-    """Works on each element by itself: [... width] -> the same; built with a Shape whose `d_model` is that width."""
+    """Element-wise: [... width] -> the same; built with a Shape whose `d_model` is that width."""
 
     capabilities = TOKENWISE
 
@@ -50,7 +50,7 @@ class Activation(Component, nn.Module):
         self.shape = shape
 
     def forward(self, x: Tensor) -> Tensor:
-        """[... width] -> [... width]."""
+        """Map [... width] to the same shape."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
 
@@ -58,7 +58,7 @@ NonPositiveFloat = Annotated[float, Field(le=0)]
 
 
 class Option(NamedTuple):
-    """An option of a torch function: its type, its default (`...`: it must be given) and what it means."""
+    """An option of a torch function: its type, its default (`...` if required) and its meaning."""
 
     annotation: Any
     default: Any
@@ -66,7 +66,7 @@ class Option(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """One activation of the table."""
+    """A table row: an activation backed by a torch function."""
 
     name: str
     function: Callable[..., Tensor]
@@ -168,7 +168,7 @@ class TorchActivation(Activation):
 
 
 def make(row: Formula) -> type[TorchActivation]:
-    """The part of a row, registered: a class of this module, so that it can be pickled like any other."""
+    """Create and register the part of a row as a class of this module, so that it can be pickled."""
     name = "".join(word.capitalize() for word in row.name.split("_"))
     options = {
         "__module__": __name__,
@@ -207,7 +207,7 @@ class ReLUSquared(Activation):
         return x.relu().square()
 
 
-NEAR = -1e-6  # the largest x of the exponential
+NEAR = -1e-6  # upper bound of x in the exponential, so that the unused branch cannot overflow
 
 
 @register("activation", "xielu")

@@ -25,10 +25,10 @@ from tfkit.core.slots import InitFacts
 
 
 class Init(InitFacts):
-    """Gives weights their initial values; called on the model, in place.
+    """Initializes the weights of a model in place.
 
-    Norms and bare parameters stay as their parts made them. Each weight is visited once: one that a head shares with
-    the token table is an embedding.
+    Norms and bare parameters keep the values set by their parts. Each weight is initialized once; one shared by head
+    and token table counts as an embedding.
     """
 
     def __init__(self, config: Config) -> None:
@@ -51,30 +51,30 @@ class Init(InitFacts):
         _gain(model)
 
     def _fill(self, module: nn.Embedding | nn.Linear) -> None:
-        """Fill a weight; those of experts lie one after another in one tensor."""
+        """Initialize a weight; experts are stacked along the first axis."""
         weight = module.weight
         fill = self.embedding if isinstance(module, nn.Embedding) else self.linear
         for matrix in weight.unbind() if weight.dim() == 3 else (weight,):
             fill(matrix)
 
     def embedding(self, weight: Tensor) -> None:
-        """Fill a table [rows width]."""
+        """Initialize a table [rows width]."""
         raise NotImplementedError(f"{type(self).__name__} fills no embeddings")
 
     def linear(self, weight: Tensor) -> None:
-        """Fill the weight [out in] of a linear layer; its bias is zero."""
+        """Initialize the weight [out in] of a linear layer; its bias is zero."""
         raise NotImplementedError(f"{type(self).__name__} fills no linear layers")
 
     def depth_gain(self, depth: int) -> float:
-        """The factor on weights whose output enters the residual stream of a stack of that many layers."""
+        """Return the factor for residual outputs in a stack of `depth` layers."""
         return 1.0
 
     def finish(self, model: nn.Module) -> None:
-        """Called after all weights are filled."""
+        """Hook after all weights are initialized."""
 
 
 def linears(sublayer: Sublayer, names: tuple[str, ...]) -> Iterator[nn.Linear]:
-    """The linear layers that a sublayer declares by name."""
+    """Yield a sublayer's linear layers by the names it declares."""
     for name in names:
         module = sublayer.get_submodule(name)
         if isinstance(module, nn.Linear):
@@ -89,7 +89,7 @@ def _outside_norms(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _gain(model: nn.Module) -> None:
-    """Scale what sublayers declare by the `init_gain` of the layer around them (DeepNorm), shared weights once."""
+    """Multiply declared weights by the `init_gain` of their layer (DeepNorm), shared weights once."""
     done: set[int] = set()
     for layer in model.modules():
         gain = getattr(layer, "init_gain", 1.0)

@@ -30,9 +30,9 @@ from tfkit.core.slots import MaskFacts
 
 
 class Mask(MaskFacts):
-    """A rule. Limits are ANDed; openings are ORed to them; padding and packed segments hold over all.
+    """A mask rule. Limits are ANDed; openings are ORed to them; padding and packed segments always apply.
 
-    A limit that says how far it reaches is asked about [batch|1 tile query 1] and [batch|1 tile 1 key] too.
+    A limit with a finite reach must also accept [batch|1 tile query 1] and [batch|1 tile 1 key].
     """
 
     def __init__(self, config: Config, shape: Shape) -> None:
@@ -94,7 +94,7 @@ class Window(Mask):
                 yield Problem("after", f"{self.after} keys after itself cannot be seen in a causal stack")
 
         def reach(self, causal: bool) -> tuple[int, int]:
-            """Keys seen before and after itself."""
+            """Return the number of keys visible before and after the query."""
             if self.size is None:
                 return (ALL if self.before is None else self.before), (ALL if self.after is None else self.after)
             return (self.size - 1, 0) if causal else (self.size // 2, self.size // 2)

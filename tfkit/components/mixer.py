@@ -35,11 +35,11 @@ from tfkit.functional.scan import linear_scan
 
 
 class Mixer(Sublayer):
-    """Mixes tokens by something other than attention; its direction follows the mask (`shape.causal`)."""
+    """Mixes tokens without attention; its direction follows the mask (`shape.causal`)."""
 
 
 class RecurrentState:
-    """The hidden state of a recurrence after the tokens so far: tensors [1 rows width]."""
+    """Hidden state of a recurrence after the tokens so far: tensors [1 rows width]."""
 
     def __init__(self) -> None:
         self.parts: tuple[Tensor, ...] = ()
@@ -49,14 +49,14 @@ class RecurrentState:
         self.parts = tuple(part.index_select(1, rows) for part in self.parts)
 
     def bytes(self) -> int:
-        """Bytes of the state."""
+        """Return the size of the state in bytes."""
         return sum(part.numel() * part.element_size() for part in self.parts)
 
 
 class Recurrent(Mixer):
-    """Reads tokens one after the other; in a layer that sees both ways, a second one reads from the end.
+    """Base class of recurrences; in bidirectional layers, a second one reads backwards.
 
-    In both directions, each returns half of the width, and the halves are concatenated. Padding is skipped.
+    Bidirectionally, each returns half of the width, and the halves are concatenated. Padding is skipped.
     """
 
     class Config(Mixer.Config):
@@ -92,16 +92,16 @@ class Recurrent(Mixer):
         self.output = nn.Identity() if ways * width == shape.d_model else nn.Linear(ways * width, shape.d_model)
 
     def new_state(self) -> RecurrentState:
-        """Nothing read yet."""
+        """Return an empty state."""
         return RecurrentState()
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         real = context.mask.real
         real = None if real is None else real[:, -x.shape[1] :]
-        out = _read(self.forwards, x, real, context.state)
+        out = _read(self.forwards, x, real, context.state)  # [batch time width]
         if self.backwards is not None:
             turned = None if real is None else real.flip(1)
-            end: RecurrentState | None = context.state  # of an encoder: nothing follows, and both ends are handed over
+            end: RecurrentState | None = context.state  # in an encoder: both final states are handed over
             start = None if end is None else RecurrentState()
             out = torch.cat((out, _read(self.backwards, x.flip(1), turned, start).flip(1)), dim=-1)
             if end is not None and start is not None:
@@ -111,7 +111,7 @@ class Recurrent(Mixer):
 
 
 def _read(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentState | None) -> Tensor:
-    """The outputs [batch time width], those of padding zero: real tokens are read first, and put back."""
+    """Return the outputs [batch time width], zero for padding: real tokens are moved to the front and back."""
     if state is not None:
         return _continued(cell, x, real, state)
     if real is None:
@@ -123,7 +123,7 @@ def _read(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentStat
 
 
 def _continued(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentState) -> Tensor:
-    """The same after a state, which becomes that after each row's last real token."""
+    """Continue from a state and update it to each row's last real token."""
     before = _unpacked(state.parts)
     if real is None:
         out, after = cell(x, before)
@@ -132,7 +132,7 @@ def _continued(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: Recurren
     order, counts = _real_first(real), real.sum(dim=1)
     packed = pack_padded_sequence(
         _taken(x, order), counts.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
-    )  # a row of padding alone is read by one token, which is then forgotten
+    )  # padding-only rows read one token, whose state is discarded below
     given, after = cell(packed, before)
     out = pad_packed_sequence(given, batch_first=True, total_length=x.shape[1])[0]
     some = (counts > 0)[None, :, None]
@@ -142,7 +142,7 @@ def _continued(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: Recurren
 
 
 def _real_first(real: Tensor) -> Tensor:
-    """Places [batch time] of the real tokens in order, then those of padding."""
+    """Return an order [batch time] with real tokens first, then padding."""
     return (~real).int().argsort(dim=1, stable=True)
 
 
@@ -155,7 +155,7 @@ def _parts(state: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _unpacked(parts: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...] | None:
-    """A state as a cell takes it: a tuple of two, a tensor, or None at the start."""
+    """Convert a state to a cell's argument: a tuple of two, a tensor, or None at the start."""
     return None if not parts else parts if len(parts) > 1 else parts[0]
 
 
@@ -185,7 +185,7 @@ class RNN(Recurrent):
 class Fourier(Mixer):
     """Re F_time(F_width(x)), the transform over channels and tokens (Lee-Thorp et al. 2021, arXiv 2105.03824).
 
-    Every token mixes with every other, padding too, so that a batch with padding is refused.
+    Every token mixes with every other, including padding, so padded batches are rejected.
     """
 
     capabilities = frozenset({"bidirectional", "compile", "export"})
@@ -201,9 +201,9 @@ class Fourier(Mixer):
 
 
 def _waves(size: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines [size size] of a DFT, angles reduced before they are rounded."""
+    """Return the cosines and sines [size size] of a DFT; angles are reduced before rounding."""
     place = torch.arange(size, device=like.device)
-    count = place[-1:] + 1  # the size as a tensor, which may have any value in an exported graph
+    count = place[-1:] + 1  # the size as a tensor, so that exported graphs accept any size
     angle = (place[:, None] * place % count).to(like.dtype) * (2 * math.pi / count)
     return angle.cos(), angle.sin()
 
@@ -230,26 +230,26 @@ class ShortConvolution(Mixer):
         self.output = nn.Linear(width, width, bias=config.bias)
 
     def new_state(self) -> Columns:
-        """Nothing read yet."""
+        """Return an empty state."""
         return Columns()
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        mixed, real = self.input_gate(x) * self.value(x), context.mask.real
+        mixed, real = self.input_gate(x) * self.value(x), context.mask.real  # [batch time width]
         if real is not None:
-            mixed = mixed * real[:, -x.shape[1] :, None]  # padding is as if there were nothing before the text
+            mixed = mixed * real[:, -x.shape[1] :, None]  # as if nothing preceded the text
         convolved = causal_convolution(mixed, self.convolution.weight[:, 0], self.convolution.bias, context.state)
         merged: Tensor = self.output(self.output_gate(x) * convolved)
         return merged
 
 
-SMALLEST, LARGEST = 1e-3, 0.1  # steps that training begins with
+SMALLEST, LARGEST = 1e-3, 0.1  # range of the initial step sizes
 
 
 @register("mixer", "mamba")
 class Mamba(Mixer):
     """output((C_t h_t + D x_t) * silu(gate)), h_t = exp(dt A) h_(t-1) + dt B_t x_t (Gu and Dao 2023, arXiv 2312.00752).
 
-    x is the input, widened by `expand`, after a short causal convolution and a silu; dt, B and C are made from it.
+    x is the input, widened by `expand`, after a short causal convolution and a silu; dt, B and C are projections of it.
     """
 
     class Config(Mixer.Config):
@@ -284,20 +284,20 @@ class Mamba(Mixer):
             nn.Identity() if config.norm is None else config.norm.build(Shape(size)) for size in self.sizes
         )
         self.step = nn.Linear(rank, width, bias=False)
-        self.step_bias = nn.Parameter(_first_steps(width))  # no init makes it zero
+        self.step_bias = nn.Parameter(_first_steps(width))  # not zeroed by init
         self.log_decay = nn.Parameter(torch.arange(1, state + 1).float().log().repeat(width, 1))  # log(-A)
         self.skip = nn.Parameter(torch.ones(width))  # D
         self.output = nn.Linear(width, shape.d_model, bias=config.bias)
 
     def new_state(self) -> Columns:
-        """Nothing read yet."""
+        """Return an empty state."""
         return Columns()
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         state: Columns | None = context.state
         real = context.mask.real
         kept = None if real is None else real[:, -x.shape[1] :, None].to(x.dtype)  # padding leaves the state at zero
-        inner = self.input(x) if kept is None else self.input(x) * kept
+        inner = self.input(x) if kept is None else self.input(x) * kept  # [batch time expand*d_model]
         inner = F.silu(causal_convolution(inner, self.convolution.weight[:, 0], self.convolution.bias, state))
         inner = inner if kept is None else inner * kept
         out = self._carried(inner, state) + self.skip * inner
@@ -305,13 +305,13 @@ class Mamba(Mixer):
         return merged
 
     def _carried(self, x: Tensor, state: Columns | None) -> Tensor:
-        """C_t h_t, [batch time width]."""
+        """Compute C_t h_t, [batch time width]."""
         selected = self.selection(x).split(self.sizes, dim=-1)
         given, read = wide(self.given_norm(selected[1])), wide(self.read_norm(selected[2]))
         size = wide(F.softplus(self.step(self.step_norm(selected[0])) + self.step_bias))
-        decay = torch.exp(-wide(self.log_decay).exp() * size[..., None])
+        decay = torch.exp(-wide(self.log_decay).exp() * size[..., None])  # [batch time width state]
         added = einsum(size * wide(x), given, "batch time width, batch time state -> batch time width state")
-        held = linear_scan(decay, added, None if state is None else state.carried)
+        held = linear_scan(decay, added, None if state is None else state.carried)  # [batch time width state]
         if state is not None:
             state.carried = held[:, -1]
         out: Tensor = einsum(held, read, "batch time width state, batch time state -> batch time width")
@@ -319,6 +319,6 @@ class Mamba(Mixer):
 
 
 def _first_steps(width: int) -> Tensor:
-    """What softplus makes steps of, spread evenly between the logarithms of the smallest and the largest."""
+    """Return initial step biases: the inverse softplus of log-uniform step sizes."""
     spread = torch.rand(width) * (math.log(LARGEST) - math.log(SMALLEST)) + math.log(SMALLEST)
     return torch.log(torch.expm1(spread.exp()))

@@ -28,7 +28,7 @@ from tfkit.functional.precision import wide
 
 
 class Norm(Component, nn.Module):
-    """Normalises [... width]; built with a Shape whose `d_model` is that width."""
+    """Normalizes [... width]; built with a Shape whose `d_model` is that width."""
 
     capabilities = TOKENWISE
 
@@ -38,18 +38,18 @@ class Norm(Component, nn.Module):
         self.shape = shape
 
     def forward(self, x: Tensor) -> Tensor:
-        """[... width] -> [... width]."""
+        """Map [... width] to the same shape."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
 
 class GroupedConfig(component.Config):
-    """Options of the norms that can work on groups of channels."""
+    """Options of the norms that support groups of channels."""
 
     group_size: Width | None = Field(
         None, description="channels normed together, each with a weight of its own; none: all (Cohere: head_dim)"
     )
 
-    # what is left of so few channels: nothing that a gradient goes through
+    # information left for a gradient in groups of that few channels
     leaves: ClassVar[Mapping[int, str]] = {}
 
     def check(self, shape: Shape) -> Iterator[Problem]:
@@ -64,14 +64,14 @@ class GroupedConfig(component.Config):
 
 
 def grouped(x: Tensor, size: int) -> Tensor:
-    """[... width] as groups of `size` channels, [... group size]; raises UsageError where they do not divide it."""
+    """Split [... width] into groups of `size` channels, [... group size]. Raise UsageError if it does not divide."""
     if x.shape[-1] % size:
         raise UsageError(f"a norm in groups of {size} channels cannot work on a width of {x.shape[-1]}")
     return rearrange(x, "... (group channel) -> ... group channel", channel=size)
 
 
 def ungrouped(x: Tensor) -> Tensor:
-    """[... group size] -> [... width]."""
+    """Map [... group size] to [... width]."""
     return rearrange(x, "... group channel -> ... (group channel)")
 
 

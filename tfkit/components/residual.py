@@ -29,11 +29,11 @@ from tfkit.core.shape import Shape
 from tfkit.core.slots import ResidualFacts
 
 
-@dataclass(eq=False)  # a callable compared by value would be hashed by the compiler of torch 2.11
+@dataclass(eq=False)  # the compiler of torch 2.11 would hash a callable compared by value
 class Branch:
-    """A named sublayer as a layout sees it: a function of x, with the norms that the layout asked for.
+    """A named sublayer as seen by a layout: a function of x, with the norms of the layout.
 
-    `context` is what the sublayer is called with: for cross-attention, the memory's.
+    `context` is the sublayer's argument; in cross-attention, the memory's.
     """
 
     name: str
@@ -44,29 +44,29 @@ class Branch:
     scale: float = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Scale * Dropout(Sublayer(x))."""
+        """Compute scale * dropout(sublayer(x))."""
         out = self.dropout(self.sublayer(x, self.context))
         return out if self.scale == 1.0 else self.scaled(out)
 
     def bare(self, x: Tensor) -> Tensor:
-        """Dropout(Sublayer(x)), for layouts that norm it: a norm would undo the scale, which follows it."""
+        """Compute dropout(sublayer(x)), for layouts that normalize it: the scale must follow the norm."""
         return self.dropout(self.sublayer(x, self.context))
 
     def scaled(self, out: Tensor) -> Tensor:
-        """Scale * out."""
+        """Compute scale * out."""
         return out if self.scale == 1.0 else out * self.scale
 
     def norm(self, x: Tensor) -> Tensor:
-        """The norm called `<name>_norm`."""
+        """Apply the norm `<name>_norm`."""
         return self.norms[f"{self.name}_norm"](x)
 
     def output_norm(self, x: Tensor) -> Tensor:
-        """The second norm of the layouts that have two, called `<name>_output_norm`."""
+        """Apply the norm `<name>_output_norm`, in layouts with two norms."""
         return self.norms[f"{self.name}_output_norm"](x)
 
 
 class Residual(ResidualFacts, nn.Module):
-    """A layout; `forward` is the equation."""
+    """A residual layout; `forward` is its equation."""
 
     capabilities = TOKENWISE | {"cross_attention"}
 
@@ -76,7 +76,7 @@ class Residual(ResidualFacts, nn.Module):
         self.shape = shape
 
     def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
-        """[batch time d_model] -> the same, through all branches."""
+        """Map [batch time d_model] to the same shape, through all branches."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
 
@@ -165,7 +165,7 @@ class ParallelTwoNorms(Residual):
 class Plain(Residual):
     """x = Dropout(Sublayer(x)): no residual connection, no norms; a plain network (He et al. 2015, arXiv 1512.03385).
 
-    It is what `residual: none` stands for.
+    The recipe `residual: none` selects it.
     """
 
     @classmethod
@@ -179,7 +179,7 @@ class Plain(Residual):
 
 
 def constants(shape: Shape) -> tuple[float, float]:
-    """Alpha and beta of the paper's table: N layers in the encoder, M in the decoder."""
+    """Return alpha and beta of the paper's table for N encoder layers and M decoder layers."""
     if not shape.other_depth:
         return (2 * shape.depth) ** 0.25, (8 * shape.depth) ** -0.25
     if shape.side == "decoder":

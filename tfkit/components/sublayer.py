@@ -1,4 +1,4 @@
-"""Base class of attention, feed-forward and mixers: a sublayer maps [batch time d_model] to the same shape."""
+"""Base class of attention, feed-forward and mixers: [batch time d_model] to the same shape."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tfkit.core.slots import SublayerFacts
 class Sublayer(SublayerFacts, nn.Module):
     """A branch of the residual stream."""
 
-    # what a part that says nothing of it is taken to promise: that it looks at `context.mask`, and at nothing else
+    # default for parts that declare nothing: they read `context.mask` only
     capabilities = ASSUMED
 
     @classmethod
     def able(cls, config: component.Config | None = None) -> frozenset[str]:
-        """What it declares; where nothing is kept, nothing has to be taken back."""
+        """Return the declared capabilities, with "rewind" for stateless parts."""
         able = super().able(config)
         return able if "cache" in able else able | {"rewind"}
 
@@ -31,18 +31,18 @@ class Sublayer(SublayerFacts, nn.Module):
         self.shape = shape
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """[batch time d_model] -> [batch time d_model]."""
+        """Map [batch time d_model] to the same shape."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The outputs for x of the linear layers named in `fused`, in their order."""
+        """Apply the linear layers named in `fused` to x, in order."""
         return tuple([getattr(self, name)(x) for name in self.fused])
 
     def new_state(self) -> Any | None:
-        """An empty decode state of this sublayer, or None when it needs none to decode one token at a time.
+        """Return an empty decode state, or None if incremental decoding needs none.
 
-        It has `reorder(rows)` and `bytes()`. It may have `rewind(length)`, without which tokens cannot be taken back,
-        with `earliest()` where that goes so far only; `reserve(length)`; and `keep_last(count)`, which tells it before
-        anything is read that `context.mask` and `context.position` will tell of the last `count` tokens only.
+        A state has `reorder(rows)` and `bytes()`. Optional: `rewind(length)` to remove tokens, with `earliest()` if
+        that is limited; `reserve(length)`; and `keep_last(count)`, called before the first read if `context.mask` and
+        `context.position` will cover only the last `count` tokens.
         """
         return None

@@ -1,4 +1,4 @@
-"""The only softmax(query keyᵀ) value: an eager reference, and the fast kernel that must equal it."""
+"""softmax(query keyᵀ) value: a fast kernel, and the eager reference that it must match."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ log = logging.getLogger("tfkit")
 
 @dataclass(frozen=True)
 class Scores:
-    """How raw scores become weights: scores = softcap(query keyᵀ * scale) + bias, then the mask, softmax, dropout.
+    """From scores to weights: softcap(query keyᵀ * scale) + bias, then mask, softmax and dropout.
 
-    `sinks` [heads] are scores of a key whose value is zero, which every query sees: what goes there is left out.
+    `sinks` [heads] are scores of an extra key with value zero, visible to every query.
     """
 
     scale: float
@@ -34,14 +34,14 @@ class Scores:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Visibility, scores: Scores, bias: Tensor | None = None
 ) -> Tensor:
-    """Attention by the fastest kernel that supports the call; rows in which everything is masked return zeros.
+    """Attend with the fastest kernel that supports the call; fully masked rows return zeros.
 
     `query` is [batch heads query dim], `key` [batch kv_heads key dim], `value` [batch kv_heads key value_dim], where
-    heads is a multiple of kv_heads; `bias` is [batch|1 heads query key]. Returns [batch heads query value_dim]. Under a
-    mask that leaves a band, time and memory grow with the length, unless there is a bias.
+    heads is a multiple of kv_heads; `bias` is [batch|1 heads query key]. Returns [batch heads query value_dim]. With a
+    banded mask and no bias, time and memory are linear in the length.
     """
     if bias is None and scores.softcap is None and scores.sinks is None and mask.is_full:
-        return _fused(query, key, value, None, scores)  # what a step of decoding mostly is, without a detour
+        return _fused(query, key, value, None, scores)  # the common case of a decode step
     band = band_of(mask, query.shape[0]) if bias is None else None
     if band is None:
         return _whole(query, key, value, mask, scores, bias)
@@ -53,7 +53,7 @@ def attend(
 
 
 def attend_rows(query: Tensor, places: Tensor, key: Tensor, value: Tensor, mask: Visibility, scores: Scores) -> Tensor:
-    """`attend` for a few queries, which stand at `places` [batch n]: of queries and of what is given, the time is n."""
+    """Attend for a few queries at `places` [batch n]; the query and output time is n."""
     rows = TileMask(mask.among(places, mask.span.key()[:, 0]))
     return _whole(query, key, value, rows, scores)
 
@@ -61,7 +61,7 @@ def attend_rows(query: Tensor, places: Tensor, key: Tensor, value: Tensor, mask:
 def _whole(
     query: Tensor, key: Tensor, value: Tensor, mask: Visibility | TileMask, scores: Scores, bias: Tensor | None = None
 ) -> Tensor:
-    """Attention of all queries to all keys."""
+    """Attend from all queries to all keys."""
     if scores.softcap is not None:
         announce("soft-capped scores have no fused kernel; attention runs in its eager form")
         return reference(query, key, value, mask, scores, bias)[0]
@@ -75,7 +75,7 @@ def _whole(
         allowed = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
         allowed = allowed.to(query.dtype)
     if allowed is not None and torch.compiler.is_exporting():
-        allowed = allowed.expand(-1, -1, query.shape[2], -1)  # exported kernels repeat a mask over rows and heads alone
+        allowed = allowed.expand(-1, -1, query.shape[2], -1)  # exported kernels broadcast over rows and heads only
     out = _fused(query, key, value, allowed, scores)
     return out if sees is None else out * sees[:, None]
 
@@ -89,7 +89,7 @@ def _with_sinks(
     scores: Scores,
     bias: Tensor | None,
 ) -> Tensor:
-    """The sink as one more key of zeros whose score is its bias; a row that sees nothing else gives zeros by itself."""
+    """Add the sink as a zero key whose score is its bias; a row that sees nothing else returns zeros."""
     visible = mask.dense()
     shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     allowed = query.new_zeros(shape) if bias is None else bias.to(query.dtype).expand(shape)
@@ -112,7 +112,7 @@ def _fused(
 
 
 def _fused_step(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scores: Scores) -> Tensor:
-    """One query of each head: the heads that share keys are asked as queries of one head, in half the time."""
+    """Decode step for grouped heads: fold the group into the query axis (half the time)."""
     shape, heads = query.shape, key.shape[1]
     if allowed is not None and allowed.shape[1] > 1:
         allowed = allowed.reshape(allowed.shape[0], heads, -1, allowed.shape[3])
@@ -134,8 +134,9 @@ def reference(
     Return the output and the weights [batch heads query key] before dropout.
     """
     group = query.shape[1] // key.shape[1]
-    key = repeat(key, "batch head time dim -> batch (head group) time dim", group=group)
+    key = repeat(key, "batch head time dim -> batch (head group) time dim", group=group)  # [batch heads key dim]
     value = repeat(value, "batch head time dim -> batch (head group) time dim", group=group)
+    # [batch heads query key]
     raw = wide(query) @ rearrange(wide(key), "batch head time dim -> batch head dim time") * scores.scale
     if scores.softcap is not None:
         raw = scores.softcap * torch.tanh(raw / scores.softcap)
@@ -150,7 +151,7 @@ def reference(
     weights = torch.softmax(raw, dim=-1)[..., : key.shape[2]]
     if sees is not None:
         weights = weights * sees[:, None]
-    out = F.dropout(weights, scores.dropout) @ wide(value)
+    out = F.dropout(weights, scores.dropout) @ wide(value)  # [batch heads query value_dim]
     return out.to(value.dtype), weights
 
 

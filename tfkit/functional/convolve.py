@@ -1,4 +1,4 @@
-"""A causal convolution of each channel by itself, and what decoding keeps of it."""
+"""Depthwise causal convolution and its decode state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Columns:
-    """The last inputs of a causal convolution, [rows width columns], and whatever else is carried on."""
+    """The last inputs of a causal convolution, [rows width columns], and an optional recurrent state."""
 
     def __init__(self) -> None:
         self.columns: Tensor | None = None
@@ -22,21 +22,22 @@ class Columns:
                 setattr(self, name, held.index_select(0, rows))
 
     def bytes(self) -> int:
-        """Bytes of what is kept."""
+        """Return the size of the state in bytes."""
         return sum(held.numel() * held.element_size() for held in (self.columns, self.carried) if held is not None)
 
 
 def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Columns | None = None) -> Tensor:
-    """[batch time width] -> the same: out_t = sum_k weight[:, k] x_(t - size + 1 + k) + bias; `weight` [width size].
+    """Convolve each channel: out_t = sum_k weight[:, k] x_(t - size + 1 + k) + bias; `weight` is [width size].
 
-    Before the first token there are zeros, or the last columns of `state`, which then keeps those of x.
+    x and the result are [batch time width]. The first token is preceded by zeros, or by the columns of `state`, which
+    is updated.
     """
     size = weight.shape[1]
-    channels = x.transpose(1, 2)
+    channels = x.transpose(1, 2)  # [batch width time]
     if state is None or state.columns is None:
         channels = F.pad(channels, (size - 1, 0))
     else:
         channels = torch.cat((state.columns, channels), dim=2)
     if state is not None:
-        state.columns = channels[:, :, channels.shape[2] - size + 1 :]
+        state.columns = channels[:, :, channels.shape[2] - size + 1 :]  # [batch width size-1]
     return F.conv1d(channels, weight[:, None], bias, groups=weight.shape[0]).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Dropout whose mask is drawn 16 bits an element: the same distribution in half the time on a CPU."""
+"""Dropout with 16 random bits per element: the same distribution in half the time on a CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LEVELS = 1 << 16
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Zero each element with probability `rate` (to 1/65,536) and scale the others so that the mean stays."""
+    """Zero each element with probability `rate` (to 1/65,536) and scale the others to keep the mean."""
     if rate == 0:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
@@ -23,7 +23,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """Dropout while training, nothing otherwise."""
+    """Dropout in training mode, identity otherwise."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tensors that grow along one axis, in buffers with spare room at the end."""
+"""Tensors that grow along one axis, in buffers with spare capacity."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import math
 import torch
 from torch import Tensor
 
-SLACK = 64  # of what may be forgotten, so many are kept in case that some of the last are taken back
-SPARE = 64  # the least room between two times of making room
-IN_PLACE = 1 << 22  # elements; a buffer of more is reordered where it is: memory for another would take longer to get
-AHEAD = 4096  # room is reserved for so many at most: not every text becomes as long as it may
+SLACK = 64  # droppable elements retained for a rewind
+SPARE = 64  # least spare capacity of a new buffer
+IN_PLACE = 1 << 22  # elements; larger buffers are reordered in place, as allocating another would be slower
+AHEAD = 4096  # most elements reserved ahead, since few texts reach their limit
 
 
 class GrowingBuffers:
-    """Tensors of one length that grow along `axis` together; adding copies what is new alone, most of the time.
+    """Tensors that grow along `axis` together, with amortized copying.
 
-    Where `keeps` is a number, only so many of those before the newest are ever asked for again, and the rest is
-    forgotten; places are counted from the first one ever added all the same.
+    If `keeps` is set, only that many elements before the newest are retained; places still count from the first one
+    ever appended.
     """
 
     def __init__(self, axis: int, keeps: int | None = None) -> None:
         self.axis = axis
         self.keeps = keeps
         self.length = 0
-        self._origin = 0  # the place of what stands first in the buffers
+        self._origin = 0  # place of the first element in the buffers
         self._reserved = 0
         self._buffers: tuple[Tensor, ...] = ()
 
     @property
     def rows(self) -> int:
-        """The size of the first axis; 0 before anything is added."""
+        """Size of the first axis; 0 while empty."""
         return self._buffers[0].shape[0] if self._buffers else 0
 
     def append(self, *new: Tensor) -> tuple[Tensor, ...]:
-        """Append tensors of one length; returns what is kept of the earlier ones, followed by the new ones."""
+        """Append tensors of equal length. Return the retained elements followed by the new ones."""
         count = new[0].shape[self.axis]
         first = 0 if self.keeps is None else self._first(self.length)
         end = self.length + count
@@ -48,11 +48,11 @@ class GrowingBuffers:
         return tuple(kept)
 
     def held(self) -> tuple[Tensor, ...]:
-        """All that the next call would be given besides what it adds; empty while nothing was added."""
+        """Return the retained elements; empty if nothing was appended."""
         return self._between(self._first(self.length), self.length)
 
     def reserve(self, length: int) -> None:
-        """Make the next buffer large enough for a text of `length`, so that nothing is copied on the way there."""
+        """Allocate the next buffer for `length` elements, to avoid copies on the way."""
         self._reserved = length
 
     def reorder(self, rows: Tensor) -> None:
@@ -77,34 +77,34 @@ class GrowingBuffers:
         return made
 
     def earliest(self) -> int:
-        """The shortest length that `rewind` can go back to."""
+        """Return the shortest length that `rewind` supports."""
         return 0 if self._origin == 0 or self.keeps is None else self._origin + self.keeps
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length`, which is `earliest()` or more."""
+        """Truncate to the first `length` elements, at least `earliest()`."""
         self.length = min(self.length, length)
 
     def bytes(self) -> int:
-        """Bytes of what `held` gives: room to grow, and what is kept in case of a rewind, not counted."""
+        """Return the size of `held()` in bytes, without spare capacity and rewind slack."""
         return sum(part.numel() * part.element_size() for part in self.held())
 
     def _first(self, length: int) -> int:
-        """The first place that what comes after `length` may ask for."""
+        """Return the first place needed by elements after `length`."""
         return 0 if self.keeps is None else max(0, length - self.keeps)
 
     def _between(self, first: int, end: int) -> tuple[Tensor, ...]:
         start, count = first - self._origin, end - first
         if not start and self._buffers and self._buffers[0].shape[self.axis] == count:
-            return self._buffers  # a memory's: they have no room
-        return tuple([buffer.narrow(self.axis, start, count) for buffer in self._buffers])  # a generator takes longer
+            return self._buffers  # a memory's buffers have no spare capacity
+        return tuple([buffer.narrow(self.axis, start, count) for buffer in self._buffers])  # generators are slower
 
     def _with_room(self, new: tuple[Tensor, ...], first: int, end: int) -> tuple[Tensor, ...]:
-        """`append` where the buffers are too small: what need not be kept makes room, or they become larger."""
+        """Append to full buffers: drop unneeded elements or reallocate."""
         origin = max(self._origin, self._first(end - SLACK))
         if origin <= first:
             self._moved(new, origin, end)
             return self._between(first, end)
-        # more is new than is kept of it
+        # more new elements than retained ones
         past = self._between(first, self.length)
         whole = tuple(torch.cat(both, dim=self.axis) for both in zip(past, new, strict=True)) if past else new
         kept = end - origin
@@ -113,7 +113,7 @@ class GrowingBuffers:
         return whole
 
     def _moved(self, new: tuple[Tensor, ...], origin: int, end: int) -> None:
-        """Let the buffers begin at the place `origin`, and add what is new."""
+        """Move the buffers to start at place `origin`, and append the new elements."""
         past, capacity = self.length - origin, self._capacity(origin, end)
         held = self._between(origin, self.length)
         made = []
@@ -123,16 +123,16 @@ class GrowingBuffers:
                 shape = [*tensor.shape[: self.axis], capacity, *tensor.shape[self.axis + 1 :]]
                 buffer = tensor.new_empty(shape)
             if past:
-                own = buffer is self._buffers[number]  # what is copied within a buffer must not overlap
+                own = buffer is self._buffers[number]  # overlapping ranges must not be copied in place
                 buffer.narrow(self.axis, 0, past).copy_(held[number].clone() if own else held[number])
             buffer.narrow(self.axis, past, end - origin - past).copy_(tensor)
             made.append(buffer)
         self._buffers, self._origin, self.length = tuple(made), origin, end
 
     def _capacity(self, origin: int, end: int) -> int:
-        """New capacity: the reserved length, or twice the present one, at most the window plus slack."""
+        """Return the new capacity: the reserved length, or twice the present one, at most the window plus slack."""
         kept = end - origin
-        # what is read once, such as a memory, gets no room
+        # buffers appended only once, such as a memory, get no spare capacity
         capacity = 2 * kept if self._buffers else kept
         if self._reserved:
             capacity = max(capacity if self._reserved < end else kept, min(self._reserved - origin, kept + AHEAD))

@@ -1,4 +1,4 @@
-"""Attention without a softmax: weights that are products of features, at a cost that grows with the length."""
+"""Softmax-free attention: weights are products of features, at a cost linear in the length."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from tfkit.functional.precision import wide
 
-CHUNK = 128  # tokens that meet one another directly; those before them as one sum
+CHUNK = 128  # tokens that attend to each other directly; earlier ones are summed
 
 
 @dataclass
 class KernelSums:
-    """The decode state of linear attention: for each feature, exp(-peak) times the sums over the keys so far.
+    """Decode state of linear attention: sums over the keys so far, scaled by exp(-peak) per feature.
 
-    `values` are [rows head feature value_dim] of features times values, `total` [rows head feature] of features; `peak`
-    [rows head feature] is the largest logarithm so far, so that no exponential overflows.
+    `values` [rows head feature value_dim] sums features times values, `total` [rows head feature] sums features; `peak`
+    [rows head feature] is the largest logarithm so far, which prevents overflow.
     """
 
     values: Tensor | None = None
@@ -27,7 +27,7 @@ class KernelSums:
     peak: Tensor | None = None
 
     def held(self) -> list[Tensor]:
-        """The tensors, none before the first call."""
+        """Return the tensors; empty before the first call."""
         return [part for part in (self.values, self.total, self.peak) if part is not None]
 
     def reorder(self, rows: Tensor) -> None:
@@ -38,19 +38,19 @@ class KernelSums:
             )
 
     def bytes(self) -> int:
-        """Bytes of the sums."""
+        """Return the size of the sums in bytes."""
         return sum(part.numel() * part.element_size() for part in self.held())
 
 
 def kernel_attention(
     query: Tensor, key: Tensor, value: Tensor, real: Tensor | None, causal: bool, past: KernelSums | None = None
 ) -> Tensor:
-    """sum_j a_ij v_j / sum_j a_ij with a_ij = sum_f exp(query_if + key_jf): over all j, or over j <= i if `causal`.
+    """Attend: sum_j a_ij v_j / sum_j a_ij with a_ij = sum_f exp(query_if + key_jf), over all j, or j <= i if `causal`.
 
-    `query` and `key` [batch head time feature] are logarithms of features, -inf for a feature of zero; `value` is
-    [batch head key value_dim]; of `real` [batch key] False is left out. With `past`, keys add to those before, and are
-    kept there. Rows that see nothing give zeros. Each feature is taken relative to its peak over the keys, and each
-    query to its largest term, so that no sum of a row that sees anything can be zero or too large.
+    `query` and `key` [batch head time feature] are logarithms of features, -inf for a zero feature; `value` is
+    [batch head key value_dim]; False in `real` [batch key] masks a key. With `past`, keys are added to earlier ones and
+    stored there. Rows that see nothing return zeros. Features are relative to their peak over the keys, and queries to
+    their largest term, so that sums neither vanish nor overflow.
     """
     key = wide(key)
     if real is not None:
@@ -58,13 +58,13 @@ def kernel_attention(
     peak = key.detach().amax(dim=2)
     if past is not None and past.peak is not None:
         peak = torch.maximum(peak, past.peak)
-    keys, queries = torch.exp(key - _finite(peak)[:, :, None]), _relative(query, peak)
-    values = F.pad(wide(value), (0, 1), value=1.0)  # the total is one more value
+    keys, queries = torch.exp(key - _finite(peak)[:, :, None]), _relative(query, peak)  # [batch head time feature] each
+    values = F.pad(wide(value), (0, 1), value=1.0)  # the last channel sums to the total
     before = _before(past, peak)
     if causal:
         out = _causal(queries, keys, values, before, CHUNK if past is None else min(CHUNK, key.shape[2]))
     else:
-        out = queries @ (_sums(keys, values) + before)
+        out = queries @ (_sums(keys, values) + before)  # [batch head query value_dim+1]
     if past is not None:
         sums = _sums(keys, values) + before
         past.values, past.total, past.peak = sums[..., :-1], sums[..., -1], peak
@@ -72,7 +72,7 @@ def kernel_attention(
 
 
 def read(query: Tensor, past: KernelSums) -> Tensor:
-    """The same over the keys of `past` alone; raises ValueError where it has none."""
+    """Attend to the keys of `past` alone. Raise ValueError if there are none."""
     if past.values is None or past.total is None or past.peak is None:
         raise ValueError("no keys have been summed, there is nothing to read")
     sums = torch.cat((past.values, past.total[..., None]), dim=-1)
@@ -80,45 +80,45 @@ def read(query: Tensor, past: KernelSums) -> Tensor:
 
 
 def _finite(x: Tensor) -> Tensor:
-    """0 for the logarithm of nothing."""
+    """Replace -inf by 0."""
     return x.masked_fill(x == float("-inf"), 0)
 
 
 def _relative(query: Tensor, peak: Tensor) -> Tensor:
-    """Features of queries times the keys' peaks, relative to the largest of them."""
+    """Multiply query features by the keys' peaks, relative to the largest of them."""
     logs = wide(query) + _finite(peak)[:, :, None]
     return torch.exp(logs - _finite(logs.detach().amax(dim=-1, keepdim=True)))
 
 
 def _mean(out: Tensor) -> Tensor:
-    """Sums of weighted values, the last of them the total of the weights -> their quotient; zeros for a total of 0."""
+    """Divide sums of weighted values by their last channel, the total weight; zeros for a total of 0."""
     total = out[..., -1:]
     return out[..., :-1] / total.masked_fill(total == 0, 1)
 
 
 def _sums(keys: Tensor, values: Tensor) -> Tensor:
-    """[... time feature] and [... time dim] -> [... feature dim]."""
+    """Multiply keys [... time feature] and values [... time dim] to [... feature dim]."""
     return keys.transpose(-1, -2) @ values
 
 
 def _before(past: KernelSums | None, peak: Tensor) -> Tensor | float:
-    """The sums of a past relative to the new peak, [batch head feature value_dim + 1]."""
+    """Return past sums relative to the new peak, [batch head feature value_dim + 1]."""
     if past is None or past.values is None or past.total is None or past.peak is None:
         return 0.0
-    kept = torch.exp(past.peak - peak).nan_to_num(0.0)[..., None]  # of a feature that no key ever had: nothing
+    kept = torch.exp(past.peak - peak).nan_to_num(0.0)[..., None]  # 0 for features without any key
     return torch.cat((past.values, past.total[..., None]), dim=-1) * kept
 
 
 def _causal(queries: Tensor, keys: Tensor, values: Tensor, before: Tensor | float, chunk: int) -> Tensor:
-    """Prefix sums over chunks: those before a query's own as one sum, its own chunk as a triangle."""
+    """Attend by chunks: earlier chunks through prefix sums, the query's own chunk as a triangle."""
     time = queries.shape[2]
     split = "batch head (chunk time) dim -> batch head chunk time dim"
     queries, keys, values = (
         rearrange(F.pad(x, (0, 0, 0, -time % chunk)), split, time=chunk) for x in (queries, keys, values)
     )
-    sums = _sums(keys, values)
+    sums = _sums(keys, values)  # [batch head chunk feature value_dim+1]
     earlier = F.pad(sums.cumsum(dim=2)[:, :, :-1], (0, 0, 0, 0, 1, 0))
     earlier = earlier + (before[:, :, None] if isinstance(before, Tensor) else before)
-    near = (queries @ keys.transpose(-1, -2)).tril() @ values
+    near = (queries @ keys.transpose(-1, -2)).tril() @ values  # [batch head chunk time value_dim+1]
     out = rearrange(near + queries @ earlier, "batch head chunk time dim -> batch head (chunk time) dim")
     return out[:, :, :time]

@@ -1,7 +1,7 @@
 """argmax and top-k of long rows.
 
-They stand in the blocks whose own largest are the largest, or after the last block. To find the largest of each block
-is quick on a CPU, and to keep the best of all in order is not: of a vocabulary's logits it takes a quarter of the time.
+The largest elements lie in the blocks with the largest maxima, or after the last block. Block maxima are fast on a CPU,
+a full top-k is not: for the logits of a vocabulary this takes a quarter of the time.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BLOCK = 64  # numbers that are first asked for their largest alone
-WIDE = 1 << 14  # of fewer numbers in a row, looking at all takes no longer
+BLOCK = 64  # elements in a block
+WIDE = 1 << 14  # narrower rows are searched directly
 
 
 def argmax(x: Tensor) -> Tensor:
-    """Where the largest of each row of x [rows width] stands, the first of equals, [rows]."""
+    """Return the index of the largest element in each row of x [rows width], [rows]; the first one if tied."""
     places = _candidates(x, 1)
     if places is None:
         return x.argmax(dim=1)
@@ -22,7 +22,7 @@ def argmax(x: Tensor) -> Tensor:
 
 
 def topk(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row of x [rows width] and where they stand, both [rows count], the largest first."""
+    """Return the `count` largest elements of each row of x [rows width] and their indices, [rows count], descending."""
     places = _candidates(x, count)
     if places is None:
         return torch.topk(x, count)
@@ -31,7 +31,7 @@ def topk(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _candidates(x: Tensor, count: int) -> Tensor | None:
-    """Places [rows some], among which the `count` largest are; None: all, with nothing to gain."""
+    """Return indices [rows some] that include the `count` largest; None if a direct search is as fast."""
     rows, width = x.shape
     blocks = width // BLOCK
     if x.device.type != "cpu" or width < WIDE or 2 * count > blocks:

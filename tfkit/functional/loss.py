@@ -1,4 +1,4 @@
-"""Cross-entropy, and output projection with cross-entropy as one step that never holds all logits at once."""
+"""Cross-entropy, also fused with the output projection so that all logits never exist at once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ CHUNK_ELEMENTS = 1 << 22  # logits held at once: 16 MiB in float32
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Sum over rows of the cross-entropy in nats; `logits` [n vocab], `targets` [n]; smoothing as in the paper."""
+    """Sum the cross-entropies of all rows in nats; `logits` [n vocab], `targets` [n], with label smoothing."""
     return F.cross_entropy(wide(logits), targets, reduction="sum", label_smoothing=smoothing)
 
 
 def linear_cross_entropy(
     features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0
 ) -> Tensor:
-    """cross_entropy(features weightᵀ + bias) summed over rows, in chunks; `features` [n width], `weight` [vocab width].
+    """Sum cross_entropy(features weightᵀ + bias) in chunks; `features` [n width], `weight` [vocab width].
 
-    The gradients are made in the forward pass, while a chunk's logits are there: less time, a fraction of the memory.
+    Gradients are computed in the forward pass, while a chunk's logits exist, which saves time and most of the memory.
     """
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return cross_entropy(F.linear(features, weight, bias), targets, smoothing)
@@ -75,13 +75,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _product_type(weight: Tensor) -> torch.dtype:
-    """The type that products are made in: autocast's where it is on, else the weights' own."""
+    """Return the dtype of products: autocast's if enabled, else the weight's."""
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
 def _loss_and_gradient(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Summed loss of a chunk and its gradient by the logits: softmax minus the smoothed target distribution."""
+    """Return the summed loss of a chunk and its gradient: softmax minus the smoothed target distribution."""
     logits = wide(logits)
     log_total = torch.logsumexp(logits, dim=-1, keepdim=True)
     picked = logits.gather(-1, targets[:, None])

@@ -1,4 +1,4 @@
-"""The precision of a computation that half precision would spoil: float32, or float64 in a model of float64."""
+"""Promotion to a precision that half-precision inputs need internally: float32, or float64 for float64."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return float32, or float64 if it is that."""
+    """Return float64 for float64, else float32."""
     return torch.promote_types(dtype, torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""Rotary position encoding as a pure function: channels turned in pairs (Su et al. 2021, arXiv 2104.09864)."""
+"""Rotary position encoding as a pure function: channels rotated in pairs (Su et al. 2021, arXiv 2104.09864)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Layout = Literal["halves", "interleaved"]
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """Turns the first channels of queries and keys; called on x [batch heads time dim], gives the same shape.
+    """Rotates the first channels of queries and keys, x [batch heads time dim] -> the same shape.
 
-    `cosine` and `sine` are [batch|1 1 time pairs], float64; x turns in float32, or in float64 where it is that. In the
-    layout `halves` channel i is paired with i + pairs, channel 2i with 2i + 1 in the layout `interleaved`; channels
-    beyond the pairs stay as they are.
+    `cosine` and `sine` are [batch|1 1 time pairs], float64; the product is computed in float32, or float64 for float64.
+    The layout `halves` pairs channels i and i + pairs, `interleaved` pairs 2i and 2i + 1; further channels are
+    unchanged.
     """
 
     cosine: Tensor
@@ -43,7 +43,7 @@ class Rotation:
         return torch.cat((joined, rest), dim=-1) if rest.shape[-1] else joined
 
     def _turn(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosine and sine in that type, made once for all layers."""
+        """Return cosine and sine in a dtype, cached for all layers."""
         if dtype not in self.made:
             self.made[dtype] = self.cosine.to(dtype), self.sine.to(dtype)
         return self.made[dtype]

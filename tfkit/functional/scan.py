@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 64  # times at once: the number of steps grows with the logarithm of it, their memory with it
+CHUNK = 64  # steps per chunk: time grows with its logarithm, memory with its size
 
 
 def linear_scan(decay: Tensor, given: Tensor, before: Tensor | None = None) -> Tensor:
-    """h_t = decay_t h_(t-1) + given_t for [batch time ...], h before the first being `before` [batch ...] or 0."""
+    """Compute h_t = decay_t h_(t-1) + given_t for [batch time ...], starting from `before` [batch ...] or 0."""
     steps = []
     for one, more in zip(torch.split(decay, CHUNK, dim=1), torch.split(given, CHUNK, dim=1), strict=True):
         found = _doubled(one, more, before)
@@ -20,7 +20,7 @@ def linear_scan(decay: Tensor, given: Tensor, before: Tensor | None = None) -> T
 
 
 def _doubled(decay: Tensor, given: Tensor, before: Tensor | None) -> Tensor:
-    """Each time joined with that 1, 2, 4, ... before it, until all are (Hillis and Steele 1986)."""
+    """Combine each step with those 1, 2, 4, ... before it (Hillis and Steele 1986)."""
     if before is not None:
         first = given[:, :1] + decay[:, :1] * before[:, None]
         given = torch.cat((first, given[:, 1:]), dim=1)
@@ -33,5 +33,5 @@ def _doubled(decay: Tensor, given: Tensor, before: Tensor | None) -> Tensor:
 
 
 def _later(x: Tensor, by: int) -> Tensor:
-    """[batch time ...] shifted towards later positions, with zeros at the beginning."""
+    """Shift [batch time ...] towards later positions, filling with zeros."""
     return F.pad(x[:, :-by], (0, 0) * (x.dim() - 2) + (by, 0))

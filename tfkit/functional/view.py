@@ -1,4 +1,4 @@
-"""Views of modules: other objects with the same tensors, so that a replacement in a view does not change the module."""
+"""Views of modules: objects with the same tensors, whose submodules and parameters can be replaced independently."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from torch import Tensor, nn
 
 
 def view(module: nn.Module, children: Mapping[str, nn.Module | None]) -> nn.Module:
-    """A module with the attributes of `module`, its tensors and hooks among them, and with other children."""
+    """Return a view with the attributes, tensors and hooks of `module`, but other children."""
     made: nn.Module = object.__new__(type(module))
-    # the children are attributes too, which are found without the detour that nn.Module takes to _modules
+    # also as attributes, which avoids the slower lookup through _modules
     vars(made).update({**vars(module), "_modules": dict(children), **children})
     return made
 
 
 def with_tensors(module: nn.Module, tensors: Mapping[nn.Parameter, Tensor]) -> nn.Module:
-    """A view of a module, and of all in it, in which other tensors stand in the place of some parameters.
+    """Return a view of a module, recursively, with some parameters replaced.
 
-    Unlike `functional_call` it never writes to the module, which other threads may be computing with.
+    Unlike `functional_call` it never writes to the module, which other threads may be using.
     """
     return _with_tensors(module, tensors, {})
 

@@ -1,4 +1,4 @@
-"""Attention of a text: the weights of every head with tokens as labels, and what each head does in numbers."""
+"""Attention weights of a text, per head and labelled with its tokens, and summary scores of each head."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Labels = Callable[[Sequence[int]], Tokens]  # the tokens of ids
 
 @dataclass(frozen=True)
 class HeadScores:
-    """One head in numbers.
+    """Summary scores of one head.
 
-    `entropy` is the mean entropy of its rows in bits. `distance` is the mean distance in tokens to what it attends to,
+    `entropy` is the mean entropy of its rows in bits. `distance` is the mean distance in tokens between query and key,
     None for cross-attention. `induction` is the mean weight on the token after an earlier copy of the query's token,
     None without a repetition.
     """
@@ -38,7 +38,7 @@ class HeadScores:
 
 @dataclass(frozen=True, eq=False)
 class AttentionMap:
-    """The weights of the heads of one attention, [head query key], with the tokens of both axes."""
+    """Weights of one attention module, [head query key], with the tokens of both axes."""
 
     place: str
     weights: Tensor
@@ -47,11 +47,11 @@ class AttentionMap:
 
     @property
     def is_cross(self) -> bool:
-        """True if the keys are those of another text."""
+        """True for cross-attention."""
         return self.place.endswith(".cross_attention")
 
     def scores(self) -> Iterator[HeadScores]:
-        """The numbers of each head."""
+        """Yield the scores of each head."""
         weights = self.weights.double()
         entropy = -reduce(torch.xlogy(weights, weights), "head query key -> head query", "sum") / math.log(2)
         far = None if self.is_cross else reduce(weights * _distances(weights), "head query key -> head", "sum")
@@ -66,9 +66,9 @@ class AttentionMap:
             )
 
     def _induction(self, weights: Tensor) -> Tensor | None:
-        """The weight on tokens that follow an earlier copy of the query's token, a mean for each head."""
+        """Return each head's mean weight on tokens that follow an earlier copy of the query's token."""
         same = torch.tensor([[key == query for key in self.keys] for query in self.queries])
-        follows = same.roll(1, dims=1).tril()  # [query key], the key before it is an earlier copy of the query
+        follows = same.roll(1, dims=1).tril()  # [query key], True after an earlier copy of the query
         follows[:, 0] = False
         repeats = follows.any(dim=1)
         if not bool(repeats.any()):
@@ -78,7 +78,7 @@ class AttentionMap:
 
 @dataclass(frozen=True)
 class TokenProbability:
-    """A token with the probability that the model gives it."""
+    """A token and the probability that the model assigns to it."""
 
     token: str
     probability: float
@@ -86,11 +86,11 @@ class TokenProbability:
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
-    """What a model attends to in a text, or in a source and its target.
+    """Attention weights of a text, or of a source and its target.
 
-    `probabilities` are those of the tokens of the last text: given those before them (`predicts` "next"), or, of a
-    masked language model, of each token where it stands ("itself"). `special` are the special tokens of the vocabulary,
-    `left_out` the places without weights.
+    `probabilities` are those of the last text's tokens: given their predecessors (`predicts` "next"), or, for a masked
+    language model, given the whole text ("itself"). `special` lists the special tokens of the vocabulary, `left_out`
+    the modules without weights.
     """
 
     maps: tuple[AttentionMap, ...]
@@ -100,11 +100,11 @@ class AttentionMaps:
     left_out: tuple[str, ...]
 
     def heads(self) -> list[HeadScores]:
-        """All heads, the most focused first."""
+        """Return the scores of all heads, sorted by entropy."""
         return sorted((one for each in self.maps for one in each.scores()), key=lambda one: one.entropy)
 
     def map(self, place: str) -> AttentionMap:
-        """The map of that place; raises UsageError for a place that has none."""
+        """Return the map of a module. Raise UsageError if it has none."""
         found = next((each for each in self.maps if each.place == place), None)
         if found is None:
             raise UsageError(
@@ -116,7 +116,7 @@ class AttentionMaps:
 def attention_of(
     model: Model, ids: Sequence[int], target: Sequence[int] | None, labels: Labels, special: Tokens
 ) -> AttentionMaps:
-    """Run the model on a text, or on a source and a target (start to end), and keep the weights of every head."""
+    """Run the model on a text, or on a source and its target, and return the weights of every head."""
     call, read = {"input_ids": _row(model, ids)}, labels(ids)
     if target is not None:
         call["decoder_input_ids"] = _row(model, target[:-1])
@@ -141,7 +141,7 @@ def _row(model: Model, ids: Sequence[int]) -> Tensor:
 def _probabilities(
     model: Model, out: ModelOutput, ids: Sequence[int], tokens: Tokens
 ) -> tuple[tuple[TokenProbability, ...], Literal["next", "itself"] | None]:
-    """The probability of each token by the head, where it has one for tokens."""
+    """Return the probability of each token, and how it was predicted. Empty without a token head."""
     head = model.blueprint.head
     of_tokens = isinstance(head, HeadFacts.Config) and head.part.part_name in ("language_model", "masked_lm")
     if out.logits is None or out.logits.dim() != 3 or not of_tokens:
@@ -154,6 +154,6 @@ def _probabilities(
 
 
 def _distances(weights: Tensor) -> Tensor:
-    """[1 query key], the distance between query and key in tokens."""
+    """Return the distances between query and key in tokens, [1 query key]."""
     places = torch.arange(weights.shape[-1], device=weights.device)
     return rearrange((places[:, None] - places[None]).abs(), "query key -> 1 query key")

@@ -1,8 +1,8 @@
-"""A decoder: a view of a model that shares its weights, and copies of some, packed for the kernel, joined or in int8.
+"""A view of a model for decoding: shared weights, plus copies packed for the kernel, joined or in int8.
 
-A step of decoding multiplies a few rows by every weight. A linear layer packs its weight at each such call, which takes
-longer than the product: here it is packed once. Layers that read the same input are one product. Copies are derived,
-and never saved; the model is never written to.
+A decoding step multiplies a few rows by every weight. A linear layer repacks its weight at each such call, which takes
+longer than the product; here it is packed once. Layers with the same input are one product. Copies are derived and
+never saved; the model is never written to.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from tfkit.models.stack import Stack
 
 Quantize = Literal["int8"]
 
-MOST_ROWS = 64  # of more rows the weight itself is as quick
-SMALL = 4 << 20  # bytes that are multiplied in no more time than a call takes: a copy pays for one row too
-LARGE = 32 << 20  # bytes that take one row so long that a call more is nothing
-MOST_BYTES = 2 << 30  # of float32 copies of one model; what is beyond stays as it is
+MOST_ROWS = 64  # beyond, the plain weight is as fast
+SMALL = 4 << 20  # bytes; up to here the call dominates, and a copy pays off even for one row
+LARGE = 32 << 20  # bytes; beyond, the overhead of a call is negligible even for one row
+MOST_BYTES = 2 << 30  # float32 copies of one model; beyond, weights are used directly
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-# modules that a step calls so often, or that compute so little, that what torch does around a call takes long
+# modules for which the overhead of Module.__call__ is noticeable
 OWN = (Norm, Activation, Dropout, Residual, nn.Identity, Sublayer, Layer, Stack)
-SAMPLED = 64  # elements of a weight that are looked at, to see whether it changed
+SAMPLED = 64  # elements of a weight in its fingerprint
 
 
 def check_quantize(value: object) -> None:
-    """Raise UsageError for a way to quantize that there is not."""
+    """Raise UsageError for an unknown quantization."""
     if value is not None and value not in get_args(Quantize):
         raise UsageError(f"quantize is {' or '.join(get_args(Quantize))}, got {value!r}")
 
 
 class Copies:
-    """Those of one model's decoder and head, made as they are needed."""
+    """Copies of the weights of one model's decoder and head, built on demand."""
 
     def __init__(self, model: Model, quantize: Quantize | None, types: Collection[torch.dtype]) -> None:
         self.quantize = quantize
-        self.types = types  # of the weights that are copied
+        self.types = types  # dtypes of copied weights
         self.bytes = 0
         self.lock = threading.Lock()
         linears = _linears(model, types)
@@ -64,15 +64,15 @@ class Copies:
         self.parts = self._parts(model)
 
     def are_of(self, model: Model) -> bool:
-        """Whether the model's parts and weights are still those that the copies were made of, watched as then."""
+        """True if modules, hooks and weights are unchanged since the copies were built."""
         return self.parts == self._parts(model) and self.facts == _facts(self.single)
 
     def _parts(self, model: Model) -> list[tuple[nn.Module, bool, object]]:
-        """The modules, whether somebody watches each, and what it computes by."""
+        """Return the modules, with whether each has hooks, and its forward."""
         return [(module, _is_watched(module), module.forward) for module in _modules(model)]
 
     def kinds(self, linears: Sequence[nn.Linear]) -> list[tuple[range, Kind]]:
-        """The kinds of copy of their weights, and how many rows each is quickest for."""
+        """Return the kinds of copy for these weights, and the numbers of rows for which each is fastest."""
         if self.quantize is not None:
             return [(range(1, sys.maxsize), Int8)]
         size = sum(linear.weight.nbytes for linear in linears)
@@ -82,7 +82,7 @@ class Copies:
         return [*one, (range(2, MOST_ROWS + 1), Packed)]
 
     def make(self, linears: Sequence[nn.Linear], kind: Kind) -> Product | None:
-        """One copy of the weights, under one another; None where the copies hold too much already."""
+        """Build a copy of the concatenated weights. Return None beyond the memory limit."""
         weight, bias = joined(linears)
         with self.lock:
             if self.quantize is None and self.bytes + weight.nbytes > MOST_BYTES:
@@ -92,7 +92,7 @@ class Copies:
         return made
 
     def view_of(self, model: Model) -> Any:
-        """A view of the model as it is now that computes by the copies; the model itself is never written to."""
+        """Return a view of the model that computes with the copies."""
         made: dict[nn.Module, nn.Module] = {}
         roots = _roots(model)
         children = {
@@ -101,7 +101,7 @@ class Copies:
         return view(model, children)
 
     def _view(self, module: nn.Module, made: dict[nn.Module, nn.Module]) -> nn.Module:
-        """The view of a part of the model; `made` are those of others."""
+        """Return the view of a submodule; `made` caches those of others."""
         if module in made:
             return made[module]
         if module in self.single:
@@ -119,17 +119,17 @@ class Copies:
         return found
 
     def _layers(self, linears: tuple[nn.Linear, ...]) -> Layers:
-        """Linear layers that read the same input, as one product."""
+        """Return linear layers with the same input as one product."""
         if linears not in self.together:
             self.together[linears] = Layers(linears, self.kinds(linears), self.make)
         return self.together[linears]
 
 
 class StepDecoder:
-    """What computes as a model does, a few rows at a time by copies of its decoder's and its head's weights.
+    """A model in evaluation mode whose linear layers compute small batches with copies of their weights.
 
-    `quantize="int8"` computes any number of rows by weights in int8. Threads may share a decoder, and decoders of one
-    model work side by side. Copies are made when they are needed, and anew when the weights change.
+    `quantize="int8"` uses int8 weights for any number of rows. Threads may share a decoder, and a model may have
+    several decoders. Copies are built on demand and rebuilt when the weights change.
     """
 
     def __init__(self, model: Model, quantize: Quantize | None = None) -> None:
@@ -140,18 +140,18 @@ class StepDecoder:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[StepDecoder], tuple[Model, Quantize | None]]:
-        """Copy and pickle the model alone; copies of weights are derived."""
+        """Copy and pickle only the model; copies of weights are derived."""
         return StepDecoder, (self.model, self.quantize)
 
     @property
     def bytes(self) -> int:
-        """The memory that the copies take."""
+        """Memory of the copies in bytes."""
         return 0 if self._copies is None else self._copies.bytes
 
     def current(self) -> Model:
-        """A view of the model as it is now.
+        """Return a view of the model in its current state.
 
-        Raises UsageError for a model that is being trained, and for one that cannot be quantized.
+        Raises UsageError for a model in training mode, or one that cannot be quantized.
         """
         if self.model.training:
             raise UsageError("a decoder is of a model in evaluation, and this one is being trained; call model.eval()")
@@ -164,7 +164,7 @@ class StepDecoder:
         return found
 
     def _types(self) -> tuple[torch.dtype, ...]:
-        """The types of weights of which a copy is quicker."""
+        """Return the weight dtypes for which a copy is faster."""
         weight = next(self.model.parameters())
         if self.quantize is not None:
             check_int8(weight)
@@ -174,18 +174,18 @@ class StepDecoder:
 
 
 def _roots(model: Model) -> list[nn.Module]:
-    """What is asked at every step: the last stack and the head that writes."""
+    """Return the modules used in every step: the last stack and its head."""
     stack = model.stack(model.blueprint.last.side)
     return [stack] if model.head is None else [stack, model.head]
 
 
 def _modules(model: Model) -> list[nn.Module]:
-    """All modules of these, each once."""
+    """Return all modules of the roots, without duplicates."""
     return list(dict.fromkeys(module for root in _roots(model) for module in root.modules()))
 
 
 def _linears(model: Model, types: Collection[torch.dtype]) -> list[nn.Linear]:
-    """The plain linear layers among them; one that somebody watches stays as it is, and so do stacked experts."""
+    """Return the plain linear layers, without stacked experts and modules with hooks."""
     return [
         module
         for module in _modules(model)
@@ -201,13 +201,13 @@ def _is_watched(module: nn.Module) -> bool:
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether a call of the module is its class's forward, and nothing else."""
+    """True if calling the module only runs its class's forward."""
     return isinstance(module, OWN) and not _is_watched(module) and "forward" not in vars(module)
 
 
 @functools.cache
 def _called_directly(kind: type[Any]) -> type[nn.Module]:
-    """The same class, of which a call is its forward, without what torch does around it for those who watch."""
+    """Derive a class whose call is its forward, bypassing torch's hook machinery."""
     own: dict[str, Any] = {"__call__": kind.forward, "__doc__": kind.__doc__}
     if issubclass(kind, MultiHead) and kind.split_heads is MultiHead.split_heads:
         own |= {"split_heads": staticmethod(split_heads), "join_heads": staticmethod(join_heads)}
@@ -215,7 +215,7 @@ def _called_directly(kind: type[Any]) -> type[nn.Module]:
 
 
 def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, float]]:
-    """What shows that weights changed: where they are, how often they were written to, and some of what they hold."""
+    """Return a fingerprint of the weights: addresses, versions and sampled values."""
     tensors = [tensor for linear in linears for tensor in (linear.weight, linear.bias) if tensor is not None]
     return [(tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version, _some(tensor)) for tensor in tensors]
 
@@ -223,5 +223,5 @@ def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, float]]:
 def _some(tensor: Tensor) -> float:
     flat = tensor.detach().view(-1)
     sampled = flat[:: max(1, flat.numel() // SAMPLED)]
-    # nothing that is not a number equals itself
+    # NaN would never compare equal
     return float(torch.dot(sampled.float(), torch.arange(1.0, len(sampled) + 1)).nan_to_num())

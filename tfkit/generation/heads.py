@@ -1,4 +1,4 @@
-"""Heads split and joined by plain views, for decoding: a step of one token notices the time that a pattern takes."""
+"""Splitting and joining heads with plain views, as the parsing of einops patterns is noticeable in one-token steps."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from torch import Tensor
 
 
 def split_heads(x: Tensor, dim: int) -> Tensor:
-    """[batch time (head dim)] -> [batch head time dim]."""
+    """Split heads: [batch time (head dim)] -> [batch head time dim]."""
     batch, time, _ = x.shape
     if time == 1:
-        return x.view(batch, -1, 1, dim)  # they lie in that order already
+        return x.view(batch, -1, 1, dim)  # a view: the memory order is already right
     return x.view(batch, time, -1, dim).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """[batch head time dim] -> [batch time (head dim)]."""
+    """Join heads: [batch head time dim] -> [batch time (head dim)]."""
     if x.shape[2] == 1:
         return x.reshape(x.shape[0], 1, -1)
     return x.transpose(1, 2).flatten(2)

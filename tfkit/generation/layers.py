@@ -1,4 +1,4 @@
-"""Linear layers while a model decodes: by a copy of their weights where that is quicker, one for all with one input."""
+"""Linear layers during decoding: with copies of their weights where these are faster, and one product per input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Make = Callable[[Sequence[nn.Linear], Kind], Product | None]
 
 
 class ByRows(dict[int, Product | None]):
-    """The copy that so many rows are multiplied by, looked for once; None: the weights themselves."""
+    """Cache: number of rows -> packed weight, or None for the plain weight."""
 
     def __init__(self, find: Callable[[int], Product | None]) -> None:
         super().__init__()
@@ -27,9 +27,9 @@ class ByRows(dict[int, Product | None]):
 
 
 class Layers:
-    """Linear layers that read the same input, by the kind of copy that is quickest for so many rows, if any is.
+    """Linear layers with the same input, multiplied by the fastest kind of copy for the number of rows.
 
-    `make` makes a copy the first time that it is of use, or gives None where there is to be none.
+    `make` builds a copy on first use, or returns None for the plain weights.
     """
 
     def __init__(self, linears: Sequence[nn.Linear], kinds: Sequence[tuple[range, Kind]], make: Make) -> None:
@@ -43,16 +43,16 @@ class Layers:
         self.products = ByRows(self._product)
 
     def each(self, x: Tensor) -> tuple[Tensor, ...]:
-        """[... width] -> [... out] of each layer."""
+        """Compute [... width] -> [... out] for each layer."""
         product = self.product(rows := x.numel() // self.width)
         if product is None:
             return tuple([F.linear(x, linear.weight, linear.bias) for linear in self.linears])
         return product(x, rows).split_with_sizes(self.sizes, dim=-1)
 
     def product(self, rows: int) -> Product | None:
-        """The copy that so many rows are multiplied by; None where a layer has another weight for the time being."""
+        """Return the copy for a number of rows. None for the plain weights, or if a weight is replaced temporarily."""
         for parameters, weight in self.weights:
-            if parameters["weight"] is not weight:  # functional_call puts one in its place
+            if parameters["weight"] is not weight:  # functional_call substitutes weights
                 return None
         return self.products[rows]
 
@@ -66,7 +66,7 @@ class Layers:
 
 
 class Copied(nn.Linear):
-    """A view of a linear layer that computes by a copy of its weight; nobody watches it."""
+    """A view of a linear layer that computes with a copy of its weight; hooks are bypassed."""
 
     layers: Layers
 
@@ -79,14 +79,14 @@ class Copied(nn.Linear):
 
 
 def copied(layers: Layers) -> Copied:
-    """The view of a single layer."""
+    """Return the view of a single layer."""
     made: Copied = object.__new__(Copied)
     vars(made).update(vars(layers.linears[0]), layers=layers)
     return made
 
 
 def joined(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """The weights of linear layers under one another, and their biases; None where no layer has one."""
+    """Concatenate the weights and biases of linear layers; the bias is None if no layer has one."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
     if all(linear.bias is None for linear in linears):
         return weight, None

@@ -1,4 +1,4 @@
-"""What is told of texts longer than the model's `max_length`: its positions may go on, but nobody has trained them."""
+"""Warnings about texts beyond the model's `max_length`: positions may extrapolate, but are untrained."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tfkit.generation.prompts import Source
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import most_positions
 
-BEYOND = 100  # times max_length: the longest prompt that is read
+BEYOND = 100  # times max_length: the longest prompt accepted
 UNTRAINED = "the model was never trained on what follows these"
 
 
 class LengthWarning(TfkitWarning):
-    """A text longer than the model's `max_length`, or one that ends there before the length that was asked for."""
+    """A text longer than the model's `max_length`, or cut there before the requested length."""
 
 
 def warn_of_prompts(search: Search) -> None:
-    """Warn before anything is computed where a prompt, or a source, is longer than `max_length`.
+    """Warn before computing if a prompt or source is longer than `max_length`.
 
-    Raises UsageError for one that is longer by far: a prompt of a megabyte would be read for hours.
+    Raises UsageError beyond BEYOND * max_length tokens, which would take hours to read.
     """
     read: list[tuple[Sequence[Source], str, StackPlan]] = [(search.prompts, "prompt", search.model.blueprint.last)]
     if search.sources is not None and search.model.blueprint.encoder is not None:
@@ -39,7 +39,7 @@ def warn_of_prompts(search: Search) -> None:
 
 
 def warn_of_texts(search: Search, found: Sequence[Sequence[Candidate]], asked: int | None) -> None:
-    """Warn where what was written goes beyond `max_length`, or ended there though `asked` says more tokens."""
+    """Warn if a text exceeds `max_length`, or was cut by it before `asked` new tokens."""
     longest = search.model.blueprint.last.max_length
     if most_positions(search.model, search.model.blueprint.last.side) is not None:
         if asked is not None and any(_cut(search, row, texts, asked) for row, texts in enumerate(found)):
@@ -53,12 +53,12 @@ def warn_of_texts(search: Search, found: Sequence[Sequence[Candidate]], asked: i
 
 
 def _reach(prompt: Sequence[int], texts: Sequence[Candidate]) -> int:
-    """The positions that were read for the longest text; its last token is never read."""
+    """Return the number of positions read for the longest text; its last token is never read."""
     return len(prompt) + max((len(text.ids) for text in texts), default=0) - 1
 
 
 def _cut(search: Search, row: int, texts: Sequence[Candidate], asked: int) -> bool:
-    """Whether a text of a prompt ended for want of positions."""
+    """True if a text ended for lack of positions."""
     room, prompt = search.room[row], search.prompts[row]
     full = (text for text in texts if len(text.ids) == room < asked)
     return any(not search.rules.done(prompt, text.ids, 0.0) for text in full)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tfkit.core.errors import UsageError
 
-HINT = 64  # rows that the kernel packs for: any number is as quick as packed for itself, or nearly so
-REDUCED = True  # inputs in 7 bits: 8 overflow where a processor adds products in 16
+HINT = 64  # rows that the kernel packs for: close to optimal for any small number
+REDUCED = True  # 7-bit inputs: 8 bits overflow on processors that accumulate in 16
 
 
 def _operator(namespace: str, name: str) -> Any:
@@ -29,7 +29,7 @@ ROUND: Any = torch.quantize_per_channel if hasattr(torch, "quantize_per_channel"
 
 
 class Product(Protocol):
-    """x [... width] of so many rows -> x weightᵀ + bias, by a copy of the weight; `bytes` is what the copy holds."""
+    """x [... width] -> x weightᵀ + bias for `rows` rows, computed with a copy of the weight of size `bytes`."""
 
     bytes: int
 
@@ -37,12 +37,12 @@ class Product(Protocol):
 
 
 class Packed:
-    """A weight packed once for float32 products of a few rows on a CPU; equal to a linear layer but for rounding."""
+    """A weight packed once for float32 products of a few rows on a CPU; equal to the linear layer up to rounding."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.copy: Tensor = PACK(weight, HINT)
         self.bytes = self.copy.numel() * weight.element_size()
-        # the kernel asks the weight for nothing but its shape
+        # the kernel reads only the shape of the original weight
         self.shape = weight.new_empty(1, 1).expand(weight.shape)
         self.bias = bias
         self.product = PACKED_PRODUCT
@@ -53,7 +53,7 @@ class Packed:
 
 
 class Joined:
-    """A weight as it is, for layers that are one product: a call, and what it waits for memory, are paid once."""
+    """The concatenated weights of several layers: one call instead of several."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.bytes = weight.nbytes
@@ -64,15 +64,15 @@ class Joined:
 
 
 class Int8:
-    """A weight in int8, a scale for each output; inputs are rounded to 7 bits of each row's range at every call.
+    """An int8 weight with a scale per output. Inputs are quantized to 7 bits per row at each call.
 
-    Of the same weights the results depend a little on the rows that are computed together.
+    Results depend slightly on the other rows of a product.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         scales = (weight.double().abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # newer releases announce that this way of quantizing will move
+            warnings.simplefilter("ignore")  # newer releases deprecate this quantization API
             rounded = ROUND(weight.float(), scales, torch.zeros(len(scales), dtype=torch.long), 0, torch.qint8)
             self.copy = PREPACK(rounded, None)
         self.bytes = weight.numel() + 8 * len(scales)
@@ -84,7 +84,7 @@ class Int8:
         if rows == 1:
             out: Tensor = self.product(given, self.copy, REDUCED)
         else:
-            # one range serves all rows of a product; divided by its largest value, each row makes use of it
+            # a product has one input range; normalizing each row uses all of it
             largest = given.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
             out = self.product(given / largest, self.copy, REDUCED) * largest
         out = out if self.bias is None else out + self.bias
@@ -92,12 +92,12 @@ class Int8:
 
 
 def can_pack() -> bool:
-    """True if this build of torch can multiply by a packed weight."""
+    """True if this build of torch supports products with packed weights."""
     return None not in (PACK, PACKED_PRODUCT) and bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 
 
 def check_int8(weight: Tensor) -> None:
-    """Raise UsageError where products in int8 cannot be had."""
+    """Raise UsageError if int8 products are unavailable for the weight's device."""
     if weight.device.type != "cpu":
         raise UsageError(f"quantize: int8 computes on a CPU, and this model is on {weight.device.type}")
     here = hasattr(torch.backends, "quantized")

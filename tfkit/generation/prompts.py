@@ -1,4 +1,4 @@
-"""Prompts as people give them: one or many, texts or ids; and what is wrong with one of them."""
+"""Prompts as passed by users: one or several, as texts or ids."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from tfkit.core.errors import TfkitError, UsageError
 
 Ids = Sequence[int]
-Source = Ids | NDArray[np.float32]  # of an encoder: ids, or vectors [time width]
+Source = Ids | NDArray[np.float32]  # encoder input: ids, or vectors [time width]
 Prompts = str | Sequence[str | Ids] | Ids
 
 
 class PromptError(UsageError):
-    """A prompt that cannot be read: what it is called, the `number` of it, from 1, and `what` is wrong with it."""
+    """An unreadable prompt: its kind, its 1-based `number`, and the fault."""
 
     def __init__(self, name: str, number: int, what: str) -> None:
         super().__init__(f"{name} {number} {what}")
@@ -26,9 +26,9 @@ class PromptError(UsageError):
 
 
 def prompt_ids(prompts: Prompts, read: Callable[[Sequence[str]], list[list[int]]]) -> list[list[int]]:
-    """The ids of each prompt: a text, which `read` turns into ids, or ids already, a tensor or an array of them too.
+    """Return the ids of each prompt, encoding texts with `read`; tensors and arrays of ids are accepted.
 
-    Raises UsageError for what is neither; PromptError says which prompt it is.
+    Raises UsageError for other types, and PromptError for a single faulty prompt.
     """
     given = _listed(prompts)
     several = [given] if isinstance(given, str) or _are_ids(given) else given
@@ -44,7 +44,7 @@ def prompt_ids(prompts: Prompts, read: Callable[[Sequence[str]], list[list[int]]
 
 
 def _listed(value: Any) -> Any:
-    """Tensors, arrays, tuples and ranges as lists."""
+    """Convert tensors, arrays, tuples and ranges to lists."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else value
@@ -57,7 +57,7 @@ def _are_ids(value: Any) -> bool:
 def _read(
     texts: Sequence[str], places: Sequence[int], read: Callable[[Sequence[str]], list[list[int]]]
 ) -> list[list[int]]:
-    """The ids of texts; where one has none, the message says which."""
+    """Encode texts. Raise PromptError for the first one that fails."""
     try:
         return read(texts)
     except TfkitError:

@@ -1,4 +1,4 @@
-"""Measures how many tokens per second a model generates."""
+"""Benchmark of generation in tokens per second."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tfkit.generation.search import prepare
 from tfkit.generation.strategy.rows import Greedy
 from tfkit.generation.texts import find
 
-ROUNDS = 3  # the median counts; one round before them is left out
+ROUNDS = 3  # median of these, after one warm-up round
 
 
 def generation_rate(decoder: StepDecoder, start: int | None, batch: int, prompt: int, new: int) -> float:
-    """Tokens per second, of `new` tokens after each of `batch` prompts of random ids, by greedy search.
+    """Return tokens per second of greedy search, with `new` tokens after each of `batch` random prompts.
 
-    With `start`, the id that a target begins with, the random ids are sources of an encoder-decoder. Raises UsageError
-    for more tokens than the model can read.
+    With `start`, the first id of a target, the random ids are sources of an encoder-decoder. Raises UsageError for more
+    tokens than the model can read.
     """
     stack = next(decoder.model.blueprint.stacks())
     draw = random.Random(0)

@@ -1,4 +1,4 @@
-"""Reading texts into a decode state: in pieces, equal rows once, and once what all rows begin with."""
+"""Prefill of a decode state: in pieces, with equal rows and a common prefix read once."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from tfkit.models import DecodeState, Model
 from tfkit.models.call import Call
 from tfkit.models.stack import Stack
 
-PIECE = 4096  # tokens that are read at once, all rows together, so that memory is bounded however long a prompt is
-WORTHWHILE = 64  # tokens that a common beginning must save, so that reading it by itself pays
+PIECE = 4096  # tokens read at once over all rows, which bounds the memory
+WORTHWHILE = 64  # least tokens saved by reading a common prefix separately
 
 
 @dataclass(frozen=True)
 class PaddedRows:
-    """Rows of ids [rows time], of which the first `fill` [rows 1] are padding, and the memory that they attend to."""
+    """Left-padded rows of ids [rows time] with `fill` [rows 1] padding tokens each, and the memory to attend to."""
 
     ids: Tensor
-    fill: Tensor | None = None  # None: there is no padding
+    fill: Tensor | None = None  # None: no padding
     memory: Tensor | None = None  # [rows source d_model], None where a state keeps it
     memory_real: Tensor | None = None
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self.ids.shape[0]
 
     @property
     def length(self) -> int:
-        """Tokens of each row, padding among them."""
+        """Length of the rows, including padding."""
         return self.ids.shape[1]
 
     @property
     def real(self) -> Tensor | None:
-        """Which tokens are real, [rows time]; None: all."""
+        """Mask of real tokens, [rows time]; None: all."""
         return None if self.fill is None else self._places(0) >= self.fill
 
     def positions(self, start: int = 0) -> Tensor:
-        """Positions [rows|1 time-start] of the tokens from `start` on, counted from each row's first real one."""
+        """Return positions [rows|1 time-start] from `start` on, counted from each row's first real token."""
         places = self._places(start)
         return places if self.fill is None else (places - self.fill).clamp(min=0)
 
     def lengths(self, until: int) -> Tensor:
-        """How long the text of each row is up to the place `until`, [rows|1]; padding alone counts as one token."""
+        """Return each row's text length up to the place `until`, [rows|1], and at least 1."""
         if self.fill is None:
             return torch.full((1,), until, device=self.ids.device)
         return (until - self.fill[:, 0]).clamp(min=1)
 
     def chosen(self, rows: Tensor) -> PaddedRows:
-        """Row `rows[i]` as row i."""
+        """Select rows: row i is the former row `rows[i]`."""
         parts = (self.ids, self.fill, self.memory, self.memory_real)
         return PaddedRows(*(None if part is None else part.index_select(0, rows) for part in parts))  # type: ignore[arg-type]
 
@@ -62,7 +62,9 @@ class PaddedRows:
 
 
 def encoded(model: Model, source: Tensor, real: Tensor | None) -> tuple[Tensor, list[int]]:
-    """The encoder's output [rows source d_model], each different source read once, and which one each row reads."""
+    """Return the encoder's output [rows source d_model], computed once per distinct source, and each row's source
+    number.
+    """
     vectors = source.is_floating_point()
     keys = [row.tobytes() for row in source.cpu().numpy()] if vectors else [tuple(row) for row in source.tolist()]
     which, firsts = distinct(keys, real)
@@ -74,12 +76,12 @@ def encoded(model: Model, source: Tensor, real: Tensor | None) -> tuple[Tensor, 
 
 
 def _source_call(read: Tensor, real: Tensor | None) -> Call:
-    """The call of an encoder with ids, or with vectors [rows source width]."""
+    """Build an encoder call from ids, or from vectors [rows source width]."""
     return Call(Inputs(real=real), read) if read.is_floating_point() else Call(Inputs(read, real=real))
 
 
 def read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
-    """Hidden states [rows time d_model] of texts read into an empty state; equal rows are read once."""
+    """Read texts into an empty state and return hidden states [rows time d_model]. Equal rows are read once."""
     which, firsts = distinct([tuple(row) for row in text.ids.tolist()], text.fill, state.sources)
     if len(firsts) == text.rows:
         return _read_begun(model, state, text)
@@ -93,18 +95,18 @@ def read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
 
 
 def read_on(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
-    """Hidden states [rows new d_model] of what the state has not seen of the texts, padding known to it."""
+    """Read the tokens that the state lacks and return their hidden states [rows new d_model]."""
     return _read(model, state, text, None, text.positions(state.length))
 
 
 def hidden_of(model: Model, text: PaddedRows) -> Tensor:
-    """Hidden states [rows time d_model] of the texts, nothing kept."""
+    """Return hidden states [rows time d_model] of the texts, without a state."""
     hidden: Tensor = last(model)(_call(text, text.ids, text.real, text.positions()))
     return hidden
 
 
 def _read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
-    """The same for rows that differ: what all begin with is read as one row, where that pays and changes nothing."""
+    """Read distinct rows, the common prefix as a single row if that pays and gives the same result."""
     count = _common(model, text)
     if not count:
         return _read(model, state, text, text.real, text.positions())
@@ -115,7 +117,7 @@ def _read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
         model, state, begun := PaddedRows(text.ids[row : row + 1, start : start + count]), None, begun.positions()
     )
     state.reorder(torch.zeros(text.rows, dtype=torch.long, device=fill.device))
-    # the padding of a row stands between what it begins with and what is its own
+    # a row's padding now lies between the common prefix and the rest
     place = torch.arange(text.length, device=fill.device)[None]
     real = None if text.fill is None else (place < count) | (place >= count + fill)
     rest = _read(model, state, text, real, text.positions(count))
@@ -125,10 +127,10 @@ def _read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
 
 
 def _common(model: Model, text: PaddedRows) -> int:
-    """Tokens that all rows begin with and that may be read by themselves, at least one less than any row has.
+    """Return the length of a common prefix that can be read separately; shorter than every row.
 
-    Padding comes to stand after them, which is the same only for a stack that counts no places; and positions must
-    say of a beginning what they say of the whole.
+    Padding then lies after the prefix, so the stack must tolerate gaps, and the positions of the prefix must not depend
+    on the length of the text.
     """
     stack = last(model)
     if text.rows == 1 or model.blueprint.encoder is not None or (text.fill is not None and not stack.takes_gaps):
@@ -143,7 +145,7 @@ def _common(model: Model, text: PaddedRows) -> int:
 
 
 def _read(model: Model, state: DecodeState, text: PaddedRows, real: Tensor | None, positions: Tensor) -> Tensor:
-    """Hidden states of what the state has not seen, at `positions`, in pieces; `real` is of the whole text."""
+    """Read the tokens that the state lacks at `positions`, in pieces; `real` covers the whole text."""
     seen, end = state.length, text.length
     size = max(1, PIECE // text.rows)
     if seen + size < end and not last(model).same_regime(text.lengths(seen + size), text.lengths(end)):
@@ -160,7 +162,7 @@ def _read(model: Model, state: DecodeState, text: PaddedRows, real: Tensor | Non
 def _call(
     text: PaddedRows, ids: Tensor, real: Tensor | None, positions: Tensor, state: DecodeState | None = None
 ) -> Call:
-    """What asks for the hidden states of some of the ids; `real` may be of all that the state has seen too."""
+    """Build a call for some of the ids; `real` may include the tokens in the state."""
     if state is not None and state.memory is None:
         state.memory, state.memory_real = text.memory, text.memory_real
     source = text if state is None else state
@@ -168,12 +170,12 @@ def _call(
 
 
 def last(model: Model) -> Stack:
-    """The stack that writes."""
+    """Return the stack that generates."""
     return model.stack(model.blueprint.last.side)
 
 
 def distinct(rows: Sequence[Hashable], *more: Tensor | None) -> tuple[list[int], list[int]]:
-    """Which of the different rows each one is, and where each of those stands first; `more` tells rows apart too."""
+    """Return each row's number among the distinct rows, and the first row of each number; `more` are further keys."""
     extra = [part.view(len(rows), -1).tolist() for part in more if part is not None]
     known: dict[Hashable, int] = {}
     which: list[int] = []

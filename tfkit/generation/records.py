@@ -1,4 +1,4 @@
-"""Prompts and texts in JSON lines: the values of the named fields, and the id of each record."""
+"""Prompts and texts in JSON lines: the values of named fields, and the record's id."""
 
 from __future__ import annotations
 

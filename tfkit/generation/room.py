@@ -1,4 +1,4 @@
-"""Checks before anything is computed that the texts that are generated at once fit into memory."""
+"""Memory check before generation: all texts of a batch must fit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tfkit.core.memory import free_memory, gigabytes
 from tfkit.generation.strategy import Strategy
 from tfkit.models import Model
 
-COPIES = 4  # of the float32 scores of the next token, at least: logits, log-probabilities, totals and their order
-TEXT = 1000  # bytes of what else is kept of a text, at least
+COPIES = 4  # float32 tensors of vocabulary size per text, at least: logits, log-probabilities, totals, order
+TEXT = 1000  # bytes of other data per text, at least
 
 
 def check_room(strategy: Strategy, model: Model, prompts: int) -> None:
-    """Raise UsageError where so many prompts together take more memory than their device has free."""
+    """Raise UsageError if the prompts of a batch need more memory than the device has free."""
     weight: Tensor = next(model.parameters())
     each = COPIES * 4 * (model.blueprint.last.vocab_size or 0) + TEXT
     needed, free = prompts * strategy.texts_at_once * each, free_memory(weight.device)

@@ -1,4 +1,4 @@
-"""The rules of a search, bound to a tokenizer: what it asks at each step, whatever way it chooses."""
+"""The rules of a search, bound to a tokenizer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tfkit.generation.logits.base import NEVER, misplaced
 from tfkit.generation.stop import StopRule, WrittenRow
 from tfkit.generation.tokens import before_text, breaks_of, without_token
 
-UNFINISHED = "\ufffd"  # what a decoder writes for bytes that are no character
-BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # a token of one byte, for what the vocabulary has no piece of
+UNFINISHED = "\ufffd"  # replacement character for invalid bytes
+BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # a byte-fallback token
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Logits rules in their order, stop rules, and the tokenizer that makes texts; without rules nothing is changed."""
+    """Ordered logits rules, stop rules, and a tokenizer to decode texts. The default has no rules."""
 
     logits: Sequence[LogitsRule] = ()
     stop: Sequence[StopRule] = ()
@@ -32,9 +32,9 @@ class Rules:
     _never: dict[int, Tensor | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def scores(self, logits: Tensor, ids: Tensor, new: Tensor, left: Tensor | None = None) -> Tensor:
-        """Apply the rules to logits [rows vocab], in float32 or float64; the arguments are those of LogitsRule.within.
+        """Apply the rules to logits [rows vocab] in float32 or float64; see LogitsRule.within.
 
-        A model may have more ids than its tokenizer has tokens: the others come never, whatever the rules say.
+        Ids beyond the tokenizer's vocabulary are never generated.
         """
         logits = self._of_tokens(wide(logits))
         for rule in self.logits:
@@ -46,7 +46,7 @@ class Rules:
         return logits
 
     def _of_tokens(self, logits: Tensor) -> Tensor:
-        """The logits without those of ids that no token has."""
+        """Mask the logits of ids without a token."""
         size = logits.shape[1]
         if size not in self._never:
             self._never[size] = None if self.tokenizer is None else without_token(self.tokenizer, size)
@@ -54,42 +54,42 @@ class Rules:
         return logits if never is None else logits.masked_fill(never.to(logits.device), NEVER)
 
     def check(self, prompts: Sequence[Sequence[int]], room: Sequence[int]) -> None:
-        """Raise UsageError for a prompt after which the rules allow no text of so many tokens as there is room for."""
+        """Raise UsageError if no allowed text fits into the room after one of the prompts."""
         for rule in self.logits:
             for prompt, most in zip(prompts, room, strict=True):
                 rule.check(prompt, most)
 
     @property
     def bounds(self) -> list[int]:
-        """How many tokens each stop rule that counts them lets be written."""
+        """Token limits of the stop rules that have one."""
         return [rule.most for rule in self.stop if rule.most is not None]
 
     def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
-        """Whether the new tokens `ids` are all of a text that the rules allow, not the beginning of one."""
+        """True if the new tokens `ids` are a complete allowed text, not just the beginning of one."""
         return all(rule.complete(prompt, ids) for rule in self.logits)
 
     def done(self, prompt: Sequence[int], ids: Sequence[int], seconds: float) -> bool:
-        """Whether a rule ends the text whose new tokens are `ids`."""
+        """True if a stop rule ends the text with the new tokens `ids`."""
         row = WrittenRow(prompt, ids, seconds, self._decode)
         return any(rule.done(row) for rule in self.stop)
 
     def cut(self, ids: Sequence[int]) -> list[int]:
-        """The new tokens that belong to a text."""
+        """Remove the tokens that stop rules cut off."""
         for rule in self.stop:
             ids = rule.cut_ids(ids)
         return list(ids)
 
     def text(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
-        """What is given out for the new tokens `ids` that stand after `prompt`."""
+        """Return the text of the new tokens `ids` after `prompt`, cut by the stop rules."""
         text = self._decode(prompt, ids)
         for rule in self.stop:
             text = rule.cut_text(text)
         return text
 
     def certain(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
-        """What of the text of `ids` will be given out whatever tokens follow them, so that a stream may show it.
+        """Return the prefix of the text that cannot change with further tokens, for streaming.
 
-        Half a character is not certain: a byte, or the sign that stands for bytes which are no character yet.
+        Incomplete characters are held back.
         """
         kept = self.cut(ids)
         while kept and self.tokenizer is not None and _is_byte(self.tokenizer, kept[-1]):
@@ -100,7 +100,7 @@ class Rules:
         return text
 
     def _decode(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
-        """The text of `ids` as it stands after the prompt: a space between the two belongs to it."""
+        """Decode `ids` after the prompt, including a space between the two."""
         if self.tokenizer is None:
             raise UsageError("a rule reads the text, and this search has no tokenizer")
         prompt = before_text(prompt, breaks_of(self.tokenizer))
@@ -109,12 +109,12 @@ class Rules:
 
 
 def _is_byte(tokenizer: Tokenizer, id_: int) -> bool:
-    """Whether a token stands for one byte of a character, which a decoder joins with those around it."""
+    """True for byte-fallback tokens, which are decoded together with their neighbours."""
     return id_ < tokenizer.vocab_size and BYTE.fullmatch(tokenizer.backend.id_to_token(id_) or "") is not None
 
 
 def bound_rules(logits: Sequence[Config], stop: Sequence[Config], tokenizer: Tokenizer) -> Rules:
-    """The rules that these options describe; raises UsageError naming the rule that cannot go with the tokenizer."""
+    """Build and bind the configured rules. Raise UsageError naming the rule that does not fit the tokenizer."""
     _check_order([config.part for config in logits])
     return Rules(
         [_bound(config, tokenizer) for config in logits], [_bound(config, tokenizer) for config in stop], tokenizer
@@ -122,7 +122,7 @@ def bound_rules(logits: Sequence[Config], stop: Sequence[Config], tokenizer: Tok
 
 
 def _check_order(parts: Sequence[Any]) -> None:
-    """Raise UsageError where a rule could forbid all that a rule of certain texts allows, so that none is completed."""
+    """Raise UsageError if a rule precedes a constraint that it could contradict."""
     for place in range(len(parts)):
         found = misplaced(parts, place)
         if found is not None:

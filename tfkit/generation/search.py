@@ -1,4 +1,4 @@
-"""What a strategy searches: prompts, the model, the rules; and what it finds."""
+"""A search task (prompts, model and rules) and its results."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tfkit.generation.rules import Rules
 from tfkit.generation.stepper import Stepper, check_ids, most_positions
 from tfkit.models import Model
 
-IMPOSSIBLE = -math.inf  # the log-probability of what cannot come
+IMPOSSIBLE = -math.inf  # log-probability of excluded tokens
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One text for a prompt: the new `ids`, and the sum of the log-probabilities that the rules left them.
+    """One text for a prompt: the new `ids` and their summed log-probability under the rules.
 
-    `score` is what candidates of one prompt are ordered by; a beam search divides by a length, others do not.
+    `score` orders the candidates of a prompt. Beam search normalizes it by length; elsewhere it is the log-probability.
     """
 
     ids: tuple[int, ...]
@@ -37,10 +37,10 @@ class Candidate:
 
 @dataclass
 class Search:
-    """What is to be written: after each prompt at most `room` new tokens, within `rules`.
+    """A search task: at most `room` new tokens after each prompt, within `rules`.
 
-    In an encoder-decoder `sources` are read, and a prompt is what the target begins with. `on_token(row, token)` is
-    told each token as soon as it is certain. `scored=False` says that nobody will ask for probabilities.
+    In an encoder-decoder, `sources` are encoded and prompts are target prefixes. `on_token(row, token)` is called for
+    each final token. `scored=False` allows log-probabilities to be skipped.
     """
 
     model: Model
@@ -48,35 +48,35 @@ class Search:
     room: Sequence[int]
     rules: Rules = field(default_factory=Rules)
     sources: Sequence[Source] | None = None
-    streams: Sequence[random.Random] = ()  # what to draw from, for each prompt
-    numbers: Sequence[int] = ()  # of the prompts within the call, from 1
+    streams: Sequence[random.Random] = ()  # RNG of each prompt
+    numbers: Sequence[int] = ()  # 1-based prompt numbers within the call
     use_cache: bool = True
     scored: bool = False
-    decoder: StepDecoder | None = None  # what computes as the model does; None: one is made for this search
+    decoder: StepDecoder | None = None  # None: built for this search
     on_token: Callable[[int, int], None] | None = None
     began: float = field(default_factory=lambda: time.monotonic())
 
     def stepper(self, rows: Sequence[int] | None = None) -> Stepper:
-        """The model's logits after the prompts, or after those of some `rows` (one may come several times)."""
+        """Build a stepper for all prompts, or for the given `rows`, which may repeat."""
         chosen = range(len(self.prompts)) if rows is None else rows
         sources = None if self.sources is None else [self.sources[row] for row in chosen]
         rooms = [self.most(row) for row in chosen]
         return Stepper(self.model, [self.prompts[row] for row in chosen], sources, self.use_cache, rooms)
 
     def most(self, row: int) -> int:
-        """How many tokens will be written after a prompt at most, by a stop rule that counts them too."""
+        """Return the maximum number of new tokens for a prompt, including the limits of stop rules."""
         return min([self.room[row], *self.rules.bounds])
 
     def seconds(self) -> float:
-        """How long the search has been going on."""
+        """Return the elapsed time of the search."""
         return time.monotonic() - self.began
 
     def ends(self, row: int, ids: Sequence[int], seconds: float) -> bool:
-        """Whether the text of a prompt ends with the last of the new `ids`, which was written after so many seconds."""
+        """True if the text of a prompt ends with the last of the new `ids`, written after that many seconds."""
         return len(ids) >= self.room[row] or self.rules.done(self.prompts[row], ids, seconds)
 
     def not_finite(self, row: int, written: int) -> PromptError:
-        """What to raise where the token after the `written` ones of a prompt has a score that is no number."""
+        """Return the error for a non-finite score after `written` tokens of a prompt."""
         return PromptError(
             "prompt" if self.sources is None else "source",
             self.numbers[row] if self.numbers else row + 1,
@@ -85,16 +85,16 @@ class Search:
         )
 
     def tell(self, row: int, token: int) -> None:
-        """Hand a token that is certain to whoever listens."""
+        """Pass a final token to the listener, if any."""
         if self.on_token is not None:
             self.on_token(row, token)
 
     def candidate(self, ids: Sequence[int], log_probability: float, score: float | None = None) -> Candidate:
-        """What was found, without what the stop rules cut off."""
+        """Build a candidate without the tokens that stop rules cut off."""
         return Candidate(tuple(self.rules.cut(ids)), log_probability, log_probability if score is None else score)
 
     def of(self, rows: Sequence[int]) -> Search:
-        """The same for some of the prompts."""
+        """Return the same search for a subset of the prompts."""
         listener = self.on_token
         return replace(
             self,
@@ -117,9 +117,9 @@ def prepare(
     seed: int | None = None,
     **how: Any,
 ) -> Search:
-    """A Search, checked: at most `most` new tokens, one number or one for each prompt, drawn with `seed`.
+    """Build and check a Search for at most `most` new tokens, a number or one per prompt, drawn with `seed`.
 
-    Raises UsageError for what the model cannot read, before anything is computed.
+    Raises UsageError for unreadable input before anything is computed.
     """
     check_ids(model, prompts, sources)
     room = room_for(model, prompts, most)
@@ -130,7 +130,7 @@ def prepare(
 
 
 def streams_for(seed: int | None, prompts: Sequence[Ids], sources: Sequence[Source] | None) -> list[random.Random]:
-    """A random stream for each prompt, its own whatever stands beside it; equal prompts have different ones."""
+    """Derive one RNG per prompt from the seed, independent of the other prompts; equal prompts get different ones."""
     base = random.SystemRandom().getrandbits(63) if seed is None else seed
     seen: Counter[str] = Counter()
     found = []
@@ -143,19 +143,19 @@ def streams_for(seed: int | None, prompts: Sequence[Ids], sources: Sequence[Sour
 
 
 def _named(source: Source) -> str:
-    """A source as a text that only equal ones have."""
+    """Serialize a source for hashing."""
     if isinstance(source, np.ndarray):
         return f"{source.shape} {source.tobytes().hex()}"
     return str([int(token) for token in source])
 
 
 def room_for(model: Model, prompts: Sequence[Ids], most: int | Sequence[int]) -> list[int]:
-    """How many tokens each row may write: as many as asked for, and no more than its positions hold."""
+    """Return the token limit of each row: the requested one, capped by the positions left."""
     asked = [most] * len(prompts) if isinstance(most, int) else list(most)
     if len(asked) != len(prompts) or min(asked, default=0) < 0:
         raise UsageError(f"max_new_tokens is a number from 0 on, or one for each of {len(prompts)} prompts, got {most}")
     bound = most_positions(model, model.blueprint.last.side)
     if bound is None:
         return asked
-    # the last token written is never read again, so it needs no position
+    # the last token is never read and needs no position
     return [min(number, bound - len(prompt) + 1) for number, prompt in zip(asked, prompts, strict=True)]

@@ -1,6 +1,6 @@
-"""Short options for what `generate:` says of a recipe: `num_beams` for `generate.strategy: {type: beam, ...}`.
+"""Short options for `generate:` settings of a recipe: `num_beams` for `generate.strategy: {type: beam, ...}`.
 
-The command line (`--num-beams 4`) and calls in Python (`num_beams=4`) have the same ones.
+They are shared by the command line (`--num-beams 4`) and calls in Python (`num_beams=4`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from tfkit.generation.writer import GenerateOptions
     from tfkit.recipe.settings.sections import Generate
 
-# an option of the command line -> the rule it stands for, and the option of that rule; in the order of the rules
+# option -> its rule and the rule's option, in the order of the rules
 RULES = {"temperature": ("temperature", "temperature"), "top_k": ("top_k", "k"), "top_p": ("top_p", "p")}
-OF_STRATEGIES = ("num_beams", "n_best")  # options of the command line that some strategies have
+OF_STRATEGIES = ("num_beams", "n_best")  # options of particular strategies
 
 
 @dataclass(frozen=True)
 class Shorthands:
-    """The values of the short options; None for one that was not given. `sets` are the values of --set beside them."""
+    """Values of the short options; None if not given."""
 
     strategy: str | None = None
     temperature: float | None = None
@@ -37,17 +37,17 @@ class Shorthands:
     max_new_tokens: int | None = None
 
     def given(self, *names: str) -> list[str]:
-        """The options that were given, of those `names` or of all, as they were typed."""
+        """Return the given options as typed, restricted to `names` if any."""
         chosen = names or [field.name for field in fields(self)]
         values = {name: getattr(self, name) for name in chosen}
         return [self.typed(name, value) for name, value in values.items() if value is not None]
 
     def typed(self, name: str, value: Any) -> str:
-        """An option as it was typed."""
+        """Format an option as typed."""
         return f"--{name.replace('_', '-')} {_plain(value)}"
 
     def options(self, settings: Generate, sets: Sequence[str] = ()) -> GenerateOptions:
-        """The same for a run whose recipe says `settings`; raises UsageError, RecipeError for what does not fit."""
+        """Convert to generation options on top of a recipe's `settings`. Raise UsageError or RecipeError."""
         strategy = self.strategy_over(settings.strategy, _strategy_set(sets))
         if self.seed is not None and not strategy.build().draws:
             raise UsageError(
@@ -63,7 +63,7 @@ class Shorthands:
         return options if self.batch_size is None else {**options, "batch_size": self.batch_size}
 
     def strategy_over(self, settled: Config, given: str | None = None) -> Config:
-        """The strategy of the recipe, unless the options name another, or are those of another."""
+        """Return the recipe's strategy, or another if the options name or imply one."""
         from tfkit.recipe.parts import part_at
 
         if self.strategy is not None and given is not None:
@@ -78,14 +78,14 @@ class Shorthands:
         return part_at("strategy", {**base, **asked}, text, "generate.strategy")
 
     def _implied(self, settled: Config) -> str | None:
-        """The strategy that options speak of where none is named; None: that of the recipe may do."""
+        """Return the strategy implied by the options, or None for the recipe's."""
         if self.num_beams is not None:
             return None if "num_beams" in type(settled).model_fields else "beam"
         draws = any(getattr(self, name) is not None for name in RULES)
         return "sample" if draws and not settled.build().draws else None
 
     def logits_over(self, settled: Sequence[Config]) -> list[Config]:
-        """The rules of the recipe; an option takes the place of the rule of its kind, or comes after them all."""
+        """Return the recipe's rules, with those of the options replaced in place or appended."""
         from tfkit.recipe.parts import part_at
 
         rules = list(settled)
@@ -100,7 +100,7 @@ class Shorthands:
         return rules
 
     def _check(self, strategy: str, asked: Mapping[str, Any]) -> None:
-        """Raise UsageError for an option that the strategy lacks, naming those that have it."""
+        """Raise UsageError if the strategy lacks an option, naming those that have it."""
         from tfkit.core.registry import REGISTRY
 
         having = {name: REGISTRY.get("strategy", name).Config.model_fields for name in REGISTRY.names("strategy")}
@@ -113,14 +113,14 @@ class Shorthands:
 
 @dataclass(frozen=True)
 class Keywords(Shorthands):
-    """The same as keywords of a call in Python."""
+    """The short options as keyword arguments in Python."""
 
     def typed(self, name: str, value: Any) -> str:
         return f"{name}={_plain(value)}"
 
 
 def _strategy_set(sets: Sequence[str]) -> str | None:
-    """What --set says of the strategy; None where it says nothing."""
+    """Return the --set argument that changes the strategy, if any."""
     for text in sets:
         key, _, value = (part.strip() for part in text.partition("="))
         if f"{key}.".startswith("generate.strategy.") or (key == "generate" and "strategy" in value):
@@ -129,5 +129,5 @@ def _strategy_set(sets: Sequence[str]) -> str | None:
 
 
 def _plain(value: object) -> str:
-    """A value as text; no more digits of a number than were typed."""
+    """Format a value; numbers have no more digits than typed."""
     return f"{value:.15g}" if isinstance(value, float) else on_one_line(str(value), 60)

@@ -1,4 +1,4 @@
-"""Decoding token by token, the past kept in a decode state or computed anew: what every search is made of."""
+"""Token-by-token decoding, with a decode state or by recomputation; the basis of every search."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tfkit.generation.tokens import padded_ids, padded_sources
 from tfkit.models import DecodeState, Model
 from tfkit.models.call import check_needed
 
-SPECIAL = ("global_attention_mask", "prefix_length")  # what a call can hand to a model, and no prompt does
+SPECIAL = ("global_attention_mask", "prefix_length")  # call inputs that prompts cannot supply
 
 
 class Stepper:
-    """Logits of the next token of every row. Prompts of different lengths are padded on the left, sources on the right.
+    """Next-token logits of every row. Prompts are padded on the left, sources on the right.
 
-    With a decode state equal rows are read once, and so is what all rows begin with; a long prompt is read in pieces.
+    With a decode state, equal rows and a common prefix are read once, and long prompts in pieces.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class Stepper:
         use_cache: bool = True,
         rooms: Sequence[int] | None = None,
     ) -> None:
-        """`prompts` are what the decoder begins with (the start token, where there are two), `sources` what is encoded.
+        """`prompts` start the decoder (with the start token in an encoder-decoder), `sources` are encoded.
 
-        As far as is known at most so many tokens as `rooms` says will be written after each prompt. Raises UsageError
-        for a prompt or a source that is empty, too long, or holds an unknown id.
+        `rooms` are the expected limits of new tokens. Raises UsageError for a prompt or source that is empty, too long,
+        or contains an unknown id.
         """
         check_ids(model, prompts, sources)
         self.model, self.head = model, model.head_of_last
-        self.steps = 0  # tokens written on each row
+        self.steps = 0  # tokens written per row
         self.room = max(rooms or (), default=0)
         device = next(model.parameters()).device
         self._rooms = None if rooms is None else torch.tensor(rooms, device=device)
@@ -54,29 +54,29 @@ class Stepper:
         if use_cache and self.state is None:
             announce(f"{last(model).keeps_nothing}; the whole text is read for every token")
         self._sources = None if sources is None else padded_sources(sources, device)
-        self.hidden: Tensor | None = None  # [rows new d_model] of the tokens that were read last
+        self.hidden: Tensor | None = None  # [rows new d_model] of the tokens read last
 
     @property
     def ids(self) -> Tensor:
-        """Prompts and what was written, [rows time]; what pads them may be any ids."""
+        """Prompts and written tokens, [rows time], with arbitrary ids as padding."""
         return self.text.ids
 
     @property
     def real(self) -> Tensor | None:
-        """Which of the ids are real, [rows time]; None where nothing is padded."""
+        """Mask of real tokens, [rows time]; None without padding."""
         return self.text.real
 
     @property
     def rows(self) -> int:
-        """How many sequences are being written."""
+        """Number of sequences."""
         return self.text.rows
 
     def logits(self) -> Tensor:
-        """Logits of the token that comes next, [rows vocab]."""
+        """Return the next-token logits, [rows vocab]."""
         return self.last_logits(1)[:, 0]
 
     def last_logits(self, count: int) -> Tensor:
-        """Logits of what follows each of the last `count` tokens, [rows count vocab], which no state has seen."""
+        """Return the logits after each of the last `count` tokens, [rows count vocab]; no state may have read them."""
         if self._sources is not None:
             self._encode(*self._sources)
         self.hidden = hidden_of(self.model, self.text) if self.state is None else self._read(self.state)
@@ -84,26 +84,26 @@ class Stepper:
         return out
 
     def tokens(self) -> Tensor:
-        """Each row's prompt and what was written after it, [rows time], PADDING before them."""
+        """Return prompts and written tokens, [rows time], left-padded with PADDING."""
         real = self.real
         return self.ids if real is None else self.ids.masked_fill(~real, PADDING)
 
     def written(self) -> Tensor:
-        """How many of the last tokens of each row were written, [rows]."""
+        """Return the number of tokens written on each row, [rows]."""
         return torch.full((self.rows,), self.steps, device=self.ids.device)
 
     def left(self) -> Tensor | None:
-        """How many tokens may still be written on each row, [rows]; None where there is no limit."""
+        """Return the number of tokens left for each row, [rows]; None without a limit."""
         return None if self._rooms is None else self._rooms - self.steps
 
     def append(self, tokens: Tensor) -> None:
-        """Add a token to each row, or as many to all; `tokens` is [rows] or [rows count]."""
+        """Append tokens to each row; `tokens` is [rows] or [rows count]."""
         tokens = tokens.view(self.rows, -1)
         self.steps += tokens.shape[1]
         self.text = replace(self.text, ids=torch.cat((self.ids, tokens), dim=1))
 
     def ahead(self, count: int) -> int:
-        """How many tokens, `count` at most, may be read together: as many as positions say the same of the text for."""
+        """Return how many tokens, up to `count`, can be read together without changing earlier positions."""
         stack, now = last(self.model), self.text.length
         if not stack.moves:
             return count
@@ -112,9 +112,9 @@ class Stepper:
         return next(as_now, 0)
 
     def rewind(self, count: int) -> None:
-        """Take back the last `count` tokens that were written on each row; others must follow before there are logits.
+        """Remove the last `count` written tokens of each row; append others before asking for logits.
 
-        Raises UsageError, with nothing changed, where a state cannot.
+        Raises UsageError, without changes, if the state cannot rewind.
         """
         if not 0 <= count <= self.steps:
             raise UsageError(f"of {self.steps} tokens that were written {count} cannot be taken back")
@@ -125,7 +125,7 @@ class Stepper:
         self.text = replace(self.text, ids=self.ids[:, :length])
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with row `rows[i]` as row i; `rows` is [new_rows]."""
+        """Continue with row `rows[i]` as row i; `rows` is [new_rows]."""
         if rows.tolist() == list(range(self.rows)):
             return
         self.text = self.text.chosen(rows)
@@ -136,14 +136,14 @@ class Stepper:
             self.state.reorder(rows)
 
     def _encode(self, source: Tensor, real: Tensor | None) -> None:
-        """Read the sources, the first time that anything is read."""
+        """Encode the sources before the first read."""
         memory, which = encoded(self.model, source, real)
         self.text, self._sources = replace(self.text, memory=memory, memory_real=real), None
         if self.state is not None:
             self.state.sources = torch.tensor(which, device=source.device)
 
     def _read(self, state: DecodeState) -> Tensor:
-        """Hidden states of the tokens that the state has not seen."""
+        """Return the hidden states of the tokens that the state lacks."""
         seen, length = state.length, self.text.length
         stack = last(self.model)
         if seen and stack.moves and not stack.same_regime(self.text.lengths(state.known), self.text.lengths(length)):
@@ -156,12 +156,12 @@ class Stepper:
             return read_on(self.model, state, self.text)
         state.reserve(length + self.room)
         hidden = read_begun(self.model, state, self.text)
-        self.text = replace(self.text, memory=None, memory_real=None)  # the state has it
+        self.text = replace(self.text, memory=None, memory_real=None)  # now held by the state
         return hidden
 
 
 def most_positions(model: Model, side: str) -> int | None:
-    """How many tokens the positions of a stack can tell apart; None: any number (learned positions have a bound)."""
+    """Return the length limit of a stack's positions; None if unbounded (learned tables are bounded)."""
     stack = model.stack(side)
     parts = [*stack.position, *(part for layer in stack.layers for part in layer.position)]  # type: ignore[union-attr]
     bounds = [part.length for part in parts if part.length is not None]
@@ -169,7 +169,7 @@ def most_positions(model: Model, side: str) -> int | None:
 
 
 def check_ids(model: Model, prompts: Sequence[Ids], sources: Sequence[Source] | None) -> None:
-    """Raise UsageError for what the model cannot read, before anything is computed."""
+    """Raise UsageError for input that the model cannot read, before anything is computed."""
     side = model.blueprint.last.side
     check_needed(model.special_inputs, dict.fromkeys(SPECIAL))
     _check(prompts, "prompt", most_positions(model, side), model.blueprint.last.vocab_size)
@@ -199,7 +199,7 @@ def _check(rows: Sequence[Source], name: str, longest: int | None, vocab_size: i
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout and no gradients within the block; and afterwards the model's mode is as it was."""
+    """Disable dropout and gradients within the block and restore the training mode afterwards."""
     before = model.training
     model.eval()
     try:

@@ -26,10 +26,10 @@ from tfkit.generation.tokens import Texts, Tokens, end_ids
 
 @dataclass(frozen=True)
 class WrittenRow:
-    """One text as it stands after a step: all that a stop rule may look at, so that rows cannot disturb each other.
+    """A text after a step, as seen by stop rules, one row at a time.
 
-    `prompt` is what it began with, `ids` what was written after it (at least one token), `seconds` how long the search
-    has been writing. `text` is made of `ids` when a rule first asks for it.
+    `prompt` is its beginning, `ids` are the tokens written after it (at least one), `seconds` is the elapsed time of
+    the search. `text` is decoded on first use.
     """
 
     prompt: Sequence[int]
@@ -39,12 +39,12 @@ class WrittenRow:
 
     @cached_property
     def text(self) -> str:
-        """The text that was written, as it stands after the prompt."""
+        """The written text, decoded after its prompt."""
         return self.decode(self.prompt, self.ids)
 
 
 class StopRule(Component):
-    """A rule. A text is done as soon as one rule says so, and whenever max_new_tokens are written."""
+    """A stop rule. A text ends as soon as one rule says so, or after max_new_tokens."""
 
     class Config(PartConfig):
         """Options of every stop rule."""
@@ -53,29 +53,29 @@ class StopRule(Component):
         self.config = config
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Take the facts of the tokenizer, before the first `done`; raises UsageError for tokens that it lacks."""
+        """Read the tokenizer before the first `done`. Raise UsageError for tokens that it lacks."""
 
     @property
     def most(self) -> int | None:
-        """How many tokens it lets be written at most; None: as many as there is room for."""
+        """Token limit of the rule; None if it has none."""
         return None
 
     def done(self, row: WrittenRow) -> bool:
-        """Whether the text ends with the token that was written last; asked after each."""
+        """True if the text ends with its last token; called after each token."""
         raise NotImplementedError(f"{type(self).__name__} has no done")
 
     def cut_ids(self, ids: Sequence[int]) -> Sequence[int]:
-        """What of the tokens of a finished row belongs to the text; all, unless the rule says otherwise."""
+        """Return the tokens that belong to a finished text; all by default."""
         return ids
 
     def cut_text(self, text: str) -> str:
-        """What of the text of a finished row is given out; all, unless the rule says otherwise."""
+        """Return the output for a finished text; all of it by default."""
         return text
 
     def certain(self, text: str) -> str:
-        """What of a text that may go on or be finished is given out whatever follows it: what a stream may show.
+        """Return the prefix of an unfinished text that will be output whatever follows, for streaming.
 
-        A rule that cuts and says nothing here keeps all of it back until the row is finished.
+        A rule that cuts and does not override this holds everything back until the row is finished.
         """
         cuts = type(self).cut_ids is not StopRule.cut_ids or type(self).cut_text is not StopRule.cut_text
         return "" if cuts else text
@@ -85,7 +85,7 @@ class StopRule(Component):
 class EndToken(StopRule):
     """Ends at the token that says so, which is left out (</s> of Sutskever et al. 2014, arXiv 1409.3215).
 
-    A tokenizer without an end token never ends a text by it.
+    No-op for a tokenizer without an end token.
     """
 
     class Config(StopRule.Config):
@@ -131,7 +131,7 @@ class Strings(StopRule):
         return text[: start + length] if self.config.keep else text[:start]
 
     def certain(self, text: str) -> str:
-        """All but an end that may be the beginning of one of the strings; where one is, the text is known."""
+        """Hold back a suffix that may begin one of the strings."""
         if any(string in text for string in self.config.strings):
             return self.cut_text(text)
         longest = max(map(len, self.config.strings)) - 1

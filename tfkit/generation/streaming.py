@@ -1,4 +1,4 @@
-"""Tokens while they are written: a search in a thread of its own, which whoever listens may leave at any time."""
+"""Token streaming: the search runs in its own thread and can be abandoned at any time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfkit.generation.texts import find
 
 
 class _Left(BaseException):
-    """Nobody listens any more."""
+    """Raised in the search thread once the consumer has left."""
 
 
 def check_stream(strategy: Strategy, search: Search) -> None:
-    """Raise UsageError, before anything is computed, for a strategy whose tokens are not certain one by one."""
+    """Raise UsageError for a strategy that does not produce final tokens one by one."""
     strategy.check(search)
     if not strategy.streams:
         raise UsageError(
@@ -30,9 +30,9 @@ def check_stream(strategy: Strategy, search: Search) -> None:
 
 
 def told(strategy: Strategy, search: Search) -> Generator[int | Candidate, None, None]:
-    """The tokens of a search of one prompt as each is certain, and at the end the candidate that was found.
+    """Yield the final tokens of a search with one prompt, then the candidate.
 
-    What is raised in the search is raised here. Closing the iterator ends the search at its next token.
+    Exceptions of the search are raised here. Closing the iterator ends the search at its next token.
     """
     queue: SimpleQueue[int | Candidate | BaseException] = SimpleQueue()
     left = threading.Event()

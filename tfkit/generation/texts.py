@@ -1,4 +1,4 @@
-"""Many sequences at once: like lengths together, the order of the prompts kept."""
+"""Batching of many sequences by length, with results in the order of the prompts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from tfkit.generation.strategy import Strategy
 
 
 def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[Candidate]]:
-    """The candidates of each prompt, the best first; `batch_size` prompts at a time.
+    """Return the candidates of each prompt, best first, computed in batches of `batch_size`.
 
-    Raises UsageError for what the strategy cannot do, before anything is computed; PromptError where the model's logits
-    are no numbers.
+    Raises UsageError for incompatible settings before anything is computed, and PromptError for non-finite logits.
     """
     strategy.check(search)
     check_room(strategy, search.model, min(batch_size, len(search.prompts)))
@@ -33,12 +32,12 @@ def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[
 
 
 def _begun(search: Search) -> Search:
-    """A search whose time counts from now; each batch has its own."""
+    """Restart the clock of a search; each batch has its own."""
     return replace(search, began=time.monotonic())
 
 
 def _batches(search: Search, batch_size: int) -> Iterator[list[int]]:
-    """Rows to be written together; of one length where some part cannot leave padding out."""
+    """Yield batches of rows, of equal lengths if some part does not support padding."""
     read = search.prompts if search.sources is None else search.sources
     order = sorted(range(len(read)), key=lambda index: len(read[index]))
     alone = any(plan.without("padding") for plan in search.model.blueprint.stacks())

@@ -1,4 +1,4 @@
-"""Tokens as a recipe names them: by their text, or by their id."""
+"""Tokens in recipes, by text or by id."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ Tokens = Annotated[
 
 
 def token_ids(tokens: Iterable[int | str], tokenizer: Tokenizer) -> list[int]:
-    """The id of each token; raises UsageError for what is no single token of the vocabulary."""
+    """Return the id of each token. Raise UsageError unless it is a single token of the vocabulary."""
     return [_id(token, tokenizer) for token in tokens]
 
 
 def _id(token: int | str, tokenizer: Tokenizer) -> int:
     if isinstance(token, int):
-        tokenizer.token(token)  # raises where there is none
+        tokenizer.token(token)  # raises if there is none
         return token
     if token in tokenizer:
         return tokenizer.id(token)
@@ -61,7 +61,7 @@ def _id(token: int | str, tokenizer: Tokenizer) -> int:
 
 
 def without_token(tokenizer: Tokenizer, size: int) -> Tensor | None:
-    """Which of `size` ids no token has, so that they write nothing, bool [size]; None where there are none."""
+    """Return the mask of ids below `size` without a token, bool [size]; None if there are none."""
     gaps = [id_ for id_ in tokenizer.gaps if id_ < size]
     if not gaps and size <= tokenizer.vocab_size:
         return None
@@ -71,18 +71,18 @@ def without_token(tokenizer: Tokenizer, size: int) -> Tensor | None:
 
 
 def breaks_of(tokenizer: Tokenizer) -> frozenset[int]:
-    """The ids of the tokens after which another text begins: the tokenizer's start and end."""
+    """Return the ids that separate texts: the tokenizer's start and end."""
     return frozenset(id_ for role in ("start", "end") if (id_ := tokenizer.special_ids.get(role)) is not None)
 
 
 def before_text(prompt: Sequence[int], breaks: Collection[int]) -> Sequence[int]:
-    """What of a prompt the new text goes on with: all after the last token at which another text begins."""
+    """Return the suffix of the prompt that generation continues: everything after the last start or end token."""
     place = next((place for place in range(len(prompt), 0, -1) if prompt[place - 1] in breaks), 0)
     return prompt[place:]
 
 
 def end_ids(tokens: Iterable[int | str] | None, tokenizer: Tokenizer) -> list[int]:
-    """The ids of the tokens that end a text: those named, else the tokenizer's end, where it has one."""
+    """Return the ids that end a text: the named ones, else the tokenizer's end token, if any."""
     if tokens is not None:
         return token_ids(tokens, tokenizer)
     end = tokenizer.special_ids.get("end")
@@ -90,7 +90,7 @@ def end_ids(tokens: Iterable[int | str] | None, tokenizer: Tokenizer) -> list[in
 
 
 def padded_sources(rows: Sequence[Source], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Ids [rows longest], or vectors [rows longest width], and which are real, padded on the right."""
+    """Return ids [rows longest], or vectors [rows longest width], padded on the right, and the mask of real ones."""
     ids = [row for row in rows if not isinstance(row, np.ndarray)]
     if ids:
         return padded_ids(ids, device, left=False)
@@ -101,7 +101,7 @@ def padded_sources(rows: Sequence[Source], device: torch.device) -> tuple[Tensor
 
 
 def padded_ids(rows: Sequence[Sequence[int]], device: torch.device, left: bool) -> tuple[Tensor, Tensor | None]:
-    """Ids [rows longest], and which are real, None where all are; what fills up is never looked at."""
+    """Return ids [rows longest], padded with 0, and the mask of real ones, None if all are."""
     longest = max(map(len, rows))
     fill = [longest - len(row) for row in rows]
     ids = [[0] * n + list(row) if left else list(row) + [0] * n for n, row in zip(fill, rows, strict=True)]

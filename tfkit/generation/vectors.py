@@ -1,4 +1,4 @@
-"""Vectors of texts: what a stack makes of their tokens, pooled."""
+"""Text embeddings: the pooled hidden states of a stack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pooling = Literal["mean", "first", "last"]
 def text_vectors(
     model: Model, texts: Sequence[Sequence[int]], pooling: Pooling, normalize: bool, batch_size: int | None
 ) -> Tensor:
-    """A vector for each text of ids, [texts d_model] in float32 or float64 on the CPU, in their order.
+    """Return one vector per text of ids, [texts d_model] in float32 or float64 on the CPU.
 
     The vectors of an encoder-decoder are its encoder's.
     """

@@ -1,4 +1,4 @@
-"""A model that writes: texts in, texts out, by a strategy and its rules."""
+"""Text generation with a run's model, tokenizer, strategy and rules."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ CUT = "the text is cut off: no text that generate.logits allows was complete whe
 
 
 class GenerateOptions(TypedDict, total=False):
-    """What a call asks for in the place of what the recipe's `generate:` says; None = as the recipe says.
+    """Options of a call that override the recipe's `generate:`; None keeps the recipe's.
 
-    `strategy`, `logits` and `stop` are names, mappings with a type, or Configs. `batch_size` prompts are written
-    together. `quantize="int8"` computes with weights in int8. `temperature`, `top_k`, `top_p`, `num_beams` and `n_best`
-    are the short options of the command line, laid over the strategy and the rules.
+    `strategy`, `logits` and `stop` are names, mappings with a type, or Configs. `batch_size` is the number of prompts
+    per batch. `quantize="int8"` computes with int8 weights. `temperature`, `top_k`, `top_p`, `num_beams` and `n_best`
+    are the short options of the command line, applied on top of the strategy and the rules.
     """
 
     strategy: Parts | None
@@ -55,10 +55,10 @@ class GenerateOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """A candidate as a text: what was written after the prompt, its ids, and what the model thinks of it.
+    """A decoded candidate: the text after the prompt, its ids and scores.
 
-    Of a text whose masks were filled in, `text` is the whole of it and `ids` are those that fill them. `cut` says that
-    something ended it before it was a text that the logits rules allow: `regex` and `choices` promise whole ones.
+    If masks were filled in, `text` is the whole text and `ids` are the filled ones. `cut` marks a text that ended
+    before it was complete under the logits rules, such as `regex` and `choices`.
     """
 
     text: str
@@ -69,11 +69,11 @@ class GeneratedText:
 
 
 class CutWarning(TfkitWarning):
-    """A text that is only the beginning of one that the logits rules allow."""
+    """A text cut off before it was complete under the logits rules."""
 
 
 def warn_of_cut(written: Sequence[GeneratedText]) -> None:
-    """Warn (CutWarning) of the first of the texts, one for each prompt, that is cut."""
+    """Issue a CutWarning for the first of the texts, one per prompt, that is cut."""
     number = next((number for number, text in enumerate(written, 1) if text.cut), None)
     if number is not None:
         warnings.warn(f"prompt {number}: {CUT}", CutWarning, stacklevel=3)
@@ -81,7 +81,7 @@ def warn_of_cut(written: Sequence[GeneratedText]) -> None:
 
 @dataclass(frozen=True)
 class Writer:
-    """A decoder, its tokenizer, and how it writes. `start` is the first token of a target of an encoder-decoder."""
+    """A decoder with its tokenizer and generation settings. `start` is the first target token of an encoder-decoder."""
 
     decoder: StepDecoder
     tokenizer: Tokenizer
@@ -95,11 +95,11 @@ class Writer:
 
     @property
     def model(self) -> Model:
-        """The model that the decoder is a view of."""
+        """The decoder's underlying model."""
         return self.decoder.model
 
     def write(self, read: Sequence[Source], scored: bool = True) -> list[list[GeneratedText]]:
-        """The candidates for each prompt (or source) of ids, the best first; raises UsageError."""
+        """Return the candidates for each prompt (or source) of ids, best first. Raise UsageError."""
         if not read:
             return []
         search = self._search(read, scored)
@@ -111,9 +111,9 @@ class Writer:
         ]
 
     def stream(self, read: Source) -> Generator[str, None, GeneratedText]:
-        """The text for one prompt (or source), in pieces as they become certain; together they are its whole text.
+        """Yield the text for one prompt (or source) in pieces that are final.
 
-        What the generator returns is the candidate. Raises UsageError at once for what cannot be written or streamed.
+        The generator returns the candidate. Raises UsageError at once if the text cannot be written or streamed.
         Closing the iterator ends the search.
         """
         search = self._search([read], scored=False)
@@ -121,7 +121,7 @@ class Writer:
         return self._pieces(search)
 
     def check(self) -> None:
-        """Raise UsageError for a strategy that cannot work with the model or the rules, whatever the prompt."""
+        """Raise UsageError if the strategy does not support the model or the rules."""
         self.strategy.check(Search(self.model, [], [], self.rules))
         check_room(self.strategy, self.model, prompts=1)
 
@@ -176,7 +176,7 @@ class Writer:
         return GeneratedText(text, candidate.ids, candidate.log_probability, candidate.score, cut)
 
     def limit(self, length: int) -> int:
-        """How many tokens may be written for a prompt or source of that length."""
+        """Return the maximum number of new tokens for a prompt or source of this length."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         if self.settings.length_ratio is None or self.model.blueprint.encoder is None:
@@ -192,9 +192,9 @@ def make_writer(
     most: int | None,
     options: GenerateOptions,
 ) -> Writer:
-    """A Writer as the settings say, unless the options, which were checked, say otherwise.
+    """Build a Writer from the settings, overridden by checked options.
 
-    Raises RecipeError for a part that is wrong, UsageError for one that cannot go with the tokenizer.
+    Raises RecipeError for an invalid part, UsageError for one that does not fit the tokenizer.
     """
     options = spelled_out(options, settings)
     seed = options.get("seed")
@@ -217,7 +217,7 @@ def make_writer(
 
 
 def spelled_out(options: GenerateOptions, settings: Generate) -> GenerateOptions:
-    """The options with the short ones laid over the strategy and the rules; raises UsageError, RecipeError."""
+    """Apply the short options to the strategy and the rules. Raise UsageError or RecipeError."""
     short: dict[str, Any] = {name: options.get(name) for name in (*RULES, *OF_STRATEGIES)}
     if all(value is None for value in short.values()):
         return options
@@ -231,7 +231,7 @@ def spelled_out(options: GenerateOptions, settings: Generate) -> GenerateOptions
 
 
 def check_options(options: Mapping[str, Any], most: Any = None) -> None:
-    """Raise UsageError for a option that there is not, and for a number that is none or too small."""
+    """Raise UsageError for an unknown option or an invalid number."""
     for name in options:
         if name not in GenerateOptions.__annotations__:
             hint = nearest(name, [*GenerateOptions.__annotations__, "max_new_tokens"])

@@ -1,1 +1,1 @@
-"""To and from other libraries' formats."""
+"""Import from and export to other libraries' formats."""

@@ -1,4 +1,4 @@
-"""A run next to the files that it was exported to: greedy tokens, and the verdict."""
+"""Comparison of a run with exported files: greedy tokens, and the verdict."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tfkit.interop.huggingface.exporting import has_tokenizer
 from tfkit.models import Model
 from tfkit.run import Run
 
-TOLERANCE = 1e-4  # of any output, absolute
-WORST = 1.001  # of the perplexity in int8 relative to that in float32
-PROMPTS, LONGEST, NEW = 20, 12, 16  # prompts of random tokens, and what is written after each
+TOLERANCE = 1e-4  # absolute, for any output
+WORST = 1.001  # highest ratio of the int8 perplexity to that in float32
+PROMPTS, LONGEST, NEW = 20, 12, 16  # random prompts, their longest length, and new tokens after each
 
-Write = Callable[[list[int], int], list[int]]  # the ids after a prompt, at most so many
+Write = Callable[[list[int], int], list[int]]  # (prompt, limit) -> new ids
 
 
 @dataclass
 class FilesVerdict:
-    """Result of comparing a run with exported files; the figures of int8 and float32 by name."""
+    """Result of comparing a run with exported files; int8 and float32 figures by name."""
 
     tolerance: float
     differences: dict[str, float] = field(default_factory=dict)
-    equal_prompts: int | None = None  # None where nothing is written
+    equal_prompts: int | None = None  # None if the model does not generate
     prompts: int = PROMPTS
     quantized: bool = False
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def failures(self) -> list[str]:
-        """One sentence for each failure."""
+        """One message per failure."""
         if self.quantized:
             whole, small = (self.figures[name].get("perplexity", 1.0) for name in ("float32", "int8"))
             wrong = f"perplexity {small:.3f} in int8, {whole:.3f} in float32; at most {WORST} times that is right"
@@ -48,7 +48,7 @@ class FilesVerdict:
 
 
 def facts_of(run: Run) -> dict[str, Any]:
-    """Return the token that an encoder-decoder's text starts with, or None, and the tokens that end a text."""
+    """Return the start token of an encoder-decoder's target, or None, and the end tokens."""
     special = dict(run.blueprint.special_ids)
     if has_tokenizer(run) and (run.recipe.objective is not None or not special):
         special |= run.tokenizer.special_ids
@@ -58,33 +58,33 @@ def facts_of(run: Run) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, or a source, of random tokens, and the tokens to write after it."""
+    """A prompt or source of random tokens, and the number of tokens to generate."""
 
     ids: list[int]
     count: int
 
 
 def prompts(model: Model, facts: Mapping[str, Any]) -> Iterator[Prompt]:
-    """Yield 20 prompts that fit the model, the same for each call."""
+    """Yield 20 deterministic prompts that fit the model."""
     paired, generator = facts["start"] is not None, torch.Generator().manual_seed(0)
     size, most = next(model.blueprint.stacks()).vocab_size or 1, model.blueprint.last.max_length or LONGEST + NEW
     for number in range(PROMPTS):
         length = min(1 + number % LONGEST, max(1, most - 1))
         ids = torch.randint(size // 8, size, (length,), generator=generator).tolist()
-        if paired and set(ids) <= set(facts["ends"]):  # an empty source, which engines do not run
+        if paired and set(ids) <= set(facts["ends"]):  # an empty source, which engines reject
             ids = [(ids[0] + 1) % size] * length
         yield Prompt(ids, min(NEW, most - (1 if paired else length)))
 
 
 def equal_prompts(model: Model, facts: Mapping[str, Any], write: Write) -> int:
-    """Count the prompts after which `write` continues as the model does."""
+    """Count the prompts that `write` continues like the model."""
     each = prompts(model, facts)
     return sum(write(one.ids, one.count) == greedy(model, one.ids, one.count, facts) for one in each)
 
 
 @torch.no_grad()
 def greedy(model: Model, ids: list[int], count: int, facts: Mapping[str, Any]) -> list[int]:
-    """Return the likeliest tokens, the whole text read for each."""
+    """Return the greedy continuation, recomputing the whole text at each step."""
     start, source = facts["start"], torch.tensor([ids])
     text = list(ids) if start is None else [start]
     prompt = len(text)

@@ -1,4 +1,4 @@
-"""A run -> a repository on the Hugging Face hub, from which `load_run` reads it."""
+"""Upload of a run to a Hugging Face hub repository, from which `load_run` reads it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tfkit.training.card import is_ours, run_card
 from tfkit.training.folder import CARD, ENVIRONMENT, PUBLISHED, RESOLVED, RunFolder
 from tfkit.training.kept import KEPT, kept_files
 
-MARKS = {ENVIRONMENT, RESOLVED}  # by which a run on the hub is known
-BESIDE = {CARD, ".gitattributes"}  # files that a repository may begin with
+MARKS = {ENVIRONMENT, RESOLVED}  # files that identify a run on the hub
+BESIDE = {CARD, ".gitattributes"}  # initial files of an empty repository
 
 
 def push(run: Run | str | Path, target: str, force: bool = False, private: bool = False) -> str:
     """Push a run to hf://user/name in one commit, and return that address.
 
     Weights, recipes, tokenizer, scores and a model card are pushed; checkpoints and logs are not. A new repository is
-    public unless `private`. `force` replaces a run that is there. Raises UsageError for a repository in the way,
-    RunError for a damaged run, DataError for what the hub refuses.
+    public unless `private`. `force` replaces an existing run. Raises UsageError for other existing contents, RunError
+    for a damaged run, DataError for errors of the hub.
     """
     name = repository(target)
     hub = optional("huggingface_hub", "hf", "tfkit.push needs")
@@ -43,7 +43,7 @@ def push(run: Run | str | Path, target: str, force: bool = False, private: bool 
         there = set(api.list_repo_files(name)) if is_there else set()
         _check_free(target, there, force)
         if CARD in there and not is_ours(Path(api.hf_hub_download(name, CARD))):
-            del contents[CARD]  # the author's own
+            del contents[CARD]  # written by the author
         if not is_there:
             api.create_repo(name, private=private)
         api.create_commit(name, _operations(hub, contents, there), commit_message=f"Push {run.recipe.name}")
@@ -51,7 +51,7 @@ def push(run: Run | str | Path, target: str, force: bool = False, private: bool 
 
 
 def _files(folder: RunFolder) -> dict[str, Path]:
-    """Files of a run that are pushed, by their names; raises RunError for one that has changed."""
+    """Return the files to push by name. Raise RunError if one has changed."""
     found = {name: folder / name for name in PUBLISHED if (folder / name).is_file()}
     kept = (path for path in kept_files(folder.path) if not is_temporary(path))
     found |= {path.relative_to(folder.path).as_posix(): path for path in kept}
@@ -60,12 +60,12 @@ def _files(folder: RunFolder) -> dict[str, Path]:
 
 
 def _sums(files: Mapping[str, Path]) -> bytes:
-    """The manifest of the pushed files."""
+    """Return the checksum manifest of the pushed files."""
     return "".join(f"{sha256_of(path)}  {name}\n" for name, path in sorted(files.items())).encode()
 
 
 def _check_free(target: str, there: set[str], force: bool) -> None:
-    """Raise UsageError for a repository that holds something else, and for a run unless `force`."""
+    """Raise UsageError for a repository with other contents, and for an existing run unless `force`."""
     if there <= BESIDE:
         return
     if not there >= MARKS:
@@ -75,7 +75,7 @@ def _check_free(target: str, there: set[str], force: bool) -> None:
 
 
 def _operations(hub: Any, contents: Mapping[str, Path | bytes], there: Iterable[str]) -> list[Any]:
-    """The changes of the commit: files of an earlier run that this one lacks are deleted, others stay."""
+    """Build the commit: add files and delete those that only an earlier run had."""
     added = [
         hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=one if isinstance(one, bytes) else str(one))
         for name, one in contents.items()

@@ -1,4 +1,4 @@
-"""Parts outside of a model: the context of a call, and parts that are called with tensors instead of a context."""
+"""Standalone use of parts: the context of a call, and parts called with tensors instead of a context."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MARKS = "global_attention_mask"
 
 
 class Given(MaskFacts):
-    """A limit that is given as a tensor [query key] or [batch query key], True = may look."""
+    """A mask given as a tensor [query key] or [batch query key], True = may look."""
 
     def __init__(self, mask: Tensor, span: Span, rows: int) -> None:
         sizes, shape = [span.queries, span.keys], list(mask.shape)
@@ -58,12 +58,12 @@ def context(
     state: Any | None = None,
     observe: Collection[str] = (),
 ) -> Context:
-    """Return the context of a call with x [batch time width], for parts that are used without a model.
+    """Return the context of a call with x [batch time width], for parts used without a model.
 
-    `mask` is a tensor [query key] or [batch query key], True = may look, or mask parts; `causal` hides the future too.
-    `position` are parts that turn queries and keys or change the scores. `memory` [batch key width] is attended to
+    `mask` is a tensor [query key] or [batch query key], True = may look, or mask parts; `causal` also hides the future.
+    `position` are parts that rotate queries and keys or change the scores. `memory` [batch key width] is attended to
     instead of x, and `attention_mask` [batch key], 1 = a real token, is then the memory's. `observe={"attention"}`
-    keeps the weights in `context.collector.observed`. Raises UsageError for shapes that do not fit.
+    keeps the weights in `context.collector.observed`. Raises UsageError for shapes that do not match.
     """
     if x.dim() != 3 or (memory is not None and (memory.dim() != 3 or len(memory) != len(x))):
         got = f"shape {list(x.shape)}" + ("" if memory is None else f", and a memory of shape {list(memory.shape)}")
@@ -99,7 +99,7 @@ def _rules(mask: Rules, span: Span, rows: int) -> list[MaskFacts]:
 
 
 def _several(slot: str, given: object, kind: type[One]) -> list[One]:
-    """One part or several, as a list; raises UsageError for anything else."""
+    """Return one part or several as a list. Raise UsageError for other types."""
     several = list(given) if isinstance(given, (list, tuple)) else [given]
     found = [one for one in several if isinstance(one, kind)]
     if len(found) < len(several):
@@ -108,7 +108,7 @@ def _several(slot: str, given: object, kind: type[One]) -> list[One]:
 
 
 def callable_alone(part: Any) -> Any:
-    """Let a part be called with tensors and the keywords of `context`, besides the way a model calls it."""
+    """Make a part callable with tensors and the keywords of `context`, in addition to a model's calls."""
     for kind, adapt in ADAPTED.items():
         if isinstance(part, kind):
             part.register_forward_pre_hook(adapt, with_kwargs=True)
@@ -119,7 +119,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]] | None
 
 
 def _sublayer(part: Sublayer, given: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
-    """part(x, memory=..., mask=..., causal=...) -> part(x, context)."""
+    """Convert part(x, memory=..., mask=..., causal=...) to part(x, context)."""
     if len(given) != 1 or "context" in options:
         return None
     name, shape = f"{part.part_slot} '{part.part_name}'", part.shape
@@ -141,7 +141,7 @@ def _sublayer(part: Sublayer, given: tuple[Any, ...], options: dict[str, Any]) -
 
 
 def _check_able(part: Sublayer, name: str, made: Context, options: dict[str, Any]) -> None:
-    """Raise UsageError for what the part does not declare, by the name of the keyword."""
+    """Raise UsageError, naming the keyword, for a capability that the part does not declare."""
     able, rules = part.able(part.config), made.mask.rules
     if "masks" not in able and options["causal"] != part.shape.causal and made.source is None:
         raise UsageError(f"{name} was built for causal={part.shape.causal}; build it with causal={options['causal']}")
@@ -165,7 +165,7 @@ def _check_able(part: Sublayer, name: str, made: Context, options: dict[str, Any
 
 
 def _embedding(part: Embedding, given: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
-    """part(ids, position=..., token_type_ids=...) -> part(inputs, placement, vectors); floats are vectors."""
+    """Convert part(ids, position=..., token_type_ids=...) to part(inputs, placement, vectors); floats are vectors."""
     if len(given) != 1 or isinstance(given[0], Inputs):
         return None
     if unknown := options.keys() - {"position", "position_ids", "token_type_ids", "attention_mask"}:
@@ -181,7 +181,7 @@ def _embedding(part: Embedding, given: tuple[Any, ...], options: dict[str, Any])
 
 
 def _residual(part: Residual, given: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
-    """part(x, sublayer, ..., norm=norm) -> part(x, branches); a sublayer is a function of x."""
+    """Convert part(x, sublayer, ..., norm=norm) to part(x, branches); sublayers are functions of x."""
     if not given:
         return None
     x, *sublayers = given

@@ -22,14 +22,14 @@ from tfkit.models.state import DecodeState
 
 @dataclass
 class ModelOutput:
-    """The output of a model. Fields that the architecture or the call does not compute are None."""
+    """The output of a model. Fields that were not computed are None."""
 
     logits: Tensor | None = None  # of `head`
     hidden: Tensor | None = None  # [batch time d_model] of the last stack
     memory: Tensor | None = None  # [batch source d_model] of the encoder, in an encoder-decoder; or its last states
     heads: dict[str, Tensor] = field(default_factory=dict)  # of `heads`, by name
-    auxiliary_loss: Tensor | None = None  # sum of what sublayers added
-    observed: dict[str, Tensor] = field(default_factory=dict)  # what `observe` asked for, by place
+    auxiliary_loss: Tensor | None = None  # summed over sublayers
+    observed: dict[str, Tensor] = field(default_factory=dict)  # requested observations, by place
 
 
 torch.export.register_dataclass(ModelOutput)
@@ -48,7 +48,7 @@ class Model(ModelFacts, nn.Module):
             self.stack("decoder").embedding.tokens = self.stack("encoder").embedding.tokens  # type: ignore[union-attr]
         self.head = None if blueprint.head is None else self._build_head(blueprint.head)
         self.heads = nn.ModuleDict({name: self._build_head(head) for name, head in blueprint.heads})
-        # what each head reads, asked of its options here: the compiler cannot look at them
+        # read from the options here, because the compiler cannot
         self._readings = {"": HeadInput.of(blueprint.head)} | {
             name: HeadInput.of(head) for name, head in blueprint.heads
         }
@@ -61,7 +61,7 @@ class Model(ModelFacts, nn.Module):
         return block(title, self.blueprint.lines())
 
     def stack(self, side: str) -> Stack:
-        """The encoder or the decoder; raises UsageError for one that this model does not have."""
+        """Return the encoder or the decoder. Raise UsageError if this model lacks it."""
         stack = getattr(self, side, None)
         if not isinstance(stack, Stack):
             raise UsageError(f"this model has no {side}")
@@ -69,7 +69,7 @@ class Model(ModelFacts, nn.Module):
 
     @classmethod
     def inputs(cls) -> list[str]:
-        """The names of the inputs of a call."""
+        """Return the names of the inputs of a call."""
         return [name for name in inspect.signature(cls.forward).parameters if name not in ("self", "unknown")]
 
     def check(self, inputs: Inputs) -> None:
@@ -84,7 +84,7 @@ class Model(ModelFacts, nn.Module):
 
     @property
     def head_of_last(self) -> nn.Module:
-        """The head on the last stack, for losses and generation; raises UsageError if there is none."""
+        """The head on the last stack, for losses and generation. Raises UsageError if there is none."""
         if self.head is None:
             raise UsageError("this model has no head that predicts tokens; give it one, such as head: language_model")
         side = self.blueprint.last.side
@@ -94,15 +94,15 @@ class Model(ModelFacts, nn.Module):
 
     @property
     def caches(self) -> bool:
-        """Whether this model can decode from a state."""
+        """True if this model can decode from a state."""
         return self.stack(self.blueprint.last.side).caches
 
     def new_state(self) -> DecodeState:
-        """An empty decode state: pass it as `state` to decode a few tokens a call; raises UsageError."""
+        """Return an empty decode state, to be passed as `state` to incremental calls. Raise UsageError."""
         return self.stack(self.blueprint.last.side).new_state()
 
     def collector(self, observe: Collection[str] | None) -> Collector:
-        """What a call collects; raises UsageError for what nothing in this model hands out."""
+        """Return the collector of a call. Raise UsageError if nothing in this model provides the observations."""
         if not observe:
             return Collector()
         if not isinstance(observe, Collection) or isinstance(observe, str) or set(observe) - set(OBSERVATIONS):
@@ -114,7 +114,7 @@ class Model(ModelFacts, nn.Module):
         return Collector(frozenset(observe))
 
     def attention_places(self) -> tuple[list[str], list[str]]:
-        """The places whose parts hand out attention weights, and those whose parts do not, with the part."""
+        """Return the places with attention weights, and those without, with their parts."""
         with_weights: list[str] = []
         without: list[str] = []
         for plan in self.blueprint.stacks():
@@ -128,7 +128,7 @@ class Model(ModelFacts, nn.Module):
         return with_weights, without
 
     def finish(self, body: Body, with_heads: bool) -> ModelOutput:
-        """The output of a call: its hidden states and, if asked for, the outputs of all heads."""
+        """Build the output of a call from hidden states and, if requested, the outputs of all heads."""
         out = ModelOutput(hidden=body.hidden, memory=body.memory)
         collector = body.call.collector
         if collector.losses:
@@ -144,20 +144,20 @@ class Model(ModelFacts, nn.Module):
 
 @dataclass(frozen=True)
 class HeadInput:
-    """What a head reads: the encoder or the last stack, up to which token."""
+    """The input of a head: the encoder's or the last stack's states, up to a token."""
 
     of_encoder: bool = False
     until: int | None = None
 
     @classmethod
     def of(cls, head: HeadFacts.Config | None) -> HeadInput:
-        """As the options of a head say."""
+        """Read the options of a head."""
         return cls() if head is None else cls(head.reads == "encoder", head.end_token())
 
 
 @dataclass(frozen=True)
 class Body:
-    """The hidden states of the last stack before any head, with its call, and the encoder's in an encoder-decoder."""
+    """Hidden states of the last stack before any head, with its call, and the encoder's call in an encoder-decoder."""
 
     hidden: Tensor
     call: Call
@@ -169,20 +169,20 @@ class Body:
         return None if self.source is None else self.call.memory
 
     def read(self, reading: HeadInput) -> tuple[Tensor, Tensor | None]:
-        """The hidden states that a head reads, and which of them are real tokens of its text."""
+        """Return the hidden states that a head reads, and the mask of their real tokens."""
         if reading.of_encoder and self.source is not None and self.call.memory is not None:
             return self.call.memory, as_text(self.call.memory_real, self.source.inputs.input_ids, reading.until)
-        # with a decode state the mask may be that of everything so far
+        # with a decode state the mask may cover the past too
         real = None if self.call.real is None else self.call.real[:, -self.hidden.shape[1] :]
         return self.hidden, as_text(real, self.call.inputs.input_ids, reading.until)
 
 
 def as_text(real: Tensor | None, ids: Tensor | None, end: int | None) -> Tensor | None:
-    """Of the `real` tokens [batch time] those up to the first `end` among them; raises UsageError without ids."""
+    """Restrict `real` [batch time] to tokens up to the first `end`. Raise UsageError without ids."""
     if end is None:
         return real
     if ids is None:
         raise UsageError(f"this model looks for the token {end} in its input: give input_ids")
-    found = ids == end if real is None else (ids == end) & real  # padding may be of that id too
-    before = found.cumsum(dim=1) == found  # the first one itself is not after it
+    found = ids == end if real is None else (ids == end) & real  # padding may have that id too
+    before = found.cumsum(dim=1) == found  # includes the first `end` itself
     return before if real is None else before & real

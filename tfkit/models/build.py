@@ -1,4 +1,4 @@
-"""Blueprint -> modules, on any device and dtype, repeatable by a seed."""
+"""Blueprint -> modules, on any device and dtype, reproducible by a seed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tfkit.models.sample import weights_of
 def build_model(
     blueprint: Blueprint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, seed: int | None = 0
 ) -> Model:
-    """The model that `blueprint` describes, initialised as it says.
+    """Build and initialize the model that `blueprint` describes.
 
-    Weights are drawn on the CPU, so that a seed gives the same ones on every device, and the caller's own random state
-    stays as it was; seed None draws from that state instead. On the `meta` device nothing is allocated.
+    Weights are drawn on the CPU, so that a seed gives equal ones on every device, and the global RNG state is kept;
+    seed None draws from it instead. Nothing is allocated on the `meta` device.
     """
     device = _device(device)
     if device.type == "meta":
@@ -50,11 +50,11 @@ def _check_memory(blueprint: Blueprint, device: torch.device, dtype: torch.dtype
     """Raise UsageError for a model larger than the free memory, before any of it is allocated."""
     try:
         count = weights_of(blueprint)
-    except RuntimeError as error:  # a part of somebody's that needs numbers to be built: its size is not known here
+    except RuntimeError as error:  # a user's part that needs values to be built: its size is unknown
         if "overflow" in str(error).lower():
             raise UsageError("a tensor of this model would exceed 2^63 bytes; make the model smaller") from None
         return
-    # drawn in float32 on the CPU, then moved
+    # weights are drawn in float32 on the CPU, then moved
     for place, size in {device: dtype.itemsize, torch.device("cpu"): torch.float32.itemsize}.items():
         free = free_memory(place)
         if free is not None and count * size > free:

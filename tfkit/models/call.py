@@ -21,7 +21,7 @@ class Call:
     inputs: Inputs = field(default_factory=Inputs)
     vectors: Tensor | None = None  # [batch time width] instead of ids
     positions: Tensor | None = None  # [batch time]
-    segments: Tensor | None = None  # [batch time], equal numbers see one another
+    segments: Tensor | None = None  # [batch time], tokens of equal numbers see one another
     memory: Tensor | None = None  # [batch source memory_width]
     memory_real: Tensor | None = None  # [batch source]
     state: DecodeState | None = None
@@ -29,12 +29,12 @@ class Call:
 
     @property
     def real(self) -> Tensor | None:
-        """Which tokens are real, [batch time]; None: all of them."""
+        """Mask of real tokens, [batch time]; None: all."""
         return self.inputs.real
 
     @property
     def tokens(self) -> Tensor:
-        """Ids or vectors, whichever was given."""
+        """The given ids or vectors. Raises UsageError if there are none."""
         given = self.inputs.input_ids if self.vectors is None else self.vectors
         if given is None:
             raise UsageError("give input_ids, or vectors as inputs_embeds")
@@ -51,9 +51,10 @@ def make_inputs(
     vectors: Tensor | None = None,
     past: int = 0,
 ) -> Inputs:
-    """The inputs of one stack; `prefix` begins their names in messages. Raises UsageError for a wrong shape or kind.
+    """Check and bundle the inputs of one stack; `prefix` begins their names in messages.
 
-    `vectors` were given instead of ids, after `past` tokens in a decode state.
+    `vectors` replace ids. `past` is the number of tokens in a decode state. Raises UsageError for a wrong shape or
+    dtype.
     """
     check_ids(ids, f"{prefix}input_ids")
     tokens = ids if vectors is None else vectors
@@ -63,9 +64,9 @@ def make_inputs(
 
 
 def as_real(mask: Tensor | None, tokens: Tensor | None, name: str, past: int = 0) -> Tensor | None:
-    """An attention mask (1 = a real token) as booleans; raises UsageError when its shape cannot fit `tokens`.
+    """Convert an attention mask (1 = a real token) to booleans. Raise UsageError if its shape does not match `tokens`.
 
-    After `past` tokens it may be that of everything so far.
+    After `past` tokens it may cover all tokens so far.
     """
     if mask is None:
         return None
@@ -78,8 +79,8 @@ def as_real(mask: Tensor | None, tokens: Tensor | None, name: str, past: int = 0
 
 
 def check_length(value: Tensor | None, tokens: Tensor | None, name: str, past: int = 0) -> None:
-    """Raise UsageError for an input [batch time] of another length than the tokens, or than those and the past."""
-    if value is None or tokens is None or torch.compiler.is_compiling():  # a compiled graph must not compare lengths
+    """Raise UsageError if an input [batch time] has neither the length of the tokens nor that including the past."""
+    if value is None or tokens is None or torch.compiler.is_compiling():  # compiled graphs must not compare lengths
         return
     _check_tensor(value, name)
     time = tokens.shape[1]
@@ -131,7 +132,7 @@ def _check_tensor(value: object, name: str) -> None:
 
 
 def check_needed(needed: Collection[str], given: Mapping[str, Tensor | None]) -> None:
-    """Raise UsageError where a part needs an input the call lacks, or the call gives one that no part reads."""
+    """Raise UsageError for a missing input that a part needs, or a given one that no part reads."""
     for name, value in given.items():
         if name in needed and value is None:
             raise UsageError(f"this model needs {name} with every call")

@@ -39,7 +39,7 @@ class EncoderDecoder(Model):
         with_heads: bool = True,
         **unknown: object,
     ) -> ModelOutput:
-        """Logits of the decoder for [batch target] ids, given [batch source] ids (or an encoder's output).
+        """Compute the decoder's logits for [batch target] ids, given [batch source] ids (or an encoder's output).
 
         `attention_mask` [batch source] and `decoder_attention_mask` [batch target]: 1 = a real token. With `state`, the
         encoder runs in the first call only, and the decoder ids follow those of earlier calls. `with_heads=False`
@@ -52,7 +52,7 @@ class EncoderDecoder(Model):
         inputs_embeds = self.stack("encoder").cut(inputs_embeds)
         decoder_inputs_embeds = self.stack("decoder").cut(decoder_inputs_embeds)
         if encoder_hidden_states is not None and self.stack("decoder").plan.last_state:
-            attention_mask = None  # a last state has no padding
+            attention_mask = None  # last states have no padding
         special = global_attention_mask, prefix_length
         vectors = encoder_hidden_states if inputs_embeds is None else inputs_embeds
         inputs = make_inputs(input_ids, attention_mask, token_type_ids, *special, vectors=vectors)
@@ -78,7 +78,7 @@ class EncoderDecoder(Model):
         return self.finish(Body(self.stack("decoder")(target), target, source), with_heads)
 
     def _encoded(self, source: Call, state: DecodeState | None) -> tuple[Tensor, Tensor | None]:
-        """The encoder's output and what of it is real: computed, given by the caller, or kept from an earlier call."""
+        """Return the encoder's output and its padding mask, computed, passed in or cached."""
         if state is not None and state.memory is not None:
             return state.memory, state.memory_real
         memory = self.stack("encoder")(source) if source.memory is None else source.memory

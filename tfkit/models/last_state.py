@@ -1,4 +1,4 @@
-"""The bottleneck: the last states of an encoder's recurrences as one vector, from which a decoder's start."""
+"""The bottleneck: final states of an encoder's recurrences as one vector that initializes the decoder's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.models.layer import Layer, LayerState
 
 
 class LastState:
-    """The states of a stack's recurrences, layer after layer, as a memory [batch 1 width]."""
+    """Final states of a stack's recurrences, concatenated over layers into a memory [batch 1 width]."""
 
     def __init__(self, plan: StackPlan) -> None:
         self.places: list[tuple[int, str]] = []
@@ -27,19 +27,19 @@ class LastState:
         self.width = sum(map(sum, self.widths))
 
     def new(self, layers: Sequence[Layer]) -> list[LayerState]:
-        """Empty states of the recurrences in each layer."""
+        """Create empty states for the recurrences of each layer."""
         states: list[LayerState] = [{} for _ in layers]
         for layer, name in self.places:
             states[layer][name] = getattr(layers[layer], name).new_state()
         return states
 
     def gathered(self, states: Sequence[LayerState]) -> Tensor:
-        """Join the states into a memory [batch 1 width]."""
+        """Concatenate the states into a memory [batch 1 width]."""
         parts = [part for layer, name in self.places for part in states[layer][name].parts]  # [1 batch part] each
         return rearrange(torch.cat(parts, dim=-1), "1 batch width -> batch 1 width")
 
     def begin(self, states: Sequence[LayerState], memory: Tensor | None) -> None:
-        """Start the states that have read nothing yet from a memory [batch 1 width]. Raise UsageError for another."""
+        """Initialize states that have read nothing from a memory [batch 1 width]. Raise UsageError for other shapes."""
         if memory is None or memory.dim() != 3 or memory.shape[1:] != (1, self.width):
             got = "none" if memory is None else f"shape {list(memory.shape)}"
             raise UsageError(f"encoder_hidden_states are the encoder's last states, [batch 1 {self.width}], got {got}")

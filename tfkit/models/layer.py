@@ -20,7 +20,7 @@ LayerState = dict[str, Any]
 
 
 class Layer(nn.Module):
-    """Built from a LayerPlan; sublayers and norms are its children under the names that the recipe gives them."""
+    """Built from a LayerPlan. Sublayers and norms are children under their names in the recipe."""
 
     def __init__(self, plan: LayerPlan, stack: StackPlan, index: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Layer(nn.Module):
         self.dropout = Dropout(plan.dropout)
 
     def forward(self, x: Tensor, context: Context, state: LayerState | None = None) -> Tensor:
-        """[batch time d_model] -> the same; `state` holds the decode states of the sublayers that have one."""
+        """Map [batch time d_model] to the same shape; `state` holds the decode states by sublayer."""
         out: Tensor = self.residual(x, self._branches(context, state or {}))
         return out
 
@@ -59,7 +59,7 @@ class Layer(nn.Module):
         return branches
 
     def new_state(self, keeps: int | None = None) -> LayerState:
-        """Empty decode states; those of the text itself need only the last `keeps` tokens, None = all of them."""
+        """Return empty decode states; self-attention keeps only the last `keeps` tokens, None = all."""
         states = {name: getattr(self, name).new_state() for name in self.names}
         if keeps is not None:
             for name in states.keys() - self.reads_memory:
@@ -69,14 +69,14 @@ class Layer(nn.Module):
 
     @property
     def forgets(self) -> bool:
-        """Whether every sublayer that asks who sees whom keeps a state that can forget what nobody sees any more."""
+        """True if every sublayer that uses masks has a state that can drop tokens out of view."""
         parts = [getattr(self, name) for name in self.names if name not in self.reads_memory]
         states = [part.new_state() for part in parts if "masks" in part.capabilities and "cache" in part.capabilities]
         return all(state is None or hasattr(state, "keep_last") for state in states)
 
 
 def _norms(plan: LayerPlan) -> dict[str, Config | None]:
-    """The layer's norms by name: the layout says which there are, a sublayer may have its own."""
+    """Return the layer's norms by name, as required by the residual layout; sublayers may override theirs."""
     own = {sublayer.name: sublayer.norm for sublayer in plan.sublayers}
     names = plan.residual.part.norm_names([sublayer.name for sublayer in plan.sublayers])
     return {name: plan.norm if sublayer is None else own[sublayer] for name, sublayer in names.items()}

@@ -1,8 +1,8 @@
-"""muP: what a model's weights become as it grows from its base size: initial scale, learning rate, decay and eps.
+"""muP: scaling of initial weights, learning rates, decay and eps with a model's growth from its base size.
 
-Yang et al. 2022, arXiv 2203.03466, in the form of its table 8, in which logits have a factor, so that tied tables fit;
+Yang et al. 2022, arXiv 2203.03466, in the form of table 8, with a factor on the logits, which allows tied tables;
 with depth, Dey et al. 2025 (CompleteP), arXiv 2505.01618, table 1. The factors on scores, logits and branches are
-options of the parts; the recipe spells them out (tfkit/recipe/architecture/parametrize.py).
+options of the parts, spelled out in the recipe (tfkit/recipe/architecture/parametrize.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ HEAD = re.compile(r"head\.|heads\.(\w+)\.")
 
 @dataclass(frozen=True)
 class Growth:
-    """A weight, and how it has grown: `inputs` is its fan-in over that at the base size, `depth` layers over layers.
+    """A weight and its growth: `inputs` is its fan-in relative to the base, `depth` the number of layers relative to
+    it.
 
-    `is_head`: it is the last weight before outputs; `scaled`: a factor on the logits stands for its smaller scale.
+    `is_head`: the last weight before outputs. `scaled`: a factor on the logits replaces its smaller scale.
     """
 
     weight: nn.Parameter
@@ -40,27 +41,27 @@ class Growth:
     in_layer: bool = False
     is_head: bool = False
     scaled: bool = False
-    layers: tuple[int, int] = (1, 1)  # of an output to the residual stream: those of its stack, here and in the base
+    layers: tuple[int, int] = (1, 1)  # of an output to the residual stream: layers of its stack, here and in the base
 
     @property
     def init(self) -> float:
-        """Factor on the standard deviation that a weight of the base size has."""
+        """Factor on the initial standard deviation at the base size."""
         if self.scaled:
             return 1.0
         return 1 / self.inputs if self.is_head else self.inputs**-0.5
 
     def rate(self, exponent: float) -> float:
-        """Factor on the learning rate of Adam."""
+        """Return the factor on Adam's learning rate."""
         depth = self.depth ** (exponent - 1) if self.in_layer else 1.0
         return depth if self.scaled else depth / self.inputs
 
     @property
     def decay(self) -> float:
-        """Factor on the weight decay, so that learning rate times decay stays."""
+        """Factor on the weight decay, which keeps learning rate times decay constant."""
         return 1.0 if self.scaled else self.inputs
 
     def eps(self, exponent: float) -> float:
-        """Factor on the eps of Adam: gradients shrink by as much."""
+        """Return the factor on Adam's eps, proportional to the gradients."""
         if self.is_head:
             return 1.0
         return self.depth**-exponent / self.width if self.in_layer else 1 / self.width
@@ -68,7 +69,7 @@ class Growth:
 
 @torch.no_grad()
 def rescale(model: nn.Module, init: Init, blueprint: Blueprint) -> None:
-    """Give weights that `init` has filled the standard deviation that muP asks for; raises UsageError."""
+    """Rescale weights filled by `init` to the standard deviation of muP. Raise UsageError."""
     filled = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding | nn.Linear)}
     for growth in growths(model, blueprint):
         if id(growth.weight) in filled:
@@ -79,9 +80,9 @@ def rescale(model: nn.Module, init: Init, blueprint: Blueprint) -> None:
 
 
 def growths(model: nn.Module, blueprint: Blueprint) -> Iterator[Growth]:
-    """How each weight of a model has grown, a tied one once, as the embedding that it is.
+    """Yield the growth of each weight; a tied weight is treated as an embedding.
 
-    Raises UsageError for a base whose weights are not those of the model, in other sizes.
+    Raises UsageError if the base does not have the same weights.
     """
     chosen = blueprint.parametrization
     if chosen is None:
@@ -99,14 +100,14 @@ def growths(model: nn.Module, blueprint: Blueprint) -> Iterator[Growth]:
 
 
 def residual_linears(model: nn.Module) -> Iterator[nn.Linear]:
-    """The linear layers whose outputs enter the residual stream, as their sublayers declare."""
+    """Yield the linear layers whose outputs enter the residual stream, as declared by their sublayers."""
     for module in model.modules():
         if isinstance(module, Sublayer):
             yield from linears(module, module.residual_outputs)
 
 
 def _layers(name: str, chosen: Parametrization) -> tuple[int, int]:
-    """The layers of the stack that a weight is in, and those that its base has."""
+    """Return the number of layers in a weight's stack, here and in the base."""
     found = LAYER.match(name)
     side = "" if found is None else found[1]
     here = next((plan.num_layers for plan in chosen.base.stacks() if plan.side == side), 1)
@@ -114,7 +115,7 @@ def _layers(name: str, chosen: Parametrization) -> tuple[int, int]:
 
 
 def _side(name: str, blueprint: Blueprint) -> str:
-    """The stack that a weight is in; the last one for what is in none."""
+    """Return the stack of a weight; the last one for weights outside of stacks."""
     sides = [plan.side for plan in blueprint.stacks()]
     return next((side for side in sides if name.startswith(f"{side}.")), sides[-1])
 

@@ -1,7 +1,7 @@
-"""A sample of a model: every distinct layer stands in it twice, as one module, however many layers equal it.
+"""A sample of a model: each distinct layer twice, however often it occurs.
 
-The second time gives what one more such layer costs; what the first costs besides is made once a forward (a mask, a
-bias that all layers share). So a deep model is counted in the time of a few layers.
+The second copy gives the marginal cost of a layer; the first also includes work done once per forward (masks, shared
+biases). The cost of a deep model is thus measured on a few layers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tfkit.models.base import Model
 
 @dataclass(frozen=True)
 class SamplePlan(StackPlan):
-    """The plan of a sampled stack; it tells the parts of a layer the place they have in the whole stack."""
+    """The plan of a sampled stack; parts see the layer index of the full stack."""
 
-    depth: int = 0  # of the whole stack
-    firsts: tuple[int, ...] = ()  # of each distinct layer, the first layer that equals it
+    depth: int = 0  # number of layers of the full stack
+    firsts: tuple[int, ...] = ()  # index of the first layer of each kind
 
     @property
     def num_layers(self) -> int:
@@ -33,20 +33,20 @@ class SamplePlan(StackPlan):
 
 
 def sample(blueprint: Blueprint) -> Blueprint:
-    """`blueprint` with every distinct layer twice."""
+    """Return `blueprint` with every distinct layer twice."""
     encoder, decoder = (plan and _sample_stack(plan) for plan in (blueprint.encoder, blueprint.decoder))
     return replace(blueprint, encoder=encoder, decoder=decoder)
 
 
 def build_sample(blueprint: Blueprint, dtype: torch.dtype = torch.float32) -> Model:
-    """The sample of `blueprint` on `meta`, where nothing is allocated."""
+    """Build the sample of `blueprint` on `meta`, without allocating memory."""
     with NoDraws(), torch.device("meta"):
         model: Model = blueprint.type.build(sample(blueprint))
     return model.to(dtype)
 
 
 def weights_of(blueprint: Blueprint) -> int:
-    """Return the number of weights and buffer elements of a model, at least; layers that share are counted once."""
+    """Return the number of weights and buffer elements of a model, a lower bound; shared layers are counted once."""
     model = build_sample(blueprint)
     total = _elements(model)
     for plan in blueprint.stacks():
@@ -64,29 +64,29 @@ def _elements(module: nn.Module) -> int:
 def _sample_stack(plan: StackPlan) -> SamplePlan:
     kinds = used_kinds(plan)
     facts = {entry.name: getattr(plan, entry.name) for entry in fields(StackPlan)}
-    facts["last_state"] = False  # encoder and decoder differ in depth here, and nothing is computed on the way
+    facts["last_state"] = False  # depths of encoder and decoder differ here; irrelevant for the cost
     facts["layers"] = tuple(replace(plan.layers[kind], shared=True) for kind in kinds)
     facts["order"] = facts["entries"] = tuple(index // 2 for index in range(2 * len(kinds)))
     return SamplePlan(**facts, depth=plan.num_layers, firsts=tuple(plan.order.index(kind) for kind in kinds))
 
 
 def used_kinds(plan: StackPlan) -> list[int]:
-    """The indices in `plan.layers` of the distinct layers that stand in the stack."""
+    """Return the indices in `plan.layers` of the kinds used by the stack."""
     return sorted(set(plan.order))
 
 
 @dataclass(frozen=True)
 class WeightSets:
-    """How many sets of weights there are of what layers share: one for each pattern entry.
+    """Number of weight sets of shared parts, one per pattern entry.
 
-    Where `per_layer` makes layers of one entry differ, the first kind of them has the set.
+    If `per_layer` splits an entry into kinds, the first of them holds the set.
     """
 
     plan: StackPlan
-    pairs: tuple[tuple[int, int], ...]  # of a kind and an entry, as they first appear
+    pairs: tuple[tuple[int, int], ...]  # (kind, entry) in order of first use
 
     def of(self, kind: int, name: str) -> int:
-        """The sets that are counted with the layers of that kind, of their part `name`."""
+        """Return the number of sets of part `name` to count with layers of that kind."""
         first: dict[int, int] = {}
         for other, entry in self.pairs:
             if self.shares(other, name):
@@ -94,18 +94,18 @@ class WeightSets:
         return list(first.values()).count(kind)
 
     def shares(self, kind: int, name: str) -> bool:
-        """Whether layers of that kind and of one pattern entry have their part `name` in common."""
+        """True if layers of that kind and of one pattern entry share their part `name`."""
         layer = self.plan.layers[kind]
         return layer.shared or any(sublayer.config.shared for sublayer in layer.sublayers if sublayer.name == name)
 
 
 def weight_sets(plan: StackPlan) -> WeightSets:
-    """The sets of weights that layers of `plan` share."""
+    """Return the weight sets shared by layers of `plan`."""
     return WeightSets(plan, tuple(dict.fromkeys(zip(plan.order, plan.entries, strict=True))))
 
 
 def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
-    """Arguments of a call in which every stack reads `length` tokens; they hold no values."""
+    """Return call arguments without values, with `length` tokens in every stack."""
     blueprint = model.blueprint
     dtype = next((weight.dtype for weight in model.parameters()), torch.float32)
     paired = blueprint.encoder is not None and blueprint.decoder is not None
@@ -126,7 +126,7 @@ def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
 
 
 def _rule_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
-    """What the model's parts ask of a call."""
+    """Return the extra inputs that the model's parts require."""
     needed = {name for plan in model.blueprint.stacks() for name in plan.needs}
     sizes = {"global_attention_mask": (batch, length), "prefix_length": (batch,)}
     return {name: torch.empty(size, dtype=torch.long, device="meta") for name, size in sizes.items() if name in needed}

@@ -1,4 +1,4 @@
-"""Models of one stack: encoder-only and decoder-only differ in nothing but the mask they begin with."""
+"""Models of one stack: encoder-only and decoder-only differ only in their default mask."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfkit.models.state import DecodeState
 
 
 class SingleStack(Model):
-    """One stack and its heads."""
+    """A single stack and its heads."""
 
     side: ClassVar[Side]
 
@@ -36,14 +36,14 @@ class SingleStack(Model):
         with_heads: bool = True,
         **unknown: object,
     ) -> ModelOutput:
-        """Logits and hidden states of [batch time] ids (or [batch time d_model] vectors in `inputs_embeds`).
+        """Compute logits and hidden states of [batch time] ids (or [batch time d_model] vectors in `inputs_embeds`).
 
-        `attention_mask` [batch time]: 1 = a real token. `segment_ids` [batch time]: tokens of one number see one
-        another (packing). `prefix_length` [batch] and `global_attention_mask` [batch time] serve those rules.
-        With `state`, the ids follow those of earlier calls. `with_heads=False` leaves the heads to the caller,
+        `attention_mask` [batch time]: 1 = a real token. `segment_ids` [batch time]: tokens of equal numbers see one
+        another (packing). `prefix_length` [batch] and `global_attention_mask` [batch time] are inputs of those masks.
+        With `state`, the ids continue those of earlier calls. `with_heads=False` leaves the heads to the caller,
         who may compute them at a few positions only. `observe={"attention", "hidden_states"}` keeps weights
-        [batch heads query key] and the outputs of layers in `out.observed`, by place: `decoder.layers.3.attention`.
-        Raises UsageError for inputs of the wrong shape or kind.
+        [batch heads query key] and layer outputs in `out.observed`, by place: `decoder.layers.3.attention`.
+        Raises UsageError for inputs of the wrong shape or dtype.
         """
         if unknown:
             refuse_unknown(unknown, self.inputs(), self.part_name)

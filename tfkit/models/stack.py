@@ -23,10 +23,10 @@ from tfkit.models.state import DecodeState
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What all equal layers have in common in a call; `twin` is the first distinct layer that sees the same.
+    """Per-call data shared by all equal layers; `twin` is the first kind with the same visibility.
 
-    `keeps` is how many keys of the past a decode state needs, None for all. `position` are weightless parts of the
-    layers' own, made once for all of them; None where there are none, or where each layer has parts `with_weights`.
+    `keeps` is the number of past keys that a decode state needs, None for all. `position` are weightless position parts
+    of the layers, shared by all of them; None if there are none, or if each layer has parts `with_weights`.
     """
 
     rules: Sequence[MaskFacts]
@@ -38,28 +38,28 @@ class LayerKind:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the tokens of a call, those of a decode state's past included: [batch|1 place] each."""
+    """Properties of a call's tokens, including the past of a decode state: [batch|1 place] each."""
 
     span: Span
     positions: Tensor
     real: Tensor | None
     segments: Tensor | None
-    lengths: Tensor | None  # of the text that each token belongs to, [batch|1 place|1], where some position moves
-    counted: Tensor | None  # positions among real tokens alone, where some part skips padding
+    lengths: Tensor | None  # length of each token's text, [batch|1 place|1], if a position depends on it
+    counted: Tensor | None  # positions without padding, if a part skips it
 
     def visibility(self, rules: Sequence[MaskFacts], first: int, inputs: Inputs) -> Visibility:
-        """Which queries see which keys, for keys at positions from `first` on."""
+        """Return the visibility for keys at positions from `first` on."""
         segments = None if self.segments is None else (self.segments[:, self.span.past :], self.segments)
         return Visibility(rules, replace(self.span, first=first), inputs, self.real, segments)
 
     def placement(self, parts: Sequence[PositionFacts], first: int) -> Placement:
-        """The positions of the queries, and of the keys from `first` on, for position parts."""
+        """Return the positions of the queries, and of the keys from `first` on."""
         lengths = None if self.lengths is None else self._sides(self.lengths, first)
         counted = None if self.counted is None else self._sides(self.counted, first)
         return Placement(parts, *self._sides(self.positions, first), lengths, counted)
 
     def _sides(self, fact: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """A fact of the queries, and of the keys at places from `first` on; one that all tokens share is both."""
+        """Split a fact into queries and keys from `first` on; a fact shared by all tokens serves both."""
         return (fact[:, self.span.past :], fact[:, first:]) if fact.shape[1] == self.span.keys else (fact, fact)
 
 
@@ -82,16 +82,16 @@ class Stack(nn.Module):
             self._kinds.append(self._kind(plan, index))
         self._order = plan.order
         self._last_state = LastState(plan) if plan.last_state else None
-        self.needs = plan.needs  # inputs of a call that some part reads
+        self.needs = plan.needs  # call inputs that some part reads
         self._without = {name: plan.without(name) for name in ("padding", "packing")}
         self._moving = [part for part in self.modules() if isinstance(part, PositionFacts) and part.moves]
-        self.moves = bool(self._moving)  # whether what positions say changes as a text grows
+        self.moves = bool(self._moving)  # True if positions depend on the text length
         self._skips_padding = any(isinstance(part, PositionFacts) and part.skips_padding for part in self.modules())
 
     def forward(self, call: Call) -> Tensor:
-        """[batch time] ids or [batch time width] vectors -> hidden states [batch time d_model].
+        """Map [batch time] ids or [batch time width] vectors to hidden states [batch time d_model].
 
-        An encoder that hands over its last states returns those instead, [batch 1 width].
+        Return [batch 1 width] in an encoder that hands over its last states.
         """
         self._check_padding(call)
         contexts = self._contexts(call)
@@ -112,14 +112,14 @@ class Stack(nn.Module):
         return out
 
     def cut(self, vectors: Tensor | None) -> Tensor | None:
-        """Return the vectors of a call as the embedding reads them, [batch time width]."""
+        """Convert the vectors of a call to the embedding's input, [batch time width]."""
         if vectors is None or self.embedding is None:
             return vectors
         out: Tensor = self.embedding.cut(vectors)
         return out
 
     def _states(self, call: Call) -> Sequence[LayerState]:
-        """The states of the layers: of decoding, or those that join the stacks."""
+        """Return the layers' states: those of decoding, or those that connect the stacks."""
         states = [{} for _ in self._order] if call.state is None else call.state.layers
         if self._last_state is None:
             return states
@@ -130,7 +130,7 @@ class Stack(nn.Module):
         return states
 
     def _check_padding(self, call: Call) -> None:
-        """Raise UsageError for padding or packed texts that some part cannot tell apart."""
+        """Raise UsageError for padding or packed texts that some part does not support."""
         if (call.real is not None or call.memory_real is not None) and self._without["padding"]:
             lacking = self._without["padding"][0]
             raise UsageError(f"{lacking} cannot leave padding out; give texts of one length, and no attention_mask")
@@ -146,7 +146,7 @@ class Stack(nn.Module):
         if self.embedding is not None:
             try:
                 out: Tensor = self.embedding(call.inputs, placement, call.vectors)
-            except IndexError:  # a table's: the ids are read only after a look-up failed
+            except IndexError:  # from a table: ids are only checked after a failed look-up
                 wrong = self._wrong_ids(call.inputs)
                 if wrong is None:
                     raise
@@ -156,19 +156,19 @@ class Stack(nn.Module):
         return call.tokens if added is None else call.tokens + added.to(call.tokens.dtype)
 
     def _wrong_ids(self, inputs: Inputs) -> UsageError | None:
-        """The error for ids outside their tables; None if all are inside."""
+        """Return the error for ids outside their tables; None if all are inside."""
         segments = 0 if self.plan.embedding is None else self.plan.embedding.num_segments()
         tokens = beyond(inputs.input_ids, self.plan.vocab_size, f"ids of the {self.plan.side}")
         return tokens or beyond(inputs.token_type_ids, segments, "token_type_ids")
 
     def _contexts(self, call: Call) -> list[Context]:
-        """One context for each distinct layer; equal rules and positions are made once."""
+        """Build one context per distinct layer; equal masks and positions are shared."""
         facts = self._facts(call)
         memory = _memory(call, facts)
         placements: dict[int, Placement] = {}
         contexts: list[Context] = []
         for index, kind in enumerate(self._kinds):
-            # what a state has forgotten has no place: it gives the keys from the first that the oldest query may see
+            # a forgetting state returns keys only from the first one visible to the oldest query
             forgets = kind.keeps is not None and call.state is not None and call.state.forgets
             first = max(0, facts.span.past - kind.keeps) if forgets else 0  # type: ignore[operator]
             twin = kind.twin != index
@@ -191,11 +191,11 @@ class Stack(nn.Module):
         return LayerKind(rules, keeps, twin, None if with_weights else list(own), with_weights)  # type: ignore[arg-type]
 
     def _sees(self, plan: StackPlan, index: int) -> tuple[object, bool, int | None]:
-        """What makes distinct layers twins."""
+        """Return the key by which distinct layers are twins."""
         return plan.layers[index].mask, plan.layers[index].causal, self._kinds[index].keeps
 
     def _facts(self, call: Call) -> Facts:
-        """Places, positions, padding and segments of the tokens, those of a decode state's past included."""
+        """Compute places, positions, padding and segments of the tokens, including the past of a decode state."""
         device, count, state = call.tokens.device, call.tokens.shape[1], call.state
         past = 0 if state is None else state.length
         positions, real, segments = call.positions, call.real, call.segments
@@ -205,7 +205,7 @@ class Stack(nn.Module):
             positions, real, segments = state.extend(positions, real, segments)
         lengths = counted = None
         if self.moves:
-            positions = positions if real is None else positions * real  # places of padding make no text longer
+            positions = positions if real is None else positions * real  # padding does not lengthen a text
             lengths = text_lengths(positions, segments)
         if self._skips_padding and call.positions is None and real is not None:
             counted = real.cumsum(dim=1) * real - 1
@@ -215,9 +215,10 @@ class Stack(nn.Module):
         return facts
 
     def _check_past(self, state: DecodeState, facts: Facts) -> None:
-        """Raise UsageError, the state as it was, where positions say something else of the past than when it was read.
+        """Raise UsageError, without changing the state, if the positions of past tokens have changed since they were
+        read.
 
-        What was read with tokens that were taken back since counts as long as it was then.
+        Tokens rewound since count towards the earlier length.
         """
         past = facts.span.past
         if facts.lengths is not None and past:
@@ -233,11 +234,11 @@ class Stack(nn.Module):
 
     @property
     def caches(self) -> bool:
-        """Whether it can decode step by step: nothing sees the future, and every sublayer keeps its past."""
+        """True if it can decode incrementally: no token sees the future, and every sublayer keeps its past."""
         return self.plan.caches
 
     def new_state(self) -> DecodeState:
-        """An empty decode state of this stack; raises UsageError where the past would change with the future."""
+        """Return an empty decode state of this stack. Raise UsageError if the past depends on the future."""
         if not self.caches:
             raise UsageError(f"{self.keeps_nothing}; compute the whole text instead")
         layers, plans = [], [self.plan.layers[kind] for kind in self._order]
@@ -249,7 +250,7 @@ class Stack(nn.Module):
 
     @property
     def keeps_nothing(self) -> str:
-        """Why this stack cannot decode from a state, for one that cannot."""
+        """Reason why this stack cannot decode from a state, if it cannot."""
         parts = {sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers}
         without = [part.part_name for part in parts if "cache" not in part.capabilities]
         why = f"'{sorted(without)[0]}' keeps no past" if without else "its tokens see those after them"
@@ -257,13 +258,13 @@ class Stack(nn.Module):
 
     @property
     def takes_gaps(self) -> bool:
-        """Whether padding may also stand between the tokens of a text: no part counts positions but to see the past."""
+        """True if padding may lie inside a text: no part depends on places except for causality."""
         sublayers = [sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers]
         plain = all(rule.triangle for kind in self._kinds for rule in kind.rules)
         return plain and all({"masks", "padding"} <= part.capabilities for part in sublayers)
 
     def same_regime(self, before: Tensor, after: Tensor) -> bool:
-        """Whether texts of `before` tokens [rows] have the same positions once they have `after` tokens."""
+        """True if texts of `before` tokens [rows] keep their positions when they grow to `after` tokens."""
         return all(bool((part.regime(before) == part.regime(after)).all()) for part in self._moving)
 
 
@@ -272,7 +273,7 @@ def _named(config: Config) -> str:
 
 
 def _memory(call: Call, facts: Facts) -> Context | None:
-    """The nested context of cross-attention: its own source, padding and (no) positions."""
+    """Build the context of cross-attention: its own source and padding, without positions."""
     if call.memory is None:
         return None
     span, length = facts.span, call.memory.shape[1]
@@ -282,19 +283,19 @@ def _memory(call: Call, facts: Facts) -> Context | None:
 
 
 def text_lengths(positions: Tensor, segments: Tensor | None) -> Tensor:
-    """The length of each token's text, [batch|1 time], by its last position; [batch|1 1] if a row is one text."""
+    """Return the length of each token's text by its last position, [batch|1 time]; [batch|1 1] if a row is one text."""
     if segments is None:
         return positions.amax(dim=1, keepdim=True) + 1
     ordered, places = segments.sort(dim=1)
     begins = F.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))
-    text = torch.empty_like(places).scatter(1, places, begins.cumsum(dim=1))  # the texts of a row, numbered from 0
+    text = torch.empty_like(places).scatter(1, places, begins.cumsum(dim=1))  # numbers of the texts in a row, from 0
     positions = positions.expand(text.shape)
     last = torch.zeros_like(text).scatter_reduce(1, text, positions, "amax")
     return last.gather(1, text) + 1
 
 
 def _build_layers(plan: StackPlan) -> list[Layer]:
-    """The layers in order; layers and sublayers that share their weights are one module."""
+    """Build the layers in order; weight sharing reuses modules."""
     whole: dict[int, Layer] = {}
     parts: dict[tuple[int, str], nn.Module] = {}
     layers = []

@@ -1,4 +1,4 @@
-"""The decode state of a whole stack: it is kept outside the modules and passed to each layer."""
+"""The decode state of a whole stack, kept outside the modules and passed to each layer."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tfkit.models.layer import LayerState
 
 
 class DecodeState:
-    """What decoding keeps between calls: per layer the sublayers' states, and the facts of the tokens seen so far.
+    """Data kept between decoding calls: the sublayers' states per layer, and properties of the tokens so far.
 
-    `names[i]` names the parts of layer i for messages, `memories[i]` are the sublayers of layer i whose state is of the
-    memory: those are the same whatever is written.
+    `names[i]` are part names of layer i for messages, `memories[i]` the sublayers of layer i that attend to the memory,
+    whose states do not grow.
     """
 
-    forgets = True  # whether keys that no query can see any more are left out
+    forgets = True  # True if keys out of view are dropped
 
     def __init__(
         self, layers: list[LayerState], names: Sequence[dict[str, str]] = (), memories: Sequence[frozenset[str]] = ()
     ) -> None:
         self.layers = layers
         self.length = 0
-        self.known = 0  # how long the text was when it was read last, what was taken back since included
+        self.known = 0  # text length at the last read, including tokens rewound since
         self.memory: Tensor | None = None  # [rows source d_model] of the encoder
         self.memory_real: Tensor | None = None
-        self.sources: Tensor | None = None  # [rows], equal numbers read one source; None: nothing is known of that
+        self.sources: Tensor | None = None  # [rows], rows with equal numbers share a source; None: unknown
         self._names = names or [{name: name for name in layer} for layer in layers]
         self._memories = memories or [frozenset()] * len(layers)
         self._facts: dict[str, GrowingBuffers] = {}
@@ -42,12 +42,12 @@ class DecodeState:
 
     @property
     def real(self) -> Tensor | None:
-        """Which tokens so far are real, [rows length]; None while no call gave padding."""
+        """Mask of real tokens so far, [rows length]; None while no call gave padding."""
         return self._fact("real")
 
     @property
     def segments(self) -> Tensor | None:
-        """Which text each token so far belongs to, [rows length]."""
+        """Text number of each token so far, [rows length]."""
         return self._fact("segments")
 
     def _fact(self, name: str) -> Tensor | None:
@@ -56,11 +56,11 @@ class DecodeState:
     def extend(
         self, positions: Tensor, real: Tensor | None, segments: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Add the facts of new tokens, each [rows|1 new], and return those of all tokens so far."""
+        """Append the properties of new tokens, each [rows|1 new], and return those of all tokens so far."""
         new = positions.shape[1]
         self._add("positions", positions)
         if real is not None and real.shape[1] == self.length + new:
-            self._facts.pop("real", None)  # the call gave the mask of everything so far
+            self._facts.pop("real", None)  # the call's mask covers the past too
             self._add("real", real)
         elif real is not None or "real" in self._facts:
             real = torch.ones_like(positions, dtype=torch.bool) if real is None else real
@@ -74,7 +74,7 @@ class DecodeState:
         return positions if known is None else known, self.real, self.segments
 
     def take_back(self, length: int) -> None:
-        """Drop the facts of all but the first `length` tokens, where no layer has read the others."""
+        """Truncate to `length` tokens that layers have read."""
         for held in self._facts.values():
             held.rewind(length)
         self.length = length
@@ -88,13 +88,13 @@ class DecodeState:
         held.append(new.expand(max(held.rows, new.shape[0]), -1))
 
     def reserve(self, length: int) -> None:
-        """Reserve room for a text of that length."""
+        """Reserve memory for a text of that length."""
         for _, state in self._of_text():
             if hasattr(state, "reserve"):
                 state.reserve(length)
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep row `rows[i]` as row i everywhere: for beams, and to drop finished sequences. `rows` is [new_rows]."""
+        """Keep row `rows[i]` as row i, to reorder beams or drop finished sequences; `rows` is [new_rows]."""
         for held in self._facts.values():
             if held.rows > 1:
                 held.reorder(rows)
@@ -115,7 +115,7 @@ class DecodeState:
                 layer[name].reorder(rows)
 
     def check_rewind(self, length: int) -> None:
-        """Raise UsageError where some part cannot forget all but the first `length` tokens."""
+        """Raise UsageError if some part cannot rewind to `length` tokens."""
         for name, state in self._of_text():
             if not hasattr(state, "rewind"):
                 raise UsageError(f"{name} keeps a state that cannot take tokens back")
@@ -127,7 +127,7 @@ class DecodeState:
                 )
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens; raises UsageError, with nothing changed, where a part cannot."""
+        """Truncate to the first `length` tokens. Raise UsageError, without changes, if a part cannot rewind."""
         if not 0 <= length <= self.length:
             raise UsageError(f"a state of {self.length} tokens cannot go back to {length}")
         self.check_rewind(length)
@@ -136,10 +136,10 @@ class DecodeState:
         self.take_back(length)
 
     def bytes(self) -> int:
-        """Bytes that the layers' states hold."""
+        """Return the size of the layers' states in bytes."""
         return sum(state.bytes() for layer in self.layers for state in layer.values())
 
     def _of_text(self) -> Iterator[tuple[str, Any]]:
-        """The states of what is written, each with the name of its part; not those of the memory."""
+        """Yield the states of self-attention and mixers with their part names, without those of the memory."""
         for layer, names, memories in zip(self.layers, self._names, self._memories, strict=True):
             yield from ((names[name], state) for name, state in layer.items() if name not in memories)

@@ -1,4 +1,4 @@
-"""The decode state of a traced graph: keys and values come in and go out as tensors, and nothing is kept."""
+"""The decode state of a traced graph: keys and values are inputs and outputs, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("key", "value")
 
 
 class GivenPast(KeyValueState):
-    """Keys and values [batch heads past dim] of one attention: a text's, which grow, or a memory's."""
+    """Keys and values [batch heads past dim] of one attention, growing for self-attention, fixed for a memory."""
 
     def __init__(self, both: tuple[Tensor, Tensor] | None) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class GivenPast(KeyValueState):
 
 
 class TracedState(DecodeState):
-    """A decode state that is given all it holds: tensors by name, and the facts of all tokens of a text."""
+    """A decode state built from named tensors and the properties of all tokens."""
 
     forgets = False
 
@@ -65,7 +65,7 @@ class TracedState(DecodeState):
 
 
 def attentions(stack: Stack) -> dict[str, bool]:
-    """Return the attentions that keep keys and values, as layer and name: True for those of a memory."""
+    """Return the attentions with cached keys and values as layer and name; True if they attend to a memory."""
     found = {}
     for index, layer in enumerate(stack.layers):
         for name, state in layer.new_state().items():  # type: ignore[operator]
@@ -75,6 +75,6 @@ def attentions(stack: Stack) -> dict[str, bool]:
 
 
 def keeps_keys_alone(stack: Stack) -> bool:
-    """Return True if all that the stack keeps of a text are keys and values, whose positions never change."""
+    """Return True if the stack caches only keys and values, at constant positions."""
     states = [state for layer in stack.layers for state in layer.new_state().values()]  # type: ignore[operator]
     return stack.caches and not stack.moves and all(isinstance(state, KeyValueState) for state in states)

@@ -1,4 +1,4 @@
-"""Base of the attentions, and the decode state of those that keep keys and values."""
+"""Base class of the attentions, and their decode state of keys and values."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from tfkit.functional.growing import GrowingBuffers
 
 
 class KeyValueState:
-    """Keys and values seen so far, [rows heads length dim], or the last of them where a mask hides all others."""
+    """Cached keys and values, [rows heads length dim], or the last of them if a mask hides the others."""
 
     def __init__(self) -> None:
         self._held = GrowingBuffers(axis=2)
 
     @property
     def length(self) -> int:
-        """How many tokens were read, including those whose keys and values are no longer kept."""
+        """Number of tokens read, including those no longer cached."""
         return self._held.length
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append [rows heads new dim] and return all that the new tokens may attend to, themselves included.
+        """Append [rows heads new dim] and return the keys and values visible to the new tokens, including theirs.
 
-        Those are the keys and values at the places of `context.mask.span.key()`.
+        Their places are `context.mask.span.key()`.
         """
         keys, values = self._held.append(key, value)
         return keys, values
 
     def stored(self) -> tuple[Tensor, Tensor] | None:
-        """All so far, or None when nothing was appended yet (cross-attention keeps its memory's once)."""
+        """Return all keys and values, or None if nothing was appended (cross-attention stores its memory's once)."""
         held = self._held.held()
         return (held[0], held[1]) if held else None
 
     def keep_last(self, count: int) -> None:
-        """Declare, before anything is read, that no token attends to more than the `count` tokens before it."""
+        """Limit the cache to `count` tokens before the current one; call before the first read."""
         self._held.keeps = count
 
     def reserve(self, length: int) -> None:
-        """Allocate memory for a text of that length at once."""
+        """Reserve memory for a text of that length."""
         self._held.reserve(length)
 
     def reorder(self, rows: Tensor) -> None:
@@ -47,27 +47,27 @@ class KeyValueState:
         self._held.reorder(rows)
 
     def earliest(self) -> int:
-        """The shortest length that `rewind` can go back to; tokens before a window are no longer kept."""
+        """Return the shortest length that `rewind` supports; tokens before a window are dropped."""
         return self._held.earliest()
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` keys and values; `length` is `earliest()` or more."""
+        """Truncate to the first `length` keys and values; `length` is at least `earliest()`."""
         self._held.rewind(length)
 
     def bytes(self) -> int:
-        """Bytes of the keys and values that later tokens may attend to, without memory allocated in advance."""
+        """Return the size of the visible keys and values in bytes, without reserved memory."""
         return self._held.bytes()
 
 
 class Attention(Sublayer, AttentionFacts):
-    """Attends to its own input, or to `context.source` when that is given: self- and cross-attention are one part."""
+    """Attends to its own input, or to `context.source` if given: self- and cross-attention are one part."""
 
     @classmethod
     def able(cls, config: component.Config | None = None) -> frozenset[str]:
-        """What it declares; the keys and values that it keeps can be taken back too."""
+        """Return the declared capabilities, with "rewind" for the default cache."""
         able = super().able(config)
         return able | {"rewind"} if cls.new_state is Attention.new_state else able
 
     def new_state(self) -> KeyValueState | None:
-        """Room for keys and values, where the part says that it can decode from a cache."""
+        """Return an empty cache if the part can decode from one."""
         return KeyValueState() if "cache" in self.capabilities else None

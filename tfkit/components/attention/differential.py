@@ -19,15 +19,15 @@ from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.precision import wide
 
-VECTORS = ("query_1", "key_1", "query_2", "key_2")  # from which lambda is made
+VECTORS = ("query_1", "key_1", "query_2", "key_2")  # parameters of lambda
 
 
 @register("attention", "differential")
 class Differential(MultiHead):
     """Heads in pairs: (softmax(q1 k1ᵀ) - lambda softmax(q2 k2ᵀ)) [v1 v2], normed (Ye et al. 2024, arXiv 2410.05258).
 
-    lambda = exp(query_1 · key_1) - exp(query_2 · key_2) + start, with start = 0.8 - 0.6 exp(-0.3 layer); head h of the
-    first half is paired with that of the second, and what a pair gives, 2 value_dim wide, is multiplied by 1 - start.
+    lambda = exp(query_1 · key_1) - exp(query_2 · key_2) + start, with start = 0.8 - 0.6 exp(-0.3 layer). Head h of the
+    first half is paired with head h of the second; a pair's output, 2 value_dim wide, is multiplied by 1 - start.
     """
 
     class Config(MultiHead.Config):
@@ -54,7 +54,7 @@ class Differential(MultiHead):
         query, key, value = triple
         pairs = rearrange(value, "batch (half head) time dim -> batch head time (half dim)", half=2)
         both = repeat(pairs, "batch head time dim -> batch (half head) time dim", half=2)
-        first, second = super()._attended((query, key, both), context, 0.0).chunk(2, dim=1)
+        first, second = super()._attended((query, key, both), context, 0.0).chunk(2, dim=1)  # [batch pair query dim]
         out = first - self._lambda().to(first.dtype) * second
         out = (F.rms_norm(wide(out), out.shape[-1:], eps=self.config.eps) * (1 - self.start)).to(value.dtype)
         joined: Tensor = rearrange(out, "batch head time (half dim) -> batch (head half) time dim", half=2)

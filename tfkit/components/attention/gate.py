@@ -22,12 +22,12 @@ class Gate(BaseModel):
     bias: bool = Field(False, description="a bias of the gate's projection")
 
     def build(self, shape: Shape, heads: int, dim: int) -> HeadGate:
-        """The gate of that many heads of that width."""
+        """Build the gate for `heads` of width `dim`."""
         return HeadGate(self, shape, heads, dim)
 
 
 class HeadGate(nn.Module):
-    """[batch head time dim] times a gate made from [batch time d_model]."""
+    """Multiplies [batch head time dim] by a gate computed from [batch time d_model]."""
 
     def __init__(self, config: Gate, shape: Shape, heads: int, dim: int) -> None:
         super().__init__()

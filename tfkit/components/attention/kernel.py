@@ -1,4 +1,4 @@
-"""Base of the attentions whose weights are products of features, at a cost that grows with the length."""
+"""Base class of the attentions whose weights are products of features, with a cost linear in the length."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tfkit.core.shape import Shape
 from tfkit.functional.kernel import KernelSums, kernel_attention, read
 
 PROJECTIONS = ("query", "key", "value", "output")
-PIECE = 2048  # tokens whose features are in memory at once, where no gradient needs them all
+PIECE = 2048  # tokens whose features are in memory at once, in inference
 SPLIT = "batch time (head dim) -> batch head time dim"
 
 
 class KernelAttention(Attention):
-    """sum_j phi(q_i) phi(k_j) v_j / sum_j phi(q_i) phi(k_j); what phi is, a subclass says by its logarithm.
+    """sum_j phi(q_i) phi(k_j) v_j / sum_j phi(q_i) phi(k_j); subclasses define log phi.
 
-    In a layer that must not see the future j runs to i, by prefix sums; a decode state keeps the sums and no keys.
+    In causal layers j runs to i, by prefix sums; the decode state holds the sums instead of keys.
     """
 
     class Config(Attention.Config):
@@ -46,11 +46,11 @@ class KernelAttention(Attention):
                 yield Unlearnable("", text)
 
         def num_features(self, shape: Shape) -> int:
-            """Features that queries and keys are compared by."""
+            """Return the number of features that queries and keys are compared by."""
             return self.width(shape)
 
         def width(self, shape: Shape) -> int:
-            """Width of one head."""
+            """Return the width of one head."""
             return self.head_dim or shape.d_model // self.num_heads
 
     capabilities = frozenset({"causal", "bidirectional", "cross_attention", "cache", "padding", "compile", "export"})
@@ -69,35 +69,37 @@ class KernelAttention(Attention):
         self.causal = shape.causal and shape.memory_width is None
 
     def log_features(self, x: Tensor) -> Tensor:
-        """Log phi of queries or keys [batch head time dim] -> [batch head time feature]; -inf for a feature of zero."""
+        """Compute log phi of queries or keys, [batch head time dim] -> [batch head time feature]; -inf for a zero
+        feature.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no features")
 
     def new_state(self) -> KernelSums:  # type: ignore[override]
-        """No sums yet."""
+        """Return empty sums."""
         return KernelSums()
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         past: KernelSums | None = context.state
-        query = self._split(self.query(x))
+        query = self._split(self.query(x))  # [batch head query dim]
         temperature = context.position.temperature()
         if temperature is not None:
             query = query * temperature[:, None, :, None]
         source = x if context.source is None else context.source
         if past is None and not self.causal and max(x.shape[1], source.shape[1]) > PIECE and _is_plain():
             return self._merged(self._in_pieces(query, source, context.mask.real))
-        query = self.log_features(query)
+        query = self.log_features(query)  # [batch head query feature]
         if past is not None and context.source is not None and past.values is not None:
-            out = read(query, past)  # a memory is summed once
+            out = read(query, past)  # the memory is summed once
         else:
-            key = self.log_features(self._split(self.key(source)))
+            key = self.log_features(self._split(self.key(source)))  # [batch head key feature]
             value = self._split(self.value(source))
             real = context.mask.real
-            real = None if real is None else real[:, -source.shape[1] :]  # that of the past is in its sums
+            real = None if real is None else real[:, -source.shape[1] :]  # the sums already exclude padding of the past
             out = kernel_attention(query, key, value, real, self.causal, past)
         return self._merged(out)
 
     def _in_pieces(self, query: Tensor, source: Tensor, real: Tensor | None) -> Tensor:
-        """The same of a long text, never all of its features at once: its keys become sums, which its queries read."""
+        """Attend in pieces, so that memory is bounded: sum the keys first, then read the sums with the queries."""
         sums, nobody = KernelSums(), self.log_features(query[:, :, :0])
         for start in range(0, source.shape[1], PIECE):
             piece = slice(start, start + PIECE)
@@ -115,5 +117,5 @@ class KernelAttention(Attention):
 
 
 def _is_plain() -> bool:
-    """Whether nothing but the result is wanted: no graph, and no gradient."""
+    """True in eager inference: neither gradients nor a graph are needed."""
     return not torch.is_grad_enabled() and not torch.compiler.is_compiling()

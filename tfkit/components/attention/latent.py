@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values are computed from one narrow latent, the only thing that is cached."""
+"""Multi-head latent attention: keys and values are projected from a narrow latent, which alone is cached."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ JOIN = "batch head time dim -> batch time (head dim)"
 class Latent(Attention):
     """Multi-head latent attention (DeepSeek-V2 2024, arXiv 2405.04434, section 2.1).
 
-    [k_h | v_h] = W_up_h norm(c), c = W_down x; a second part of each query turns with its position and meets one key
-    W_rotary x, which turns too and serves all heads. A decode state keeps c and that key.
+    [k_h | v_h] = W_up_h norm(c), c = W_down x; a second part of each query is rotated and compared to one key
+    W_rotary x, also rotated and shared by all heads. The decode state holds c and that key.
     """
 
     class Config(Attention.Config):
@@ -67,7 +67,7 @@ class Latent(Attention):
             return self.head_dim + self.rotary_head_dim
 
         def width(self, shape: Shape) -> int:
-            """Width of the part of a head that a position turns."""
+            """Return the width of the rotated part of a head."""
             return self.rotary_head_dim
 
     capabilities = frozenset(OF_LAYERS)
@@ -110,38 +110,38 @@ class Latent(Attention):
         return merged
 
     def _queries(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """The two parts of the queries [batch head time dim], the second turned."""
+        """Return the two parts of the queries, [batch head time dim], the second rotated."""
         direct = self.config.query_rank is None
         query = self.query(x) if direct else self.query_up(self.query_norm(self.query_down(x)))
-        query = rearrange(query, SPLIT, head=self.config.num_heads) * self.query_factor
+        query = rearrange(query, SPLIT, head=self.config.num_heads) * self.query_factor  # [batch head time dim]
         temperature = context.position.temperature()
         if temperature is not None:
             query = (query * temperature[:, None, :, None]).to(query.dtype)
         return query[..., : self.config.head_dim], self._turn(query[..., self.config.head_dim :], context)
 
     def _latent(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """The key that turns and the latent [batch 1 key dim], of all that this call may attend to."""
+        """Return the rotary key and the latent to attend to, [batch 1 key dim] each."""
         state: KeyValueState | None = context.state
         stored = None if state is None or context.source is None else state.stored()
         if stored is not None:
             return stored
-        down = self.key_value_down(x if context.source is None else context.source)[:, None]
+        down = self.key_value_down(x if context.source is None else context.source)[:, None]  # [batch 1 key rank+dim]
         latent, key = down.split((self.config.kv_rank, self.turned), dim=-1)
         latent = self.key_value_norm(latent) * self.latent_factor
         if state is not None and context.position.moves:
-            key, latent = state.append(key, latent)  # the past will turn otherwise when the text is longer
+            key, latent = state.append(key, latent)  # the past is rotated again when the text grows
             return self._turn(key, context, of_keys=True), latent
         key = self._turn(key, context)
         return (key, latent) if state is None else state.append(key, latent)
 
     def _wide(self, query: Tensor, turned: Tensor, rotary_key: Tensor, latent: Tensor, context: Context) -> Tensor:
-        """Attention with the keys and values of every head: [batch head query value_dim]."""
+        """Attend with the keys and values of every head: [batch head query value_dim]."""
         both = rearrange(self.key_value_up(latent[:, 0]), SPLIT, head=self.config.num_heads)
         key, value = both.split((self.config.head_dim, self.value_dim), dim=-1)
         of_all = repeat(rotary_key, "batch 1 time dim -> batch head time dim", head=self.config.num_heads)
-        key = torch.cat((key, of_all), dim=-1)
+        key = torch.cat((key, of_all), dim=-1)  # [batch head key dim+rotary]
         bias, scores = context.position.bias(self.config.num_heads), self._scores()
-        query = torch.cat((query, turned), dim=-1)
+        query = torch.cat((query, turned), dim=-1)  # [batch head query dim+rotary]
         if context.collector.watches("attention"):
             out, weights = reference(query, key, value, context.mask, scores, bias)
             context.collector.observe("attention", weights)
@@ -149,9 +149,9 @@ class Latent(Attention):
         return attend(query, key, value, context.mask, scores, bias)
 
     def _narrow(self, query: Tensor, turned: Tensor, rotary_key: Tensor, latent: Tensor, context: Context) -> Tensor:
-        """The same over the latent itself: q (W c) = (q W) c, and the mix of W c is W times the mix of c.
+        """Attend over the latent itself: q (W c) = (q W) c, and a weighted sum of W c is W times that of c.
 
-        For a few new tokens after many this makes no keys and values of the past.
+        For a few new tokens after many, this avoids materializing keys and values of the past.
         """
         up = rearrange(self.key_value_up.weight, "(head dim) rank -> head dim rank", head=self.config.num_heads)
         key_up, value_up = up[:, : self.config.head_dim], up[:, self.config.head_dim :]
@@ -163,7 +163,7 @@ class Latent(Attention):
         return out
 
     def _saves(self, queries: int) -> bool:
-        """Whether so few queries are cheaper over the latent than keys and values are to make."""
+        """True if attending over the latent is cheaper than materializing keys and values."""
         rank, wide = self.config.kv_rank, self.config.head_dim + self.value_dim
         return queries * (2 * rank - wide) < rank * wide
 
@@ -171,6 +171,6 @@ class Latent(Attention):
         return Scores(self.scale, None, self.config.dropout if self.training else 0.0)
 
     def _turn(self, x: Tensor, context: Context, of_keys: bool = False) -> Tensor:
-        """Queries or keys turned by their positions; those of a memory have none."""
+        """Rotate queries or keys by their positions; those of a memory have none."""
         rotate = context.position.rotation(self.turned, of_keys) if context.source is None else None
         return x if rotate is None else rotate(x)

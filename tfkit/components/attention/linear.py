@@ -1,4 +1,4 @@
-"""Attention without a softmax over all keys: its cost is linear in the length."""
+"""Kernel attention with simple or random features: a cost linear in the length."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Performer(KernelAttention):
     """FAVOR+: phi(x)_f = exp(w_f x' - |x'|² / 2) / sqrt(features), x' = x / dim^(1/4) (Choromanski 2020, 2009.14794).
 
     E phi(q) phi(k) = exp(q k / sqrt(dim)): more features approximate softmax attention better. The random
-    w are saved with the weights, and stay as they are until `redraw`.
+    w are saved with the weights and change only in `redraw`.
     """
 
     class Config(KernelAttention.Config):
@@ -63,7 +63,7 @@ class Performer(KernelAttention):
         self.redraw()
 
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """Draw other features, from `generator` or from torch's own random state."""
+        """Draw new features from `generator` or the global RNG."""
         device = "cpu" if generator is None else generator.device
         if self.directions.device.type == "meta":
             return
@@ -79,13 +79,13 @@ class Performer(KernelAttention):
 def random_directions(
     features: int, dim: int, orthogonal: bool, generator: torch.Generator | None, device: torch.device | str
 ) -> Tensor:
-    """[features dim] of normal rows: independent, or `orthogonal`, of the same lengths, in groups of dim."""
+    """Draw normal rows [features dim]; if `orthogonal`, orthogonal within groups of dim, with the same norms."""
     normal = torch.randn(features, dim, generator=generator, device=device)
     if not orthogonal:
         return normal
     groups = math.ceil(features / dim)
     squares = torch.randn(groups, dim, dim, generator=generator, device=device)
     turned, upper = torch.linalg.qr(squares)
-    turned = turned * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # else no direction has a positive first channel
+    turned = turned * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # removes the bias of QR towards negative signs
     axes: Tensor = rearrange(turned, "group dim row -> (group row) dim")[:features]
     return axes * normal.square().sum(dim=-1, keepdim=True).sqrt()

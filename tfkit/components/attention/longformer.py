@@ -1,4 +1,4 @@
-"""Longformer's attention: marked tokens attend to all tokens through projections of their own."""
+"""Longformer's attention: marked tokens attend to all others through separate projections."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SPLIT = "batch time (head dim) -> batch head time dim"
 class LongformerAttention(Attention):
     """Multi-head attention in which marked tokens ask with projections of their own (Beltagy et al. 2020, 2004.05150).
 
-    `global_attention_mask` of the call marks them. Who sees whom is the masks' matter, as everywhere: a window and
-    `global_tokens` make it the paper's, at a cost that grows with the length. Other tokens meet the marked ones by the
-    ordinary projections, in the same softmax.
+    `global_attention_mask` of the call marks them. Visibility is up to the masks, as everywhere: a window and
+    `global_tokens` give the paper's, at linear cost. Other tokens attend to the marked ones with the ordinary
+    projections, in the same softmax.
     """
 
     class Config(Attention.Config):
@@ -47,12 +47,12 @@ class LongformerAttention(Attention):
                 yield Problem(option, message)
 
         def width(self, shape: Shape) -> int:
-            """Width of one head."""
+            """Return the width of one head."""
             return self.head_dim or shape.d_model // self.num_heads
 
     capabilities = frozenset({"bidirectional", "padding", "packing", "masks", "weights", "compile", "export"})
     needs = frozenset({"global_attention_mask"})
-    inert = frozenset({"key.bias", "key_global.bias"})  # the same number on every score of a row
+    inert = frozenset({"key.bias", "key_global.bias"})  # adds a constant to every score of a row
     residual_outputs = ("output",)
     gain_scaled = ("value", "value_global", "output")
     config: Config
@@ -66,30 +66,30 @@ class LongformerAttention(Attention):
         self.scale = config.width(shape) ** -0.5
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        marked = context.inputs.global_attention_mask  # a model asks for it; a part by itself may do without
+        marked = context.inputs.global_attention_mask  # required by models; optional in standalone parts
         marked = x.new_zeros(x.shape[:2]) if marked is None else marked
         scores = Scores(self.scale, dropout=self.config.dropout if self.training else 0.0)
         if context.collector.watches("attention"):
             out = self._observed(x, marked.bool(), context, scores)
-        elif torch.compiler.is_compiling():  # how many tokens are marked is not known while a graph is made
+        elif torch.compiler.is_compiling():  # the number of marked tokens is unknown while tracing
             own, other = (attend(*self._split(x, suffix), context.mask, scores) for suffix in ("", "_global"))
-            out = torch.where(marked.bool()[:, None, :, None], other, own)
+            out = torch.where(marked.bool()[:, None, :, None], other, own)  # [batch head query dim]
         else:
             out = self._few(x, marked.bool(), context, scores)
         merged: Tensor = self.output(rearrange(out, "batch head time dim -> batch time (head dim)"))
         return merged
 
     def _few(self, x: Tensor, marked: Tensor, context: Context, scores: Scores) -> Tensor:
-        """All tokens by the ordinary projections, then the marked ones, which are few, by their own."""
-        out = attend(*self._split(x), context.mask, scores)
+        """Attend with the ordinary projections for all tokens, then with the global ones for the few marked tokens."""
+        out = attend(*self._split(x), context.mask, scores)  # [batch head query dim]
         places, meant = places_of(marked)
         query, key, value = self._split(x, "_global")
-        rows = attend_rows(rows_at(query, places), places, key, value, context.mask, scores)
+        rows = attend_rows(rows_at(query, places), places, key, value, context.mask, scores)  # [batch head n dim]
         rows = torch.where(meant[:, None, :, None], rows, rows_at(out, places))
         return with_rows(out, places, rows)
 
     def _observed(self, x: Tensor, marked: Tensor, context: Context, scores: Scores) -> Tensor:
-        """By the reference, which gives the weights too."""
+        """Attend with the reference implementation, which also returns the weights."""
         own = reference(*self._split(x), context.mask, scores)
         other = reference(*self._split(x, "_global"), context.mask, scores)
         out, weights = (
@@ -99,7 +99,7 @@ class LongformerAttention(Attention):
         return out
 
     def _split(self, x: Tensor, suffix: str = "") -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [batch head time dim]."""
+        """Project to queries, keys and values [batch head time dim]."""
         query, key, value = (
             rearrange(getattr(self, f"{name}{suffix}")(x), SPLIT, head=self.config.num_heads)
             for name in ("query", "key", "value")

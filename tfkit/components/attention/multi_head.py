@@ -1,4 +1,4 @@
-"""Multi-head attention, with any number of key and value heads."""
+"""Multi-head attention, with any number of key-value heads."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ class MultiHead(Attention):
             yield from self._check_norms(shape)
 
         def _check_joined(self, shape: Shape) -> Iterator[Problem]:
-            """Without an output projection the joined heads have the width of the layer, and nothing has its bias."""
+            """Check that the joined heads match the layer width and that no output bias is set, without an output
+            projection.
+            """
             value_dim = self.value_dim or self.width(shape)
             if self.num_heads * value_dim != shape.d_model:
                 joined = f"{self.num_heads} heads of {value_dim} channels are {self.num_heads * value_dim} wide"
@@ -95,7 +97,7 @@ class MultiHead(Attention):
                 yield Problem("bias", "there is no output projection to have a bias; leave 'output' out")
 
         def _check_norms(self, shape: Shape) -> Iterator[Problem]:
-            """The norms inside have the widths of heads."""
+            """Check the inner norms against the widths of the heads."""
             width = self.width(shape)
             value_dim, kv_heads = self.value_dim or width, self.num_kv_heads or self.num_heads
             for heads in {self.num_heads, kv_heads} if self.qk_norm_at == "width" else {1}:
@@ -104,7 +106,7 @@ class MultiHead(Attention):
             yield from check_norm("output_norm", self.output_norm, value_dim * self.num_heads)
 
         def width(self, shape: Shape) -> int:
-            """Width of one query and key head."""
+            """Return the width of one query and key head."""
             return self.head_dim or shape.d_model // self.num_heads
 
         def may_attend_to_nothing(self) -> bool:
@@ -114,7 +116,7 @@ class MultiHead(Attention):
             return {**super().axes(shape), "group": self.num_kv_heads or self.num_heads}
 
     capabilities = frozenset(OF_LAYERS)
-    # the same number on every score of a row leaves softmax as it was
+    # adds a constant to every score of a row, which softmax ignores
     inert = frozenset({"key.bias", "key_norm.bias"})
     residual_outputs = ("output",)
     gain_scaled = ("value", "output")
@@ -150,28 +152,28 @@ class MultiHead(Attention):
         query, *new = self.project(x) if context.source is None else self._crossed(x, context)
         if self.config.clip is not None:
             query, *new = [part.clamp(-self.config.clip, self.config.clip) for part in (query, *new)]
-        rotate = context.position.rotation(self.head_dim) if context.source is None else None  # a memory has no places
-        query = self._turned(self._split(query, self.query_norm), self.query_norm, rotate)
+        rotate = context.position.rotation(self.head_dim) if context.source is None else None  # a memory has none
+        query = self._turned(self._split(query, self.query_norm), self.query_norm, rotate)  # [batch heads query dim]
         temperature = context.position.temperature()
         if temperature is not None:
             query = (query * temperature[:, None, :, None]).to(query.dtype)
-        key, value = self._keys_values(new, context, rotate)
+        key, value = self._keys_values(new, context, rotate)  # [batch kv_heads key dim]
         out = self._attended((query, key, value), context, self.config.dropout if self.training else 0.0)
         out = out if self.gate is None else self.gate(out, x)
-        out = self.join_heads(out)
+        out = self.join_heads(out)  # [batch query heads*value_dim]
         merged: Tensor = self.output(out if self.output_norm is None else self.output_norm(out))
         return merged
 
     def split_heads(self, x: Tensor, dim: int) -> Tensor:
-        """Heads of `dim` channels, apart."""
+        """Split the last axis into heads."""
         return rearrange(x, "batch time (head dim) -> batch head time dim", dim=dim)
 
     def join_heads(self, x: Tensor) -> Tensor:
-        """Heads, side by side again."""
+        """Concatenate the heads."""
         return rearrange(x, "batch head time dim -> batch time (head dim)")
 
     def _attended(self, triple: tuple[Tensor, Tensor, Tensor], context: Context, dropout: float) -> Tensor:
-        """What each head gives, [batch head query value_dim], of queries, keys and values."""
+        """Attend: queries, keys and values to outputs [batch, heads, query, value_dim]."""
         bias = context.position.bias(self.heads)
         scores = self.scores
         if dropout or self.sinks is not None:
@@ -183,13 +185,13 @@ class MultiHead(Attention):
         return out
 
     def _crossed(self, x: Tensor, context: Context) -> tuple[Tensor, ...]:
-        """Queries, and keys and values of the memory; the queries alone, where a state keeps the others already."""
+        """Project queries, and keys and values of the memory unless they are cached."""
         if context.state is not None and context.state.length:
             return (self.query(x),)
         return self.query(x), self.key(context.source), self.value(context.source)
 
     def _keys_values(self, new: Sequence[Tensor], context: Context, rotate: Rotate | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of all that this call may attend to: the memory's, or the past's and the new ones."""
+        """Return the keys and values to attend to: from memory, or cached ones plus new ones."""
         state: KeyValueState | None = context.state
         stored = None if new or state is None else state.stored()
         if stored is not None:
@@ -198,18 +200,18 @@ class MultiHead(Attention):
         value = self.split_heads(new[1], self.value_dim)
         value = value if self.value_norm is None else self.value_norm(value)
         if state is not None and context.position.moves:
-            key, value = state.append(key, value)  # the past will turn otherwise when the text is longer
+            key, value = state.append(key, value)  # the past is rotated again when the text grows
             return self._turned(key, self.key_norm, context.position.rotation(self.head_dim, of_keys=True)), value
         key = self._turned(key, self.key_norm, rotate)
         return (key, value) if state is None else state.append(key, value)
 
     def _split(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """Queries or keys [batch time (heads dim)] as heads, normed where `qk_norm_at` says so."""
+        """Split queries or keys [batch time (heads dim)] into heads, normalized as `qk_norm_at` says."""
         x = self.split_heads(norm(x) if self.norm_at == "width" else x, self.head_dim)
         return norm(x) if self.norm_at == "heads" else x
 
     def _turned(self, x: Tensor, norm: nn.Module, rotate: Rotate | None) -> Tensor:
-        """Queries or keys turned by their positions, and normed where `qk_norm_at` says so."""
+        """Rotate queries or keys by their positions, and normalize them as `qk_norm_at` says."""
         x = x if rotate is None else rotate(x)
         return norm(x) if self.norm_at == "rotated" else x
 

@@ -1,4 +1,4 @@
-"""Base of the embeddings: ids to vectors."""
+"""Base class of the embeddings: ids to vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfkit.core.slots import EmbeddingFacts
 
 
 class Embedding(EmbeddingFacts, nn.Module):
-    """Maps token ids, or vectors given instead of them, to the input of the first layer."""
+    """Maps token ids, or vectors given instead, to the input of the first layer."""
 
     capabilities = TOKENWISE
     config: EmbeddingFacts.Config
@@ -23,9 +23,9 @@ class Embedding(EmbeddingFacts, nn.Module):
         self.width = config.width(shape)
 
     def cut(self, vectors: Tensor) -> Tensor:
-        """Return the vectors of a call as [batch time width]; by default they are that already."""
+        """Convert the vectors of a call to [batch time width]; identity by default."""
         return vectors
 
     def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
-        """`inputs.input_ids` [batch time], or `vectors` [batch time width] instead -> [batch time d_model]."""
+        """Map `inputs.input_ids` [batch time], or `vectors` [batch time width], to [batch time d_model]."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")

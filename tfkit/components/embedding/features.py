@@ -1,4 +1,4 @@
-"""Vectors instead of tokens: the patches of pictures, frames of sound, or another model's outputs."""
+"""Embeddings of vectors: picture patches, sound frames, or another model's outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tfkit.functional.dropout import Dropout
 
 
 class VectorEmbedding(Embedding):
-    """Base of the embeddings of vectors: `inputs_embeds` of the call, and no ids."""
+    """Base class of embeddings that read `inputs_embeds` instead of ids."""
 
     class Config(Embedding.Config):
         """Options of every embedding of vectors."""
@@ -61,13 +61,13 @@ class VectorEmbedding(Embedding):
             raise UsageError(f"inputs_embeds is [batch time {self.d_input}], got shape {list(vectors.shape)}")
         if inputs.token_type_ids is not None:
             raise UsageError("token_type_ids were given, but the embedding has no segments")
-        x, position = self._projected(vectors, inputs.real) * self.scale, placement.embed()
+        x, position = self._projected(vectors, inputs.real) * self.scale, placement.embed()  # [batch time d_model]
         x = x if position is None else x + position.to(x.dtype)
         out: Tensor = self.dropout(self.norm(x))
         return out
 
     def _projected(self, vectors: Tensor, real: Tensor | None) -> Tensor:
-        """[batch time d_input] -> [batch time d_model]; `real` [batch time] is what is no padding."""
+        """Map [batch time d_input] to [batch time d_model]; `real` [batch time] marks real tokens."""
         out: Tensor = self.projection(vectors)
         return out
 
@@ -94,7 +94,7 @@ class Features(VectorEmbedding):
 class Patches(VectorEmbedding):
     """dropout(norm(scale * [class; projection(patches)] + position)): ViT (Dosovitskiy et al. 2020: 2010.11929).
 
-    `inputs_embeds` are pictures [batch height width channels], or the patches that `cut` makes of them.
+    `inputs_embeds` are pictures [batch height width channels], or patches made by `cut`.
     """
 
     class Config(VectorEmbedding.Config):
@@ -123,7 +123,7 @@ class Patches(VectorEmbedding):
             return (height // self.size) * (width // self.size) + self.class_token
 
     reads_pictures = True
-    capabilities = VectorEmbedding.capabilities - {"packing"}  # a picture is a row, its class token first
+    capabilities = VectorEmbedding.capabilities - {"packing"}  # a picture per row, its class token first
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:
@@ -131,7 +131,7 @@ class Patches(VectorEmbedding):
         self.class_token = nn.Embedding(1, shape.d_model) if config.class_token else None
 
     def cut(self, vectors: Tensor) -> Tensor:
-        """Pictures [batch height width channels] -> patches; before them a row of zeros for the class token."""
+        """Cut pictures [batch height width channels] into patches, preceded by a row of zeros for the class token."""
         if vectors.dim() != 4:
             return vectors
         try:

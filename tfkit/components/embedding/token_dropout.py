@@ -24,8 +24,8 @@ from tfkit.functional.precision import wide_dtype
 class TokenDropout(Tokens):
     """`tokens` in which a masked token is nothing, and the others make up for it (Rives et al. 2021, ESM, PNAS 118).
 
-    Vectors are multiplied by (1 - mask_rate) / (1 - share), the share being that of masked tokens in the text, so that
-    their sum keeps the size it has in training; vectors that are given instead of ids stay as they are.
+    Vectors are multiplied by (1 - mask_rate) / (1 - share of masked tokens in the text), so that their sum is as
+    in training; vectors given instead of ids are unchanged.
     """
 
     class Config(Tokens.Config):
@@ -44,7 +44,7 @@ class TokenDropout(Tokens):
             if known is not None and known != self.mask_id and facts.objective is not None:
                 yield Problem("mask_id", f"the tokenizer's mask token has id {known}")
 
-    # the share of masked tokens is known of whole texts, one a row
+    # the share of masked tokens is defined for whole texts, one per row
     capabilities = TOKENWISE - {"causal", "cache", "packing"}
     config: Config
 

@@ -23,8 +23,8 @@ from tfkit.functional.dropout import Dropout
 class Tokens(Embedding):
     """dropout(norm(scale * tokens[id] + segments[type] + position)) (Vaswani et al. 2017, arXiv 1706.03762).
 
-    With `d_embedding` all of it is done in that width and then projected (Lan et al. 2019, ALBERT, arXiv 1909.11942);
-    with `project_tokens` the token's vector alone is (Zhang et al. 2022, OPT, arXiv 2205.01068).
+    With `d_embedding`, all of it is computed in that width and then projected (Lan et al. 2019, ALBERT, arXiv
+    1909.11942); with `project_tokens`, only the token's vector is (Zhang et al. 2022, OPT, arXiv 2205.01068).
     """
 
     class Config(Embedding.Config):
@@ -98,9 +98,9 @@ class Tokens(Embedding):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
-        x = self._look_up(inputs, vectors)
+        x = self._look_up(inputs, vectors)  # [batch time width]
         x = x if self.scale == 1.0 else x * self.scale
-        x = self.projection(x) if self.config.project_tokens else x
+        x = self.projection(x) if self.config.project_tokens else x  # [batch time width]
         x = self.norm(x) if self.config.norm_before_positions else x
         segment, position = self._segment(inputs), placement.embed()
         x = x if segment is None else x + segment
@@ -108,7 +108,7 @@ class Tokens(Embedding):
         return self._finish(x)
 
     def _finish(self, x: Tensor) -> Tensor:
-        """The norm, the dropout and the projection, as far as they come last."""
+        """Apply norm, dropout and projection in the configured order."""
         out: Tensor
         x = x if self.config.norm_before_positions or self.config.norm_after_projection else self.norm(x)
         if self.config.project_tokens:
@@ -120,7 +120,7 @@ class Tokens(Embedding):
         return out
 
     def _look_up(self, inputs: Inputs, vectors: Tensor | None) -> Tensor:
-        """The rows of the token table, [batch time width]; `vectors` stand in their place."""
+        """Look up the token table, [batch time width], or return the given `vectors`."""
         if (inputs.input_ids is None) == (vectors is None):
             raise UsageError("give either input_ids or vectors" + (", not both" if vectors is not None else ""))
         rows: Tensor = self.tokens(inputs.input_ids) if vectors is None else vectors
@@ -129,7 +129,7 @@ class Tokens(Embedding):
         return rows
 
     def _segment(self, inputs: Inputs) -> Tensor | None:
-        """What the token type adds, [batch time width] or [width]; row 0 when the call gives no types."""
+        """Return the embedding of the token types, [batch time width] or [width]; row 0 without types."""
         if self.segments is None:
             if inputs.token_type_ids is not None:
                 raise UsageError("token_type_ids were given, but the embedding has no segments")

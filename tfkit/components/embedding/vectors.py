@@ -1,4 +1,4 @@
-"""Pretrained word vectors from a file, as word2vec and GloVe write them."""
+"""Loader of pretrained word vectors in the formats of word2vec and GloVe."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tfkit.core.errors import DataError, RunError
 from tfkit.core.files import regular
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
-LONGEST = 2**12  # bytes of a token, and of the first line, of a binary file
+LONGEST = 2**12  # bytes of a token, or of the first line, in a binary file
 
 
 def load_vectors(path: str | Path, token_to_id: Callable[[str], int | None], into: Tensor) -> int:
-    """Copy the vectors of known tokens into the rows of `into` [vocab_size width]; gives the number of rows filled.
+    """Copy the vectors of known tokens into the rows of `into` [vocab_size width]. Return the number of rows filled.
 
-    word2vec (a first line "count width") or GloVe (none): a token and its numbers a line, parted by spaces; in a file
-    called .bin word2vec's binary form. Of a token written twice the first counts. Raises DataError with the file and
-    the line; `into` is then as it was.
+    Formats: word2vec text (a first line "count width") or GloVe (none), with a token and its numbers per line,
+    separated by spaces; word2vec's binary format for .bin files. The first of duplicate tokens wins. Raises DataError
+    with file and line, leaving `into` unchanged.
     """
     found: dict[int, Sequence[float] | Vector] = {}
     rows_of = _binary_rows if Path(path).suffix.lower() == ".bin" else _rows
@@ -41,7 +41,7 @@ def load_vectors(path: str | Path, token_to_id: Callable[[str], int | None], int
 
 
 def _rows(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
-    """Each token with its numbers."""
+    """Yield each token with its vector."""
     promised, count, line = None, 0, 0
     for line, text in _lines(path):
         if line == 1 and (header := _header(text)) is not None:
@@ -58,7 +58,7 @@ def _rows(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, numbered from 1."""
+    """Yield the non-blank lines with 1-based numbers."""
     try:
         with regular(path) as file, io.BufferedReader(file) as lines:
             for number, raw in enumerate(lines, start=1):
@@ -101,7 +101,7 @@ def _binary_rows(path: Path, width: int) -> Iterator[tuple[str, Vector]]:
 
 
 def _binary_count(file: BinaryIO, path: Path, width: int, size: int) -> int:
-    """Read the first line; raise DataError if the file is too short for the count that it promises."""
+    """Read the first line. Raise DataError if the file is too short for its count."""
     line = file.readline(LONGEST)
     header = _header(line.decode("ascii", "replace").rstrip(" \r\n"))
     if header is None or not line.endswith(b"\n"):
@@ -111,7 +111,7 @@ def _binary_count(file: BinaryIO, path: Path, width: int, size: int) -> int:
         raise DataError(f"{path}:1: vectors of width {stated}, but the table is {width} wide")
     if not count:
         raise DataError(f"{path}: has no vectors")
-    least = len(line) + count * (1 + 4 * width)  # with the space after each token
+    least = len(line) + count * (1 + 4 * width)  # including the space after each token
     if size < least:
         raise DataError(
             f"{path}:1: {count:,} vectors of width {width} need {least:,} bytes or more, and the file has {size:,}"
@@ -120,7 +120,7 @@ def _binary_count(file: BinaryIO, path: Path, width: int, size: int) -> int:
 
 
 def _binary_token(file: BinaryIO, place: str) -> str:
-    """Read a token up to its space, without the line feed that some files write after each vector."""
+    """Read a token up to its space, skipping the line feed that some files have after each vector."""
     letters = bytearray()
     while (letter := file.read(1)) != b" ":
         if not letter or len(letters) == LONGEST:

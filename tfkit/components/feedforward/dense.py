@@ -1,4 +1,4 @@
-"""Feed-forward layers that every token passes."""
+"""Dense feed-forward layers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tfkit.functional.dropout import Dropout
 
 
 class FeedForward(Sublayer):
-    """Works on each position by itself: [batch time d_model] -> the same."""
+    """A position-wise sublayer: [batch time d_model] -> the same."""
 
     capabilities = TOKENWISE
 
 
 def inner_norm(config: Config | None, d_ff: int) -> nn.Module:
-    """The norm of the inner values that `config` describes, or none."""
+    """Build the norm of the inner values, or an identity."""
     norm: nn.Module = nn.Identity() if config is None else config.build(Shape(d_ff))
     return norm
 
@@ -64,7 +64,7 @@ class MLP(FeedForward):
         self.down = nn.Linear(config.d_ff, shape.d_model, bias=has_bias(config.bias, "down"))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        out: Tensor = self.down(self.dropout(self.inner_norm(self.activation(self.up(x)))))
+        out: Tensor = self.down(self.dropout(self.inner_norm(self.activation(self.up(x)))))  # [batch time d_model]
         return out
 
 
@@ -112,7 +112,7 @@ class GatedLinearUnit(FeedForward):
         self.down = nn.Linear(config.d_ff, shape.d_model, bias=has_bias(config.bias, "down"))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        gate, up = self.project(x)
+        gate, up = self.project(x)  # [batch time d_ff] each
         if self.config.limit is not None:
             gate, up = gate.clamp(max=self.config.limit), up.clamp(-self.config.limit, self.config.limit)
         up = up + self.config.up_offset if self.config.up_offset else up

@@ -1,4 +1,4 @@
-"""Mixtures of experts: each token passes some of many feed-forward layers, which a router chooses."""
+"""Mixtures of experts: a router selects a few of many feed-forward layers for each token."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tfkit.core.shape import Shape
 from tfkit.functional.precision import wide
 from tfkit.functional.view import with_tensors
 
-LEAST = 1e-20  # added to a sum of weights before it divides them
+LEAST = 1e-20  # added to a sum of weights before the division
 
 
 class Router(BaseModel):
     """Scores of the experts for each token, and the `num_active` best (Shazeer et al. 2017, arXiv 1701.06538).
 
-    Groups, of which only the best are open: DeepSeek-V2 (2024, arXiv 2405.04434). The selection bias, moved towards
-    an even load instead of an auxiliary loss: Wang et al. 2024, arXiv 2408.15664.
+    Group-limited routing: DeepSeek-V2 (2024, arXiv 2405.04434). A selection bias updated towards an even load, instead
+    of an auxiliary loss: Wang et al. 2024, arXiv 2408.15664.
     """
 
     model_config = ConfigDict(
@@ -68,7 +68,7 @@ class Router(BaseModel):
     )
 
     def check(self, num_experts: int, num_active: int) -> Iterator[tuple[str, str]]:
-        """Options that contradict each other, and what is wrong with them."""
+        """Yield contradictory options with messages."""
         if self.type != "softmax" and self.over != "all":
             yield "over", f"only a softmax is taken over the chosen experts; the router is '{self.type}'"
         if self.over == "chosen" and self.normalized:
@@ -78,9 +78,10 @@ class Router(BaseModel):
         yield from self._check_groups(num_experts, num_active)
 
     def weighs(self, num_experts: int, num_active: int) -> bool:
-        """Whether the weights of the chosen experts depend on the scores, by which a router learns from the task.
+        """True if the weights of chosen experts depend on the scores, so that the router learns from the task.
 
-        The weight of one expert is always 1 where it is taken among the chosen ones, or where there is no other.
+        A single expert has the constant weight 1 if weights are normalized over the chosen ones, or if it is the only
+        one.
         """
         only = num_experts == 1 and self.type == "softmax"
         return num_active > 1 or not (only or self.normalized or self.over == "chosen")
@@ -99,19 +100,19 @@ class Router(BaseModel):
             yield "group_score", "a group of one expert has no best two; say max"
 
     def build(self, width: int, num_experts: int, num_active: int) -> Routing:
-        """The module that routes tokens of that width."""
+        """Build the router for tokens of that width."""
         return Routing(self, width, num_experts, num_active)
 
 
 class Choice(NamedTuple):
-    """The chosen experts [tokens active], and the weight of each."""
+    """The chosen experts [tokens active] and their weights."""
 
     experts: Tensor
     weights: Tensor
 
 
 class Routing(nn.Module):
-    """Routes tokens [tokens width]; scores are made in float32 at least, because a near miss is another expert."""
+    """Routes tokens [tokens width]. Scores are computed at least in float32, as rounding could change the choice."""
 
     selection_bias: Tensor | None
 
@@ -119,40 +120,40 @@ class Routing(nn.Module):
         super().__init__()
         self.config, self.num_experts, self.num_active = config, num_experts, num_active
         self.projection = nn.Linear(width, num_experts, bias=config.bias)
-        # no optimizer moves it: a buffer, saved with the weights
+        # a buffer: saved with the weights, not trained by the optimizer
         self.register_buffer("selection_bias", torch.zeros(num_experts) if config.selection_bias else None)
 
     def forward(self, x: Tensor, real: Tensor | None, collector: Collector) -> Choice:
-        """The choice of each token; `real` [tokens] leaves padding out of what the load is judged by."""
+        """Choose the experts of each token; padding, by `real` [tokens], does not count towards the load."""
         bias = None if self.projection.bias is None else wide(self.projection.bias)
-        logits = F.linear(wide(x), wide(self.projection.weight), bias)
+        logits = F.linear(wide(x), wide(self.projection.weight), bias)  # [tokens experts]
         scores = self._scores(logits)
-        experts = self._open(scores).topk(self.num_active, dim=-1).indices
+        experts = self._open(scores).topk(self.num_active, dim=-1).indices  # [tokens active]
         if self.training:
             self._even_out(logits, scores, experts, real, collector)
         return Choice(experts, self._weights(scores.gather(-1, experts)).to(x.dtype))
 
     def _scores(self, logits: Tensor) -> Tensor:
-        """Scores [tokens experts]; for a softmax over the chosen experts the logits themselves, in the same order."""
+        """Compute scores [tokens experts]; for a softmax over the chosen experts, the logits in their place."""
         if self.config.type == "sigmoid":
             return logits.sigmoid()
         return logits.softmax(dim=-1) if self.config.over == "all" else logits
 
     def _open(self, scores: Tensor) -> Tensor:
-        """What the choice goes by: scores with the selection bias, those of closed groups at -inf."""
+        """Add the selection bias to the scores and mask closed groups with -inf."""
         choice = scores if self.selection_bias is None else scores + self.selection_bias
         groups = self.config.num_groups or 1
         active = self.config.active_groups or groups
         if active == groups:
             return choice
         by_group = rearrange(choice, "token (group expert) -> token group expert", group=groups)
-        best = by_group.topk(1 if self.config.group_score == "max" else 2, dim=-1).values.sum(dim=-1)
+        best = by_group.topk(1 if self.config.group_score == "max" else 2, dim=-1).values.sum(dim=-1)  # [tokens group]
         opened = torch.zeros_like(best).scatter(-1, best.topk(active, dim=-1).indices, 1.0)
         each = repeat(opened, "token group -> token (group expert)", expert=self.num_experts // groups)
         return choice.masked_fill(each == 0, float("-inf"))
 
     def _weights(self, scores: Tensor) -> Tensor:
-        """Weights of the chosen experts from their scores [tokens active]."""
+        """Compute the weights of the chosen experts from their scores [tokens active]."""
         if self.config.over == "chosen":
             scores = scores.softmax(dim=-1)
         if self.config.normalized:
@@ -162,7 +163,7 @@ class Routing(nn.Module):
     def _even_out(
         self, logits: Tensor, scores: Tensor, experts: Tensor, real: Tensor | None, collector: Collector
     ) -> None:
-        """Add the auxiliary losses, and move the selection bias."""
+        """Add the auxiliary losses and update the selection bias."""
         config = self.config
         if not (config.balance_loss or config.z_loss or config.selection_rate):
             return
@@ -198,8 +199,8 @@ Expert = Annotated[component.Config, Slot("feedforward")]
 class Experts(FeedForward):
     """sum over the chosen experts e of weight_e(x) expert_e(x) (Shazeer et al. 2017, arXiv 1701.06538).
 
-    Experts that every token passes besides: DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066). Only chosen experts are
-    computed; compiled or exported, where no shape may depend on the choice, all are, and the others weigh nothing.
+    Shared experts: DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066). Only chosen experts are computed; in compiled or
+    exported graphs, where shapes must not depend on the choice, all are, the others with weight 0.
     """
 
     class Config(FeedForward.Config):
@@ -233,7 +234,7 @@ class Experts(FeedForward):
             yield from self._check_shared()
 
         def _check_weights(self) -> Iterator[Problem]:
-            """A router learns from the task through the weights of the experts, unless these are always 1."""
+            """Report routers whose weights are always 1, so that the task does not train them."""
             if self.router.weighs(self.num_experts, self.num_active):
                 return
             if self.num_experts == 1:
@@ -269,7 +270,7 @@ class Experts(FeedForward):
             return {"expert": self.num_experts}
 
         def common(self) -> component.Config | None:
-            """The experts that every token is routed to; None without such experts."""
+            """Return the config of the shared experts, or None."""
             if self.shared_expert is not None or not self.num_shared:
                 return self.shared_expert
             widened = {"d_ff": self.num_shared * self.expert.d_ff} if hasattr(self.expert, "d_ff") else {}
@@ -287,7 +288,7 @@ class Experts(FeedForward):
         self.shared_gate = nn.Linear(shape.d_model, 1, bias=False) if config.shared_gate else None
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        rows = rearrange(x, "batch time width -> (batch time) width")
+        rows = rearrange(x, "batch time width -> (batch time) width")  # [tokens width]
         choice = self.router(rows, _real(x, context), context.collector)
         mix = self._every if torch.compiler.is_compiling() else self._chosen
         batch, time, _ = x.shape
@@ -299,38 +300,38 @@ class Experts(FeedForward):
         return out + (common if self.shared_gate is None else common * self.shared_gate(x).sigmoid())
 
     def idle_parameters(self) -> int:
-        """Parameters of the experts that a token is not routed to."""
+        """Return the number of parameters that a token does not use."""
         of_all = sum(weight.numel() for weight in self.experts.parameters())
         return of_all // self.config.num_experts * (self.config.num_experts - self.config.num_active)
 
     def _chosen(self, rows: Tensor, choice: Choice, context: Context) -> Tensor:
-        """Each expert for the rows [row width] that chose it."""
+        """Apply each expert to the rows [row width] that chose it."""
         experts, active = rearrange(choice.experts, "row active -> (row active)"), self.config.num_active
         order = experts.argsort(stable=True)
-        given = rows[order // active]
+        given = rows[order // active]  # [rows*active width]
         if self.config.weigh == "input":
             weights = rearrange(choice.weights, "row active -> (row active) 1")
             given = given * weights[order]
         each = self._each(context)
         parts = torch.split(given, self._sizes(experts))
         made = [one(part) for one, part in zip(each, parts, strict=True) if len(part)]
-        out = (torch.cat(made) if made else given)[order.argsort()]
+        out = (torch.cat(made) if made else given)[order.argsort()]  # [rows*active width]
         by_choice = rearrange(out, "(row active) width -> row active width", active=active)
         if self.config.weigh == "output":
             by_choice = by_choice * choice.weights[..., None]
-        return by_choice.sum(dim=1)
+        return by_choice.sum(dim=1)  # [rows width]
 
     def _sizes(self, experts: Tensor) -> list[int]:
-        """How many rows each expert has; without numbers, on `meta`, all go to one, which costs the same."""
+        """Count the rows of each expert; on `meta` all go to one, at the same cost."""
         if experts.is_meta:
             return [len(experts)] + [0] * (self.config.num_experts - 1)
         sizes: list[int] = experts.bincount(minlength=self.config.num_experts).tolist()
         return sizes
 
     def _every(self, rows: Tensor, choice: Choice, context: Context) -> Tensor:
-        """Every expert for every row: no shape depends on the choice."""
+        """Apply every expert to every row, so that shapes do not depend on the choice."""
         nothing = rows.new_zeros(rows.shape[0], self.config.num_experts)
-        weights = nothing.scatter(1, choice.experts, choice.weights)
+        weights = nothing.scatter(1, choice.experts, choice.weights)  # [rows experts]
         before = after = weights
         if self.config.weigh == "input":
             after = nothing.scatter(1, choice.experts, torch.ones_like(choice.weights))
@@ -341,8 +342,8 @@ class Experts(FeedForward):
         return out
 
     def _each(self, context: Context) -> list[Callable[[Tensor], Tensor]]:
-        """Every expert as a function of [row width]."""
-        # unbound at once, so that a backward pass makes the gradient of the stack once
+        """Return every expert as a function of [row width]."""
+        # unbound once, so that the backward pass stacks the gradients once
         stacks = {name: weight.unbind() for name, weight in self.experts.named_parameters()}
         one = _compiled if torch.compiler.is_compiling() else _alone
 
@@ -355,20 +356,20 @@ class Experts(FeedForward):
 
 
 def _alone(experts: nn.Module, weights: Mapping[str, Tensor], x: Tensor, context: Context) -> Tensor:
-    """One expert, as a view with its own weights, because another thread may be using the same part."""
+    """Run one expert through a view with its weights, as other threads may be using the part."""
     instead = {parameter: weights[name] for name, parameter in experts.named_parameters()}
     out: Tensor = with_tensors(experts, instead)(x, context)
     return out
 
 
 def _compiled(experts: nn.Module, weights: Mapping[str, Tensor], x: Tensor, context: Context) -> Tensor:
-    """The same in a form that torch.compile can trace; it runs once, in one thread."""
+    """Run one expert in a form that torch.compile can trace."""
     out: Tensor = functional_call(experts, dict(weights), (x, context))
     return out
 
 
 def _stacked(part: nn.Module, count: int) -> nn.Module:
-    """A part whose weights have one more axis in front: those of `count` such parts."""
+    """Add a leading axis of size `count` to all weights of a part."""
     for module in part.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
             stacked = weight.detach().expand(count, *weight.shape).clone(memory_format=torch.contiguous_format)
@@ -377,7 +378,7 @@ def _stacked(part: nn.Module, count: int) -> nn.Module:
 
 
 def _real(x: Tensor, context: Context) -> Tensor | None:
-    """Which rows are no padding, [batch * time]."""
+    """Return the mask of real rows, [batch * time]."""
     real = context.mask.real
     if real is None:
         return None

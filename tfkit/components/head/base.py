@@ -26,21 +26,21 @@ class Head(HeadFacts, nn.Module):
     capabilities = TOKENWISE
 
     def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
-        """`embedding` is the token embedding of the head's own stack, for heads that can be tied to its table."""
+        """`embedding` is the token embedding of the head's stack, for tied heads."""
         super().__init__()
         self.config = config
         self.shape = shape
         self.dropout = Dropout(config.dropout)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """[batch time d_model], with `real` [batch time] where padding matters, -> logits."""
+        """Map [batch time d_model] to logits; `real` [batch time] marks real tokens, if padding matters."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
 
 class TokenHead(Head):
-    """A head that gives a logit for each token of the vocabulary at each position it is asked for.
+    """A head with logits over the vocabulary at each requested position.
 
-    logits = finish(output(features(hidden))); subclasses say what the features are.
+    logits = finish(output(features(hidden))); subclasses define the features.
     """
 
     class Config(Head.Config):
@@ -53,27 +53,26 @@ class TokenHead(Head):
     output: nn.Linear
 
     def features(self, hidden: Tensor) -> Tensor:
-        """[... d_model] -> what the output projection reads, [... width]."""
+        """Compute the input of the output projection, [... d_model] -> [... width]."""
         out: Tensor = self.dropout(hidden)
         return out
 
     @property
     def plain(self) -> bool:
-        """Whether `finish` returns the logits as they are, so that projection and loss can be one step."""
+        """True if `finish` is the identity, so that projection and loss can be fused."""
         return type(self).finish is TokenHead.finish
 
     def finish(self, logits: Tensor) -> Tensor:
-        """What happens to the logits after the projection."""
+        """Postprocess the projected logits."""
         return logits
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         return self.finish(self.output(self.features(hidden)))
 
     def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Sum of the cross-entropies (nats) at the given positions: `hidden` [n d_model], `targets` [n].
+        """Sum the cross-entropies (nats) at the given positions: `hidden` [n d_model], `targets` [n].
 
-        The logits of all positions never exist together: projection and loss are one step, unless `finish` changes the
-        logits.
+        Projection and loss are fused, without materializing all logits, unless `finish` changes the logits.
         """
         features = self.features(hidden)
         if self.plain and torch.is_grad_enabled():
@@ -81,7 +80,7 @@ class TokenHead(Head):
         return cross_entropy(self.finish(self.output(features)), targets, smoothing)
 
     def _target(self, embedding: nn.Module | None) -> tuple[int, int, nn.Module | None]:
-        """What the output projection reads and gives: its width, the vocabulary, and the embedding it is tied to."""
+        """Return the input width and vocabulary size of the output projection, and the embedding that it is tied to."""
         if not self.config.tied:
             if self.shape.vocab_size is None:
                 raise UsageError(f"the head '{self.part_name}' needs a vocab_size in its shape")
@@ -93,13 +92,13 @@ class TokenHead(Head):
     def _tie(
         self, width: int, vocab_size: int, bias: bool | Literal["frozen"], embedding: nn.Module | None
     ) -> nn.Linear:
-        """The output projection, its weight the table of `embedding` when the head is tied."""
+        """Build the output projection, with the table of `embedding` as its weight if tied."""
         output = nn.Linear(width, vocab_size, bias=bias is True, device="meta" if embedding is not None else None)
         if embedding is not None:
             output.weight = embedding.tokens.weight  # type: ignore[assignment,union-attr]
             if bias is True:
                 output.bias = nn.Parameter(torch.zeros(vocab_size, device=output.weight.device))
-        if bias == "frozen":  # a constant that is saved, no parameter
+        if bias == "frozen":  # a saved constant, not a parameter
             del output.bias
             output.register_buffer("bias", torch.zeros(vocab_size, device=output.weight.device))
         return output

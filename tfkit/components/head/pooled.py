@@ -1,4 +1,4 @@
-"""Heads with one answer for each text, from a pooled state."""
+"""Heads with one output per text, from a pooled state."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tfkit.core.slots import Pool
 
 
 def pool(hidden: Tensor, real: Tensor | None, how: Literal["first", "mean", "last"]) -> Tensor:
-    """[batch time d_model] -> [batch d_model], of the real tokens (`real` [batch time], all when None) alone."""
+    """Pool [batch time d_model] to [batch d_model] over real tokens (`real` [batch time], all if None)."""
     if real is None:
         real = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
     real = real.bool()
     if how == "mean":
         count = reduce(real, "batch time -> batch 1", "sum").clamp(min=1)
-        # padding may hold anything, a NaN too, so it is masked out rather than multiplied by 0
+        # padding may be NaN, so it is masked rather than multiplied by 0
         kept = hidden.masked_fill(~rearrange(real, "batch time -> batch time 1"), 0)
         return reduce(kept, "batch time d_model -> batch d_model", "sum") / count
     place = torch.arange(hidden.shape[1], device=hidden.device)
@@ -33,7 +33,7 @@ def pool(hidden: Tensor, real: Tensor | None, how: Literal["first", "mean", "las
         wanted = torch.where(real, place, hidden.shape[1] - 1).amin(dim=1)
     else:
         wanted = torch.where(real, place, 0).amax(dim=1)
-    return hidden[torch.arange(hidden.shape[0], device=hidden.device), wanted]
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), wanted]  # [batch d_model]
 
 
 @register("head", "pooled")
@@ -78,7 +78,7 @@ class Pooled(Head):
         self.activation = nn.Identity() if config.activation is None else config.activation.build(shape)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """[batch time d_model] -> [batch d_output]."""
+        """Map [batch time d_model] to [batch d_output]."""
         out: Tensor = self.activation(self.dense(self.dropout(pool(hidden, real, self.config.pool))))
         return nn.functional.normalize(out, dim=-1) if self.config.normalized else out
 
@@ -123,7 +123,7 @@ class Classifier(Head):
         self.output = nn.Linear(shape.d_model, class_count(config.num_classes), bias=config.bias)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        pooled = self.dropout(pool(hidden, real, self.config.pool))
+        pooled = self.dropout(pool(hidden, real, self.config.pool))  # [batch d_model]
         out: Tensor = self.output(self.activation(self.dense(pooled)))
         return out
 
@@ -156,7 +156,7 @@ class RegressionHead(Head):
         self.output = nn.Linear(shape.d_model, 1, bias=config.bias)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """[batch time d_model] -> [batch]."""
-        pooled = self.dropout(pool(hidden, real, self.config.pool))
+        """Map [batch time d_model] to [batch]."""
+        pooled = self.dropout(pool(hidden, real, self.config.pool))  # [batch d_model]
         out: Tensor = rearrange(self.output(self.activation(self.dense(pooled))), "batch 1 -> batch")
         return out

@@ -1,4 +1,4 @@
-"""Heads with an answer for each token."""
+"""Heads with one output per token."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tfkit.core.shape import Shape
 class LanguageModel(TokenHead):
     """logits = output(scale * hidden), tied to the token table or not (Press and Wolf 2016, arXiv 1608.05859).
 
-    A tied table of another width than d_model is reached through a projection without bias.
+    A projection without bias precedes a tied table of another width than d_model.
     """
 
     class Config(TokenHead.Config):
@@ -105,11 +105,11 @@ class MaskedLM(TokenHead):
                 yield Problem(option, message)
             if self.tied and self.d_output is not None:
                 yield Problem("d_output", "a tied head has the width of the token table")
-            if not self.tied:  # a tied one has the width of a table that is not known here
+            if not self.tied:  # the width of a tied table is unknown here
                 yield from check_norm("norm", self.norm, self.d_output or shape.d_model)
 
         def biases(self) -> tuple[bool, bool | Literal["frozen"]]:
-            """Of dense and of output."""
+            """Return the biases of dense and of output."""
             if self.bias == "frozen":
                 return True, "frozen"
             return has_bias(self.bias, "dense"), has_bias(self.bias, "output")
@@ -157,8 +157,8 @@ class Discriminator(Head):
         self.output = nn.Linear(shape.d_model, 1)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """[batch time d_model] -> [batch time], above 0 for tokens that are predicted to be replaced ones."""
-        logits = self.output(self.activation(self.dense(self.dropout(hidden))))
+        """Map [batch time d_model] to [batch time], above 0 for tokens predicted to be replaced."""
+        logits = self.output(self.activation(self.dense(self.dropout(hidden))))  # [batch time 1]
         out: Tensor = rearrange(logits, "batch time 1 -> batch time")
         return out
 
@@ -188,7 +188,7 @@ class TokenClassifier(Head):
         self.output = nn.Linear(shape.d_model, class_count(config.num_classes), bias=config.bias)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """[batch time d_model] -> [batch time num_classes]."""
+        """Map [batch time d_model] to [batch time num_classes]."""
         out: Tensor = self.output(self.activation(self.dense(self.dropout(hidden))))
         return out
 
@@ -208,6 +208,6 @@ class SpanHead(Head):
         self.output = nn.Linear(shape.d_model, 2, bias=config.bias)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """[batch time d_model] -> [batch time 2]: of the beginning and of the end."""
+        """Map [batch time d_model] to start and end logits, [batch time 2]."""
         out: Tensor = self.output(self.dropout(hidden))
         return out

@@ -24,7 +24,7 @@ from tfkit.core.shape import Shape
 class Sinusoidal(Position):
     """PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(same) (Vaswani et al. 2017, arXiv 1706.03762).
 
-    With `offset`, p counts from there.
+    p starts at `offset`.
     """
 
     class Config(Position.Config):
@@ -57,7 +57,7 @@ class Sinusoidal(Position):
 
     def embed(self, positions: Tensor) -> Tensor:
         place = (positions + self.config.offset)[..., None].double()
-        # a GPU makes them sooner than it is given them
+        # computing on a GPU is faster than copying
         angles = place * (self.frequencies if place.device.type == "cpu" else self._frequencies(place.device))
         pair = torch.stack((angles.sin(), angles.cos()), dim=-1)
         pair = pair.to(self.dtype)
@@ -68,7 +68,7 @@ class Sinusoidal(Position):
         return rearrange(pair, "batch time pair two -> batch time (two pair)")
 
     def _frequencies(self, device: torch.device) -> Tensor:
-        """Angular frequency of each pair, [d_model / 2], in float64 so that far positions stay exact."""
+        """Return the angular frequency of each pair, [d_model / 2], in float64 for accuracy at far positions."""
         pairs = self.shape.d_model // 2
         steps = pairs if self.config.spacing == "d_model" else pairs - 1
         exponents = torch.arange(pairs, dtype=torch.float64, device=device) / steps
@@ -125,10 +125,12 @@ class LearnedPosition(Position):
         return out
 
     def _check(self, positions: Tensor) -> None:
-        """Refuse positions beyond the table where looking them up would not, and without stalling a GPU to see them."""
+        """Raise UsageError for positions beyond the table on devices where look-ups do not, without a GPU sync if
+        possible.
+        """
         if torch.compiler.is_compiling() or positions.device.type == "cpu":
             return
-        # a text longer than the table may still fit: the positions of packed texts begin anew
+        # a row longer than the table may still be valid: positions restart in packed texts
         time = positions.shape[-1]
         if time > self.length:
             farthest = time - 1 if positions.device.type == "meta" else int(positions.max())

@@ -1,4 +1,4 @@
-"""Base of the position parts: four hooks that do nothing by default."""
+"""Base class of the position parts: four hooks that do nothing by default."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tfkit.functional.precision import wide_dtype
 
 
 class Position(PositionFacts, nn.Module):
-    """Encodes the positions of tokens. A part overrides one of the hooks; the model calls those that are overridden.
+    """Encodes token positions. A part overrides some hooks; the model calls only those.
 
-    Positions are [batch|1 time] integers. A position of the stack is one part for all layers; a position of a layer
-    serves that layer alone.
+    Positions are [batch|1 time] integers. A position of the stack is shared by all layers; a position of a layer is its
+    own.
     """
 
     capabilities = TOKENWISE
@@ -26,9 +26,9 @@ class Position(PositionFacts, nn.Module):
         super().__init__()
         self.config = config
         self.shape = shape
-        self.register_buffer("model", torch.empty(0), persistent=False)  # follows the model's dtype, and is empty
+        self.register_buffer("model", torch.empty(0), persistent=False)  # empty, tracks the model's dtype
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype to compute in: float32, or float64 in a model of float64."""
+        """Dtype of the computation: float32, or float64 in a float64 model."""
         return wide_dtype(self.model.dtype)

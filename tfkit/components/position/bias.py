@@ -20,10 +20,10 @@ from tfkit.core.shape import Shape
 
 
 def slopes(num_heads: int, between: str = "below") -> list[float]:
-    """The slope of each head: 2^(-8h/n) for h = 1..n where n is a power of two.
+    """Return the slope of each head: 2^(-8h/n) for h = 1..n if n is a power of two.
 
-    Otherwise those of the power of two below, then every other one of the power above, as the authors' code does; or,
-    with `between` "above", every other one of the power above, from the second on, and then the rest.
+    Otherwise, those of the lower power of two, then every other one of the higher power, as in the authors' code; or,
+    with `between` "above", every other one of the higher power from the second on, then the rest.
     """
     below = 1 << (num_heads.bit_length() - 1)
     if between == "above" and below != num_heads:
@@ -62,10 +62,10 @@ class ALiBi(Position):
 
     def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
         slope = torch.tensor(slopes(num_heads, self.config.between), dtype=self.dtype, device=query_positions.device)
-        slope = rearrange(slope, "head -> 1 head 1 1")
+        slope = rearrange(slope, "head -> 1 head 1 1")  # [1 head 1 1]
         query, key = query_positions[:, None, :, None], key_positions[:, None, None, :]
         if self.config.bfloat16:
-            # softmax takes no notice of what all keys of a query have in common; onnxruntime has no product in bfloat16
+            # softmax ignores what all keys of a query share; onnxruntime has no bfloat16 product
             product = slope.bfloat16().float() * key.bfloat16().float()
             of_keys = product.bfloat16().to(self.dtype) * self.config.scale
             return repeat(of_keys, "batch head 1 key -> batch head query key", query=query.shape[2])
@@ -76,8 +76,8 @@ class ALiBi(Position):
 class T5Bias(Position):
     """scores + table[bucket(key position - query position), head] (Raffel et al. 2019, arXiv 1910.10683).
 
-    Half of the buckets stand for one distance each, the other half for ranges that widen as a logarithm up to
-    max_distance. A stack that sees both ways has as many buckets for either direction.
+    Half of the buckets hold one distance each, the other half logarithmically widening ranges up to max_distance. A
+    bidirectional stack uses half of the buckets for each direction.
     """
 
     class Config(Position.Config):
@@ -114,7 +114,7 @@ class T5Bias(Position):
         return out
 
     def bucket(self, relative: Tensor) -> Tensor:
-        """The row of each key position minus query position."""
+        """Return the table row of each relative position (key minus query)."""
         if self.shape.causal:
             return self._distance_bucket((-relative).clamp(min=0), self.config.num_buckets)
         half = self.config.num_buckets // 2
@@ -122,7 +122,7 @@ class T5Bias(Position):
 
     def _distance_bucket(self, distance: Tensor, buckets: int) -> Tensor:
         near = buckets // 2
-        # float32, as the authors have it; a distance of 0 is never far
+        # float32 as in the authors' code
         share = torch.log(distance.clamp(min=1).float() / near) / math.log(self.config.max_distance / near)
         far = (near + (share * (buckets - near)).long()).clamp(max=buckets - 1)
         return torch.where(distance < near, distance, far)

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are rotated by an angle proportional to the position."""
+"""Rotary positions: queries and keys are rotated by angles proportional to the position."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.functional.rotate import Rotation
 
-PROBED = 2**16  # channels; what is wrong with wider heads is wrong with these
+PROBED = 2**16  # channels; wider heads fail in the same way
 
 
 @register("position", "rotary")
 class Rotary(Position):
     """Pair i of each query and key at p turned by p * theta^(-2i/width) (Su et al. 2021, arXiv 2104.09864).
 
-    `width` is the part of head_dim that turns; scores then depend on positions by their differences alone.
+    `width` is the rotated part of head_dim; scores then depend on position differences alone.
     """
 
     class Config(Position.Config):
@@ -43,7 +43,7 @@ class Rotary(Position):
         scaling: AnyScaling | None = Field(None, description="stretch over longer texts; none: no stretch")
 
         def check_head_dim(self, head_dim: int) -> Iterator[Problem]:
-            """Channels turn in pairs."""
+            """Check that the rotated channels form pairs."""
             width = int(head_dim * self.fraction)
             if head_dim and (width % 2 or not width):
                 option, share = ("", "") if self.fraction == 1 else ("fraction", f"{self.fraction} of ")
@@ -54,11 +54,11 @@ class Rotary(Position):
                 yield from self._check_scaling(self.scaling, width)
 
         def temperature(self) -> float:
-            """The factor that a stretch puts on all scores."""
+            """Return the scaling's factor on all scores."""
             return 1.0 if self.scaling is None else self.scaling.temperature
 
         def _check_scaling(self, scaling: Scaling, width: int) -> Iterator[Problem]:
-            """What is stretched is still a number for each pair: no root of theta 1, no list that is too short."""
+            """Check that scaling yields a finite frequency for each pair."""
             lengths = torch.tensor([1, 2**31])
             try:
                 found = scaling.frequencies(self.theta, width, lengths)
@@ -92,7 +92,7 @@ class Rotary(Position):
 
     def rotation_within(self, positions: Tensor, lengths: Tensor, dim: int) -> Rotation:
         frequencies = self._frequencies(dim, lengths)
-        angles = rearrange(positions, "batch time -> batch 1 time 1").double() * frequencies
+        angles = rearrange(positions, "batch time -> batch 1 time 1").double() * frequencies  # [batch 1 time pairs]
         amplitude = 1.0 if self.config.scaling is None else self.config.scaling.amplitude
         cosine, sine = angles.cos() * amplitude, angles.sin() * amplitude
         return Rotation(cosine, -sine if self.config.clockwise else sine, self.config.layout)
@@ -102,7 +102,7 @@ class Rotary(Position):
         return None if factor == 1.0 else torch.full_like(positions, factor, dtype=self.dtype)
 
     def _frequencies(self, dim: int, lengths: Tensor) -> Tensor:
-        """Angular frequency of each pair, [pairs] or [batch|1 1 time|1 pairs], in float64: far positions stay exact."""
+        """Return angular frequencies, [pairs] or [batch|1 1 time|1 pairs], in float64 for accuracy at far positions."""
         width = int(dim * self.config.fraction)
         if width % 2 or not width:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Rotary frequencies for texts longer than those of training: what is stretched, and how much."""
+"""Scaling of rotary frequencies for texts longer than those of training."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from tfkit.core.options import PositiveFloat, PositiveInt
 
 
 class Scaling(BaseModel):
-    """Base of the scalings. `moves` says that frequencies change with the length of the text."""
+    """Base class of the scalings. `moves`: frequencies depend on the text length."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     moves: ClassVar[bool] = False
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
-        """Angular frequency of each pair, [pairs] or [... pairs], float64; `length` [...] are those of texts."""
+        """Return the angular frequency of each pair, [pairs] or [... pairs], float64, for text lengths [...]."""
         raise NotImplementedError(f"{type(self).__name__} has no frequencies")
 
     def regime(self, length: Tensor) -> Tensor:
-        """A number for each of `length`; texts with the same one turn alike."""
+        """Return a number for each of `length`; equal numbers mean equal frequencies."""
         return torch.zeros_like(length)
 
     def fits(self, width: int) -> bool:
-        """Whether there is a frequency for each pair of so many channels."""
+        """True if there is a frequency for each pair of `width` channels."""
         return True
 
     @property
     def amplitude(self) -> float:
-        """A factor on queries and keys alike, so that scores grow by its square."""
+        """Factor on queries and keys; scores are multiplied by its square."""
         return 1.0
 
     @property
     def temperature(self) -> float:
-        """A factor on all scores, those of channels that do not turn too."""
+        """Factor on all scores, including channels that are not rotated."""
         return 1.0
 
 
 def plain_frequencies(theta: float, width: int, device: torch.device) -> Tensor:
-    """theta^(-2i / width) for each pair i, [pairs]; float64, so that far positions stay exact."""
+    """Return theta^(-2i / width) for each pair i, [pairs], in float64 for accuracy at far positions."""
     return theta ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
 
@@ -68,7 +68,7 @@ class NTK(Scaling):
 
 
 class Dynamic(Scaling):
-    """A theta that grows with a text longer than `original_length`; shorter texts are as in training."""
+    """Theta grows with texts longer than `original_length`; shorter ones are as in training."""
 
     moves: ClassVar[bool] = True
     type: Literal["dynamic"] = Field(description="dynamic: theta grows with the length of the text")
@@ -110,7 +110,7 @@ class Yarn(Scaling):
         return plain * (1 - stretched) + plain / self.factor * stretched
 
     def _ramp(self, theta: float, width: int) -> tuple[float, float]:
-        """The pairs between which the ramp lies."""
+        """Return the first and last pair of the ramp."""
 
         def pair(turns: float) -> float:
             return width * math.log(self.original_length / (turns * 2 * math.pi)) / (2 * math.log(theta))
@@ -131,7 +131,7 @@ class Yarn(Scaling):
 
     @property
     def temperature(self) -> float:
-        """A factor on all scores, those of channels that do not turn too (DeepSeek)."""
+        """Factor on all scores, including channels that are not rotated (DeepSeek)."""
         return 1.0 if self.mscale_all_dim is None else _grown(self.factor, self.mscale_all_dim) ** 2
 
 
@@ -152,7 +152,7 @@ class Llama3(Scaling):
 
 
 class LongRope(Scaling):
-    """A divisor of its own for each pair, another list for texts over `original_length` (arXiv 2402.13753)."""
+    """A separate divisor for each pair, with another list for texts over `original_length` (arXiv 2402.13753)."""
 
     moves: ClassVar[bool] = True
     type: Literal["longrope"] = Field(description="longrope: a divisor for each pair")

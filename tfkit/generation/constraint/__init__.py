@@ -1,10 +1,10 @@
-"""Texts that may be written: a pattern as a finite automaton, and the tokens that lead on to a match of it.
+"""Constrained texts: a pattern as a finite automaton, and the tokens that can still lead to a match.
 
-| file | what is in it |
+| file | contents |
 |---|---|
-| syntax | a pattern, read into a tree |
-| automaton | the tree as states and transitions, one at a time for each character |
-| token_texts | what each token of a vocabulary writes, in bytes |
-| pieces | these texts as characters of an automaton: where each token leads to |
-| guide | both together: which tokens may follow those that are written, and in how many a match is complete |
+| syntax | parses a pattern into a tree |
+| automaton | compiles the tree into states and transitions over characters |
+| token_texts | the bytes that each token decodes to |
+| pieces | tokens as character classes: the state that each token leads to |
+| guide | the tokens allowed after those written, and the number needed to complete a match |
 """

@@ -24,18 +24,18 @@ from tfkit.generation.constraint.syntax import (
 Numbers = np.ndarray[Any, np.dtype[np.int32]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 DEAD, START = 0, 1
-FAR = np.iinfo(np.int32).max // 2  # a distance that nothing has
-MOST_STATES = 10_000  # of a pattern
-MOST_CELLS = 50_000_000  # states times classes, of texts
-MOST_STEPS = 1_000_000  # of making it, which is a second or two
+FAR = np.iinfo(np.int32).max // 2  # distance of unreachable states
+MOST_STATES = 10_000  # per pattern
+MOST_CELLS = 50_000_000  # states times classes, for lists of texts
+MOST_STEPS = 1_000_000  # of construction: a second or two
 
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """States, of which DEAD leads nowhere; from START each character goes to the next.
+    """A transition table over character classes. DEAD is the sink, START the initial state.
 
-    Characters that no pattern tells apart are of one class: `classes` [spans] says which those have that begin at
-    `begins` [spans]. `table` [states classes] is the state that comes next, `accepts` [states] where a text may end.
+    Characters that the pattern does not distinguish share a class: `classes` [spans] holds the class of each span that
+    starts at `begins` [spans]. `table` [states classes] is the next state, `accepts` [states] marks the final ones.
     """
 
     begins: Numbers
@@ -44,34 +44,34 @@ class Automaton:
     accepts: Flags
 
     def classes_of(self, code_points: Numbers) -> Numbers:
-        """The class of each character."""
+        """Return the class of each character."""
         return self.classes[np.searchsorted(self.begins, code_points, side="right") - 1]
 
     def next(self, state: int, text: str) -> int:
-        """The state after a text."""
+        """Return the state after a text."""
         for class_ in self.classes_of(np.array([ord(character) for character in text], dtype=np.int32)).tolist():
             state = int(self.table[state, class_])
         return state
 
     def classes_within(self, first: int, last: int) -> Numbers:
-        """The classes of the characters from `first` up to but not with `last`."""
+        """Return the classes of the characters in [first, last)."""
         start = int(np.searchsorted(self.begins, first, side="right")) - 1
         return np.unique(self.classes[start : int(np.searchsorted(self.begins, last, side="left"))])
 
     def distances(self, goals: Flags, usable: Flags) -> Numbers:
-        """How many characters of the classes that are `usable` lead from each state to one of the `goals`, or FAR."""
+        """Return each state's distance to the nearest goal in characters of `usable` classes; FAR if unreachable."""
         table = self.table[:, usable]
         sources, columns = np.nonzero(table != DEAD)
         return distances(goals, sources.astype(np.int32), table[sources, columns])
 
 
 def distances(goals: Flags, sources: Numbers, targets: Numbers) -> Numbers:
-    """How many edges, each from a source to a target, lead from each place to one of the `goals`; FAR where none do."""
+    """Return each node's distance to the nearest goal along directed edges; FAR if unreachable."""
     order = np.argsort(targets, kind="stable")
     sources, starts = sources[order], np.searchsorted(targets[order], np.arange(len(goals) + 1))
     found = np.where(goals, 0, FAR).astype(np.int32)
     pending = np.flatnonzero(goals).tolist()
-    for place in pending:  # which grows meanwhile
+    for place in pending:  # grows inside the loop
         for source in sources[starts[place] : starts[place + 1]].tolist():
             if found[source] == FAR:
                 found[source] = found[place] + 1
@@ -81,7 +81,7 @@ def distances(goals: Flags, sources: Numbers, targets: Numbers) -> Numbers:
 
 @lru_cache(maxsize=32)
 def automaton_of(pattern: str) -> Automaton:
-    """The automaton of a regular expression; raises PatternError, also for one that would be too large."""
+    """Compile a regular expression. Raise PatternError if it is invalid or too large."""
     machine, tree = _Machine(), parse(pattern)
     machine.end = machine.add(tree, machine.state())
     return machine.automaton()
@@ -89,7 +89,7 @@ def automaton_of(pattern: str) -> Automaton:
 
 @lru_cache(maxsize=32)
 def automaton_of_texts(texts: tuple[str, ...]) -> Automaton:
-    """The automaton of some texts, each as it stands, which is their trie; raises PatternError for too many of them."""
+    """Build the trie of literal texts. Raise PatternError if it is too large."""
     class_of = {ord(letter): class_ for class_, letter in enumerate(sorted(set("".join(texts))), 1)}
     rows: list[dict[int, int]] = [{}, {}]
     ends = set()
@@ -116,7 +116,7 @@ def _table(rows: list[dict[int, int]], width: int) -> Numbers:
 
 
 class _Machine:
-    """The automaton before it is deterministic: `moves` by a set of characters, and `leaps` that read nothing."""
+    """The nondeterministic automaton: `moves` on a character set, `leaps` on nothing (epsilon transitions)."""
 
     def __init__(self) -> None:
         self.moves: list[list[tuple[int, int]]] = []
@@ -137,7 +137,7 @@ class _Machine:
             raise PatternError("is too large: repeat less, or less within what is repeated")
 
     def add(self, node: Node, start: int) -> int:
-        """Read `node` from the state `start` on; returns the state after it."""
+        """Add `node` after the state `start`. Return the state after it."""
         if isinstance(node, Characters):
             end = self.state()
             self.moves[start].append((self.sets.setdefault(node.spans, len(self.sets)), end))
@@ -164,20 +164,20 @@ class _Machine:
         return self.joined(ends)
 
     def leap(self, start: int) -> int:
-        """A new state that `start` leaps to."""
+        """Add an epsilon transition from `start` to a new state."""
         end = self.state()
         self.leaps[start].append(end)
         return end
 
     def joined(self, ends: Iterable[int]) -> int:
-        """A new state that all of them leap to."""
+        """Add epsilon transitions from all `ends` to one new state."""
         found = self.state()
         for end in ends:
             self.leaps[end].append(found)
         return found
 
     def closed(self, states: Iterable[int]) -> frozenset[int]:
-        """The states and all that they leap to."""
+        """Return the epsilon closure, reduced to states with moves and the final one."""
         found, pending = set(states), list(states)
         while pending:
             for state in self.leaps[pending.pop()]:
@@ -188,13 +188,13 @@ class _Machine:
         return frozenset(state for state in found if self.moves[state] or state == self.end)
 
     def automaton(self) -> Automaton:
-        """Each set of states that can be reached together becomes one."""
+        """Convert to a deterministic automaton by the subset construction."""
         begins, classes, within = _told_apart(list(self.sets))
         numbers: dict[frozenset[int], int] = {frozenset(): DEAD, self.closed([0]): START}
         closures: dict[frozenset[int], int] = {}
         rows: list[dict[int, int]] = [{}]
         pending = [self.closed([0])]
-        for states in pending:  # which grows meanwhile
+        for states in pending:  # grows inside the loop
             reached: dict[int, set[int]] = {}
             for state in states:
                 for set_, target in self.moves[state]:
@@ -220,7 +220,7 @@ class _Machine:
 
 
 def _trimmed(automaton: Automaton) -> Automaton:
-    """The same with DEAD in the place of each state from which no match can come; raises PatternError for START."""
+    """Redirect states that cannot reach a match to DEAD. Raise PatternError if nothing matches."""
     live = automaton.distances(automaton.accepts, np.ones(automaton.table.shape[1], dtype=np.bool_)) < FAR
     if not live[START]:
         raise PatternError("matches no text at all")
@@ -229,10 +229,12 @@ def _trimmed(automaton: Automaton) -> Automaton:
 
 
 def _told_apart(sets: list[Spans]) -> tuple[Numbers, Numbers, list[list[int]]]:
-    """Spans that no set cuts, the class of each, and the classes that are in each set."""
+    """Split the code points into spans that no set cuts. Return their starts, their classes, and the classes of each
+    set.
+    """
     cuts = {0, CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
     begins = np.array(sorted(cuts)[:-1], dtype=np.int32)
-    inside = np.zeros((len(sets) + 1, len(begins)), dtype=np.bool_)  # a row more, for a pattern without characters
+    inside = np.zeros((len(sets) + 1, len(begins)), dtype=np.bool_)  # one extra row, for a pattern without characters
     for row, spans in enumerate(sets):
         inside[row] = np.searchsorted(np.array(spans, dtype=np.int32).ravel(), begins, side="right") % 2 == 1
     kinds, classes = np.unique(inside, axis=1, return_inverse=True)

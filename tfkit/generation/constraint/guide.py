@@ -1,4 +1,4 @@
-"""An automaton over the texts of tokens: which tokens may come next, so that a match can always be reached."""
+"""An automaton over tokens: masks the next token so that a match stays reachable."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tfkit.generation.constraint.automaton import DEAD, FAR, START, Automaton, F
 from tfkit.generation.constraint.pieces import Pieces, length_of, split
 from tfkit.generation.constraint.token_texts import token_texts
 
-MOST_PREFIXES = 8192  # of texts whose state is kept
-MOST_BYTES = 2**24  # of the tokens of states, which are kept; each takes as many bytes as there are tokens
-LONGEST = 4  # bytes of a character
+MOST_PREFIXES = 8192  # cached prefixes
+MOST_BYTES = 2**24  # memory for cached masks, each of vocabulary size
+LONGEST = 4  # bytes of a UTF-8 character
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class State(NamedTuple):
-    """How far a text is: the automaton's state, the bytes of a character that is begun, and what stands before.
+    """Progress of a text: the automaton's state and the bytes of an incomplete character.
 
-    `first` says that nothing was written yet, by the prompt neither; `ended` that an end token was written.
+    `first` is True while neither the prompt nor the text has visible characters; `ended` after an end token.
     """
 
     place: int
@@ -38,15 +38,15 @@ class State(NamedTuple):
 
 @lru_cache(maxsize=8)
 def guide_of(automaton: Automaton, tokenizer: Tokenizer, ends: frozenset[int]) -> Guide:
-    """The guide, made once; raises UsageError as it does."""
+    """Return the cached guide. Raise UsageError like its constructor."""
     return Guide(automaton, tokenizer, ends)
 
 
 class Guide:
-    """Says which tokens may follow, given the ids that are written; what it keeps depends on these alone."""
+    """Computes the tokens allowed after given ids, with caches for states and masks."""
 
     def __init__(self, automaton: Automaton, tokenizer: Tokenizer, ends: Collection[int]) -> None:
-        """Raises UsageError where no match can be written with the tokenizer, or none can be told to be complete."""
+        """Raise UsageError if the tokenizer cannot write any match, or cannot signal the end of one."""
         texts = token_texts(tokenizer)
         self.automaton, self.tokenizer, self.ends = automaton, tokenizer, frozenset(ends)
         self.inner, self.first = texts.inner, texts.first
@@ -59,7 +59,7 @@ class Guide:
         self.states: dict[tuple[bool, tuple[int, ...]], State] = {}
         self.masks: dict[State, Tensor] = {}
         self.needed: dict[State, Numbers] = {}
-        self.lock = Lock()  # of what is kept: searches in several threads may share a guide
+        self.lock = Lock()  # guards the caches: searches in several threads may share a guide
         if not any(self.can_begin(first) for first in (True, False)):
             raise UsageError("no text that it allows can be written with the tokens of this vocabulary")
         going_on = automaton.accepts & (automaton.table != DEAD).any(axis=1)
@@ -74,11 +74,11 @@ class Guide:
         return guide_of, (self.automaton, self.tokenizer, self.ends)
 
     def can_begin(self, first: bool) -> bool:
-        """Whether a match can be written, as the first text of all or after another."""
+        """True if a match can start here, at the beginning of the text or after a prompt."""
         return bool(self.allowed(State(START, first=first)).any())
 
     def writes(self, text: str, first: bool) -> bool:
-        """Whether that text can be written, as the first of all or after another."""
+        """True if the tokens can spell `text`, at the beginning or after a prompt."""
         data, reached = text.encode(), {0}
         for start in range(len(data)):
             pieces = self.pieces[first and start == 0]
@@ -88,11 +88,11 @@ class Guide:
         return len(data) in reached
 
     def visible(self, ids: Iterable[int]) -> bool:
-        """Whether one of the tokens writes something."""
+        """True if any of the tokens writes text."""
         return any(0 <= id_ < len(self.inner) and self.inner[id_] for id_ in ids)
 
     def state(self, first: bool, ids: Sequence[int]) -> State:
-        """The state after the written `ids`; one token more costs one step."""
+        """Return the state after the written `ids`. Appending one token costs one step."""
         known, whole = self.states, tuple(ids)
         if (first, whole) in known:
             return known[first, whole]
@@ -105,7 +105,7 @@ class Guide:
         return _kept(known, (first, whole), before, MOST_PREFIXES)
 
     def step(self, state: State, id_: int) -> State:
-        """The state after one token more; at DEAD, where no match can follow any more."""
+        """Return the state after one more token; DEAD if no match can follow."""
         if id_ in self.ends:
             return state._replace(ended=True)
         if state.place == DEAD or not self.visible([id_]):
@@ -116,7 +116,7 @@ class Guide:
         return State(place, b"" if found is None else found[1])
 
     def allowed(self, state: State) -> Tensor:
-        """The tokens that may come next, bool [vocab]; after what matches nothing, only those that end a text."""
+        """Return the mask of allowed next tokens, bool [vocab]. From DEAD only end tokens are allowed."""
         if state not in self.masks:
             flags = np.zeros(len(self.inner), dtype=np.bool_)
             if not state.ended:
@@ -126,11 +126,11 @@ class Guide:
         return self.masks[state]
 
     def complete(self, state: State) -> bool:
-        """Whether what is written is a match."""
+        """True if the written text is a match."""
         return bool(self.automaton.accepts[state.place]) and not state.begun
 
     def in_time(self, state: State, left: int) -> Tensor:
-        """Of the tokens that may come next those after which `left` tokens, they included, can complete a match."""
+        """Return the mask of tokens after which a match fits into `left` tokens, including the next one."""
         allowed = self.allowed(state)
         if left > self.most:
             return allowed
@@ -141,7 +141,7 @@ class Guide:
         return allowed & torch.from_numpy(soon)
 
     def needs(self, state: State) -> int:
-        """How many tokens complete a match after what is written; FAR where none can."""
+        """Return the least number of tokens that complete a match; FAR if impossible."""
         if self.complete(state):
             return 0
         if state.begun:
@@ -150,7 +150,7 @@ class Guide:
         return int(after.min(initial=FAR)) + 1
 
     def _needed_after(self, state: State) -> Numbers:
-        """How many tokens complete a match after each token that may come next, [vocab]."""
+        """Return the number of tokens needed to complete a match after each allowed token, [vocab]."""
         found = np.full(len(self.inner), FAR, dtype=np.int32)
         if state.begun:
             for id_ in self.pieces[False].continuing:
@@ -165,7 +165,7 @@ class Guide:
         return found
 
     def _completing(self, state: State) -> int:
-        """How many tokens complete a match, of which each of the first goes on by one byte with a character begun."""
+        """Return the tokens needed to finish a match when a multi-byte character is incomplete."""
         if not state.begun:
             return int(self.steps[state.place])
         targets = self.automaton.table[state.place, self.pieces[False].classes_of(state.begun)]
@@ -173,9 +173,9 @@ class Guide:
 
     @cached_property
     def steps(self) -> Numbers:
-        """How many tokens after others complete a match from each state, [states]; FAR where none do.
+        """Tokens needed to complete a match from each state, [states]; FAR if impossible.
 
-        Characters that are no token's count as many tokens as they have bytes.
+        Characters without a token of their own count one token per byte.
         """
         pieces, table = self.pieces[False], self.automaton.table
         sources, targets = pieces.leads
@@ -194,7 +194,7 @@ class Guide:
             found = nearer
 
     def _going_on(self, state: State) -> Flags:
-        """Tokens that may follow where no character is begun."""
+        """Return the mask of allowed tokens at a character boundary."""
         pieces = self.pieces[state.first]
         places = pieces.places(state.place)
         flags = self.live[places] & pieces.whole
@@ -203,7 +203,7 @@ class Guide:
         return flags
 
     def _begun(self, state: State) -> Flags:
-        """Tokens that may follow within a character."""
+        """Return the mask of allowed tokens inside a character."""
         flags = np.zeros(len(self.inner), dtype=np.bool_)
         pieces = self.pieces[False]
         for id_ in pieces.continuing:
@@ -214,9 +214,9 @@ class Guide:
 
 
 def _live(automaton: Automaton, pieces: Pieces) -> tuple[Flags, int]:
-    """The states from which a match can be completed by tokens after others, and how many tokens that takes at most.
+    """Return the states from which tokens can complete a match, and an upper bound of the tokens needed.
 
-    The number is of tokens that write a character each, or a byte; where that is no way for all states it is FAR.
+    The bound assumes one token per character or byte; FAR if some state cannot be completed this way.
     """
     by_token = automaton.distances(automaton.accepts, pieces.single)
     by_letter = automaton.distances(automaton.accepts, pieces.letters)
@@ -225,12 +225,12 @@ def _live(automaton: Automaton, pieces: Pieces) -> tuple[Flags, int]:
     if (live == (everywhere < FAR)).all():
         plain = (live == (by_token < FAR)).all()
         most = by_token[live].max() if plain else by_letter[live].max() * LONGEST
-        return live, int(most) + (LONGEST - 1 if pieces.by_bytes else 0)  # to complete a character that is begun
+        return live, int(most) + (LONGEST - 1 if pieces.by_bytes else 0)  # plus the rest of an incomplete character
     return distances(live, *pieces.leads) < FAR, FAR
 
 
 def _kept(cache: dict[Key, Value], key: Key, value: Value, most: int) -> Value:
-    """Keep a value, and let the oldest go where there are too many."""
+    """Store a value, evicting the oldest entries beyond `most`."""
     while len(cache) >= most:
         cache.pop(next(iter(cache)))
     cache[key] = value

@@ -1,4 +1,4 @@
-"""The texts of tokens as characters of an automaton: where each leads to."""
+"""Token texts as character classes of an automaton: the state that each token leads to."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tfkit.generation.constraint.automaton import DEAD, FAR, Automaton, Flags, N
 from tfkit.generation.constraint.syntax import CODE_POINTS
 from tfkit.generation.constraint.token_texts import Texts
 
-CONTINUING = range(0x80, 0xC0)  # bytes that go on with a character
-LEADING = range(0xC2, 0xF5)  # bytes that begin one of several bytes
-MOST_PAIRS = 2**20  # of a place and a token, that are followed together
+CONTINUING = range(0x80, 0xC0)  # UTF-8 continuation bytes
+LEADING = range(0xC2, 0xF5)  # UTF-8 leading bytes of multi-byte characters
+MOST_PAIRS = 2**20  # state-token pairs followed at once
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """The tokens' texts as classes of an automaton's characters, so that all of them can be followed at once.
+    """The tokens' texts as character classes, so that all tokens can be followed at once.
 
-    Tokens that hold a part of a character are used where each of its bytes is a token, so that it can be completed.
+    Tokens that end inside a character are only used if every byte has a token to complete it.
     """
 
     texts: Texts
@@ -33,7 +33,7 @@ class Pieces:
 
     @cached_property
     def cut(self) -> list[tuple[str, bytes] | None]:
-        """Each token's whole characters and the bytes of one begun; None: not used, for it writes nothing or ends."""
+        """Whole characters and trailing partial bytes of each token; None for unused tokens (empty or end tokens)."""
         found: list[tuple[str, bytes] | None] = []
         for id_, text in enumerate(self.texts):
             cut = split(text) if text and id_ not in self.ends else None
@@ -42,23 +42,23 @@ class Pieces:
 
     @cached_property
     def by_bytes(self) -> bool:
-        """Whether each byte of characters of several bytes is a token."""
+        """True if every byte of a multi-byte character is a token."""
         single = {text[0] for id_, text in enumerate(self.texts) if len(text) == 1 and id_ not in self.ends}
         return single.issuperset(CONTINUING) and single.issuperset(LEADING)
 
     @cached_property
     def used(self) -> Flags:
-        """Tokens that may come where no character is begun."""
+        """Mask of tokens usable at a character boundary."""
         return np.array([cut is not None for cut in self.cut], dtype=np.bool_)
 
     @cached_property
     def whole(self) -> Flags:
-        """Tokens of whole characters."""
+        """Mask of tokens that end at a character boundary."""
         return np.array([cut is not None and not cut[1] for cut in self.cut], dtype=np.bool_)
 
     @cached_property
     def begun(self) -> tuple[Numbers, Flags]:
-        """Tokens that begin a character, [tokens], and the classes of what it can become, [tokens classes]."""
+        """Tokens that end inside a character, [tokens], and the classes that can complete them, [tokens classes]."""
         ids = np.flatnonzero(self.used & ~self.whole).astype(np.int32)
         completing = np.zeros((len(ids), self.automaton.table.shape[1]), dtype=np.bool_)
         for row, id_ in enumerate(ids.tolist()):
@@ -68,7 +68,7 @@ class Pieces:
 
     @cached_property
     def continuing(self) -> list[int]:
-        """Tokens that go on with a character."""
+        """Tokens that start with a continuation byte."""
         return [
             id_
             for id_, text in enumerate(self.texts)
@@ -77,17 +77,17 @@ class Pieces:
 
     @cached_property
     def spellings(self) -> frozenset[bytes]:
-        """The bytes of all tokens that are used."""
+        """Byte strings of all used tokens."""
         return frozenset(self.texts[id_] for id_ in (*np.flatnonzero(self.used).tolist(), *self.continuing))
 
     @cached_property
     def longest(self) -> int:
-        """The length of the longest."""
+        """Length of the longest spelling."""
         return max(map(len, self.spellings), default=0)
 
     @cached_property
     def single(self) -> Flags:
-        """The classes of which a character can be written by a token of its own."""
+        """Mask of classes with a single-character token."""
         single = {ord(cut[0]) for cut in self.cut if cut is not None and len(cut[0]) == 1 and not cut[1]}
         found = np.zeros(self.automaton.table.shape[1], dtype=np.bool_)
         found[self.automaton.classes_of(np.array(sorted(single), dtype=np.int32))] = True
@@ -95,7 +95,7 @@ class Pieces:
 
     @cached_property
     def letters(self) -> Flags:
-        """The classes of which a character can be written by a token of its own, or by its bytes."""
+        """Mask of classes with a character that one token, or its byte tokens, can write."""
         found = self.single.copy()
         if self.by_bytes:
             found[self.automaton.classes_within(0x80, CODE_POINTS)] = True
@@ -103,7 +103,7 @@ class Pieces:
 
     @cached_property
     def _rows(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The classes of all characters, where each token's begin, and how many they are."""
+        """Classes of all token texts concatenated, with each token's offset and length."""
         texts = [cut[0] if cut is not None else "" for cut in self.cut]
         points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.int32)
         lengths = np.array([len(text) for text in texts], dtype=np.int32)
@@ -111,7 +111,7 @@ class Pieces:
 
     @cached_property
     def byte_classes(self) -> tuple[Numbers, Numbers]:
-        """The classes of characters of several bytes, and how many the shortest of each have."""
+        """Classes of multi-byte characters, and the least number of bytes in each."""
         edges = (0x80, 0x800, 0x10000, CODE_POINTS)
         costs = np.full(self.automaton.table.shape[1], FAR, dtype=np.int32)
         for length, (first, end) in enumerate(itertools.pairwise(edges), 2):
@@ -122,7 +122,7 @@ class Pieces:
 
     @cached_property
     def _by_first(self) -> list[Numbers]:
-        """Tokens of whole characters by the class of their first; of those of the same classes one."""
+        """Tokens of whole characters by the class of the first one, without duplicates of equal class sequences."""
         classes, starts, lengths = self._rows
         known: dict[bytes, int] = {}
         for id_ in np.flatnonzero(self.whole & (lengths > 0)).tolist():
@@ -133,7 +133,7 @@ class Pieces:
 
     @cached_property
     def leads(self) -> tuple[Numbers, Numbers]:
-        """From which places tokens of whole characters lead to which, each pair once: [pairs] and [pairs]."""
+        """Edges between states over tokens of whole characters, as sources [pairs] and targets [pairs]."""
         table = self.automaton.table
         pairs = [np.zeros(0, dtype=np.int64)]
         for class_, tokens in enumerate(self._by_first):
@@ -145,7 +145,7 @@ class Pieces:
         return sources.astype(np.int32), targets.astype(np.int32)
 
     def _led(self, begins: Numbers, tokens: Numbers) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Where each of the tokens leads to from each of the places: source * states + target, of whatever is alive."""
+        """Follow all tokens from all start states. Return live edges as source * states + target."""
         classes, starts, lengths = self._rows
         sources, going = np.repeat(begins, len(tokens)), np.tile(tokens, len(begins))
         places, count, found = sources, 0, [np.zeros(0, dtype=np.int64)]
@@ -159,7 +159,7 @@ class Pieces:
         return np.unique(np.concatenate(found))
 
     def places(self, place: int) -> Numbers:
-        """Where each token's whole characters lead to from a place, [vocab]; DEAD for a token that is not used."""
+        """Return the state after each token's whole characters, [vocab]; DEAD for unused tokens."""
         classes, starts, lengths = self._rows
         places = np.where(self.used, place, DEAD).astype(np.int32)
         going = np.flatnonzero(lengths)
@@ -171,12 +171,12 @@ class Pieces:
         return places
 
     def classes_of(self, begun: bytes) -> Numbers:
-        """The classes of the characters that begin with these bytes."""
+        """Return the classes of characters that start with these bytes."""
         return self.automaton.classes_within(*characters_of(begun))
 
 
 def split(data: bytes) -> tuple[str, bytes] | None:
-    """The whole characters at the beginning of UTF-8, and the bytes of one that is begun; None for what is none."""
+    """Split UTF-8 into whole characters and a trailing partial one. Return None if it is invalid."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         return decoder.decode(data), decoder.getstate()[0]
@@ -185,12 +185,12 @@ def split(data: bytes) -> tuple[str, bytes] | None:
 
 
 def length_of(first: int) -> int:
-    """The bytes of a character of several that begins with this one."""
+    """Return the length of a multi-byte character with this first byte."""
     return 2 if first < 0xE0 else 3 if first < 0xF0 else 4
 
 
 def characters_of(begun: bytes) -> tuple[int, int]:
-    """The characters that begin with these bytes: the first, and the one after the last."""
+    """Return the range of code points whose UTF-8 starts with these bytes."""
     length = length_of(begun[0])
     bits = begun[0] & (0x7F >> length)
     for byte in begun[1:]:

@@ -1,7 +1,7 @@
-"""Parses regular expressions in the syntax of Python's `re`, without its features that are not regular.
+"""Parses the regular subset of Python's `re` syntax.
 
-A pattern stands for the whole text, as in `re.fullmatch`, so that greedy and lazy mean the same, and `^` at its
-beginning and `$` at its end nothing.
+A pattern matches the whole text, as in `re.fullmatch`: greedy and lazy are equivalent, and `^` at its beginning and
+`$` at its end have no effect.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import warnings
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-Spans = tuple[tuple[int, int], ...]  # code points, each span from its first up to but not with its second, ascending
+Spans = tuple[tuple[int, int], ...]  # half-open ranges of code points, ascending
 CODE_POINTS = 0x110000
-SURROGATES = (0xD800, 0xE000)  # halves of characters, which stand in no text
+SURROGATES = (0xD800, 0xE000)  # not valid in text
 DEEPEST = 50  # groups within groups
 
 _TIMES = re.compile(r"\{(\d*)(?:(,)(\d*))?\}")
 _ESCAPE = re.compile(r"\\(?:[dDwWsSafnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|0[0-7]{0,2}|[1-3][0-7]{2})")
 _GROUP = re.compile(r"\((?:\?:|\?P<[^\W\d]\w*>)?")
 _SET = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-# what begins like this is no regular expression, or says how to search instead of what to find
+# unsupported syntax
 _REFUSED = (
     (re.compile(r"\(\?<?[=!]"), "looks ahead or behind, which no automaton can"),
     (re.compile(r"\(\?P=|\\[1-9]"), "refers back to a group, which is not regular"),
@@ -33,33 +33,33 @@ _REFUSED = (
 
 
 class PatternError(ValueError):
-    """A pattern that cannot be used; the message says what is wrong, and at which character."""
+    """An unusable pattern. The message names the fault and its position."""
 
 
 @dataclass(frozen=True)
 class Characters:
-    """One character out of some."""
+    """One character of a set."""
 
     spans: Spans
 
 
 @dataclass(frozen=True)
 class Chain:
-    """One after the other; none is the empty text."""
+    """A concatenation; the empty one is the empty text."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Either:
-    """One of several."""
+    """An alternation."""
 
     ways: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """From `least` up to `most` times, None = any number."""
+    """A repetition from `least` to `most` times, None = unbounded."""
 
     part: Node
     least: int
@@ -70,12 +70,12 @@ Node = Characters | Chain | Either | Repeated
 
 
 def parse(pattern: str) -> Node:
-    """The tree of a pattern; raises PatternError for what is wrong, not regular or not supported."""
+    """Parse a pattern. Raise PatternError if it is invalid, not regular or unsupported."""
     return _Parser(pattern).parse()
 
 
 class _Parser:
-    """Reads a pattern from left to right; `at` is the place that comes next."""
+    """Recursive-descent parser; `at` is the position of the next character."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -102,7 +102,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Chain(tuple(parts))
 
     def is_edge(self, first: bool) -> bool:
-        """Read a `^` before the whole text, or a `$` after it; elsewhere nothing can match them."""
+        """Consume a `^` before the whole text or a `$` after it. Elsewhere they are errors."""
         sign = self.next if self.next in "^$" else self.pattern[self.at : self.at + 2]
         if sign not in ("^", "$", "\\A", "\\Z"):
             return False
@@ -114,7 +114,7 @@ class _Parser:
         return True
 
     def repeated(self, part: Node) -> Node:
-        """The part with the `*`, `+`, `?` or `{..}` that stands after it."""
+        """Wrap the part in the quantifier that follows it, if any."""
         start = self.at
         times = self.times()
         if times is None:
@@ -124,13 +124,13 @@ class _Parser:
             raise self.error(f"is from {least} up to {most} times", self.pattern[start : self.at], start)
         if self.at < len(self.pattern) and self.next == "+":
             raise self.error("makes a repetition possessive, which is not regular; leave it out")
-        self.takes("?")  # lazy: the whole text matches or does not
+        self.takes("?")  # lazy quantifiers are equivalent for a full match
         if self.at < len(self.pattern) and (self.next in "*+?" or self.bounds() is not None):
             raise self.error("repeats a repetition; put the first into a group (?:..)")
         return Repeated(part, least, most)
 
     def times(self) -> tuple[int, int | None] | None:
-        """How often, where a repetition is written here."""
+        """Consume a quantifier. Return its bounds, or None."""
         for sign, times in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self.takes(sign):
                 return times
@@ -144,7 +144,7 @@ class _Parser:
         return int(least or 0), int(most) if most else None
 
     def bounds(self) -> re.Match[str] | None:
-        """A `{..}` that says how often; others are the signs themselves."""
+        """Match a `{..}` quantifier; other braces are literals."""
         found = _TIMES.match(self.pattern, self.at)
         return found if found is not None and found[0] != "{}" else None
 
@@ -152,7 +152,7 @@ class _Parser:
         sign = self.next
         for begins, why in _REFUSED:
             found = begins.match(self.pattern, self.at)
-            # three octal digits are a character, fewer refer back
+            # three octal digits are a character, fewer are a backreference
             if found is not None and not _ESCAPE.match(self.pattern, self.at):
                 raise self.error(why, found[0])
         if sign == "(":
@@ -180,7 +180,7 @@ class _Parser:
         return found
 
     def escaped(self) -> Node:
-        r"""A class such as \d, a character such as \n or \x41, or a sign that means itself."""
+        r"""Parse a class such as \d, a character such as \n or \x41, or an escaped sign."""
         following = self.pattern[self.at + 1 : self.at + 2]
         if not following:
             raise self.error("escapes nothing; write \\\\ for the sign itself")
@@ -204,7 +204,7 @@ class _Parser:
         return self.pattern[self.at]
 
     def takes(self, sign: str) -> bool:
-        """Read the sign, where it comes next."""
+        """Consume `sign` if it is next."""
         found = self.pattern.startswith(sign, self.at)
         self.at += found
         return found
@@ -222,9 +222,9 @@ def _itself(sign: str) -> Spans:
 
 @lru_cache(maxsize=256)
 def _spans(one: str) -> Spans:
-    """The characters that a set, a class or an escape stands for, of which `re` itself is asked."""
+    """Return the characters of a set, class or escape, as matched by `re`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # `[[` may once mean something else
+        warnings.simplefilter("ignore", FutureWarning)  # `[[` may change its meaning
         found = re.compile(f"(?:{one})+")
     spans = []
     for match in found.finditer(_everything()):
@@ -235,5 +235,5 @@ def _spans(one: str) -> Spans:
 
 @cache
 def _everything() -> str:
-    """All characters that there are."""
+    """Return all Unicode characters."""
     return "".join(map(chr, range(CODE_POINTS)))

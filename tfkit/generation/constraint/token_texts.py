@@ -1,4 +1,4 @@
-"""What each token of a vocabulary writes, in bytes: exactly what `decode` makes of it within a text."""
+"""The bytes that each token decodes to within a text."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.byte_level import token_bytes
 
 Texts = Sequence[bytes]
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token for a byte, in a vocabulary that falls back to bytes
-_AHEAD = ("BPEDecoder", "CTC")  # what one token writes depends on the next
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte token of a vocabulary with byte fallback
+_AHEAD = ("BPEDecoder", "CTC")  # decoders in which a token's text depends on the next token
 
 
 @dataclass(frozen=True)
 class TokenTexts:
-    """The bytes that each token writes after others (`inner`), and as the first of all (`first`), by id.
+    """The bytes of each token by id, after other tokens (`inner`) and at the beginning of a text (`first`).
 
-    A token may hold a part of a character's bytes. Empty are special tokens and ids that no token has.
+    A token may hold part of a character. Special tokens and unassigned ids are empty.
     """
 
     inner: Texts
@@ -31,7 +31,7 @@ class TokenTexts:
 
 @lru_cache(maxsize=4)
 def token_texts(tokenizer: Tokenizer) -> TokenTexts:
-    """The texts of all tokens; raises UsageError for a tokenizer whose tokens do not stand one after the other."""
+    """Return the texts of all tokens. Raise UsageError if they cannot be concatenated."""
     kinds = _decoders(json.loads(tokenizer.to_json())["decoder"])
     ahead = next((kind for kind in kinds if kind in _AHEAD), None)
     if ahead is not None:
@@ -44,7 +44,7 @@ def token_texts(tokenizer: Tokenizer) -> TokenTexts:
 
 
 def _decoders(step: dict[str, Any] | None) -> list[str]:
-    """The kinds of decoders that work one after the other."""
+    """Return the decoder types of a pipeline in order."""
     if step is None:
         return []
     if step["type"] == "Sequence":
@@ -53,13 +53,13 @@ def _decoders(step: dict[str, Any] | None) -> list[str]:
 
 
 def _of_bytes(tokenizer: Tokenizer, special: Collection[int]) -> list[bytes]:
-    """Of a byte-level vocabulary: the bytes that the letters of a token stand for."""
+    """Decode the tokens of a byte-level vocabulary."""
     tokens = ("" if id_ in special else tokenizer.backend.id_to_token(id_) or "" for id_ in range(tokenizer.vocab_size))
     return [token_bytes(token) for token in tokens]
 
 
 def _decoded(tokenizer: Tokenizer, special: Collection[int], bytes_too: bool) -> TokenTexts:
-    """Of any other vocabulary: what a token adds to the text of one that stands before it."""
+    """Return each token's text, alone and after another token, for vocabularies that are not byte-level."""
     decode = tokenizer.backend.decode_batch
     tokens = [None if id_ in special else tokenizer.backend.id_to_token(id_) for id_ in range(tokenizer.vocab_size)]
     known = [id_ for id_, token in enumerate(tokens) if token]

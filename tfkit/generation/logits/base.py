@@ -1,4 +1,4 @@
-"""Base of the logits rules: what changes the scores of the next token before one is chosen."""
+"""Base class of the logits rules, which modify the scores of the next token."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tfkit.core.component import Config as PartConfig
 from tfkit.core.facts import RecipeFacts
 from tfkit.data.tokenizer import Tokenizer
 
-PADDING = -1  # what stands in `ids` before a row's first token
-NEVER = float("-inf")  # the logit of a token that may not come next
+PADDING = -1  # in `ids`, before a row's first token
+NEVER = float("-inf")  # logit of an excluded token
 
 
 class LogitsRule(Component):
-    """A rule. Rules are applied in the order they are listed in, each to the logits that the one before it gave.
+    """A logits rule. Rules are applied in order, each to the output of the one before it.
 
-    A row is changed by its own tokens alone, and what is given is never changed in place.
+    A row depends on its own tokens alone, and inputs are never modified in place.
     """
 
-    of_sampling: ClassVar[bool] = False  # whether it shapes what is drawn, so that it needs a strategy that draws
-    constrains: ClassVar[bool] = False  # whether it lets only certain texts come, so that others may not forbid them
+    of_sampling: ClassVar[bool] = False  # True if it shapes a distribution, so that it needs a sampling strategy
+    constrains: ClassVar[bool] = False  # True if it restricts texts, so that other rules must not forbid them
 
     class Config(PartConfig):
         """Options of every logits rule."""
@@ -39,30 +39,30 @@ class LogitsRule(Component):
         self.config = config
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Take the facts of the tokenizer, before the first `forward`; raises UsageError for tokens that it lacks."""
+        """Read the tokenizer before the first `forward`. Raise UsageError for tokens that it lacks."""
 
     def check(self, prompt: Sequence[int], room: int) -> None:
-        """Raise UsageError, before anything is computed, where it allows no text of `room` tokens after a prompt."""
+        """Raise UsageError, before computing, if no allowed text of `room` tokens can follow the prompt."""
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        """New logits [rows vocab] of the token that comes next, from `logits` [rows vocab], which are float32.
+        """Return new logits [rows vocab] of the next token, from float32 `logits` [rows vocab].
 
-        `ids` [rows time] are each row's own prompt and what was written after it, PADDING before them; `new` [rows]
-        says how many of the last ones were written.
+        `ids` [rows time] are each row's prompt and written tokens, left-padded with PADDING; `new` [rows] counts the
+        written ones.
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def within(self, logits: Tensor, ids: Tensor, new: Tensor, left: Tensor | None) -> Tensor:
-        """`forward` where at most `left` [rows] tokens may still be written, the next included; None: nobody knows."""
+        """Apply `forward` with at most `left` [rows] tokens still to come, including the next; None if unknown."""
         return self.forward(logits, ids, new)
 
     def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
-        """Whether the new tokens `ids` after a prompt are all of a text that it allows, not the beginning of one."""
+        """True if the new tokens `ids` are a complete allowed text, not just the beginning of one."""
         return True
 
 
 def misplaced(rules: Sequence[type[Any]], place: int) -> str | None:
-    """Why the rule at that place could be left without a token by those before it; None where it could not."""
+    """Return why earlier rules could leave the rule at that place without a token, or None."""
     rule = rules[place]
     others = [other for other in rules[:place] if other.of_sampling or other.constrains]
     if not rule.constrains or not others:
@@ -74,14 +74,14 @@ def misplaced(rules: Sequence[type[Any]], place: int) -> str | None:
 
 
 def written(ids: Tensor, new: Tensor) -> Tensor:
-    """`ids` with PADDING in place of the prompt, [rows time]."""
+    """Return `ids` with the prompt replaced by PADDING, [rows time]."""
     time = ids.shape[1]
     prompt = torch.arange(time, device=ids.device)[None] < time - new[:, None]
     return ids.masked_fill(prompt, PADDING)
 
 
 def counts(ids: Tensor, vocab_size: int) -> Tensor:
-    """How often each token stands in each row, [rows vocab]; PADDING counts for nothing."""
+    """Count each token in each row, [rows vocab], ignoring PADDING."""
     found = torch.zeros(ids.shape[0], vocab_size + 1, dtype=torch.long, device=ids.device)
-    # padding goes into a column of its own, the first, which is left out
+    # padding is counted in an extra first column, which is dropped
     return found.scatter_add(1, ids + 1, torch.ones_like(ids))[:, 1:]

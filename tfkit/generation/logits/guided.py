@@ -1,4 +1,4 @@
-"""Rules that keep a text to a form."""
+"""Rules that constrain the format of a text."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tfkit.generation.tokens import Texts, Tokens, before_text, breaks_of, end_i
 
 
 class Guided(LogitsRule):
-    """logit = -inf for each token that leads away from all texts that are allowed; an end token may end a whole one.
+    """logit = -inf for each token that cannot lead to an allowed text; end tokens are allowed after a complete one.
 
-    A text is what its tokens write, without special tokens, as it stands after its prompt. Where there is no end
-    token, it ends where nothing more is allowed. Only those tokens come that leave enough of max_new_tokens for an end.
+    The text is the decoded output after the prompt, without special tokens. Without an end token it ends when no token
+    is allowed. Tokens after which a match no longer fits into max_new_tokens are excluded.
     """
 
     constrains: ClassVar[bool] = True
@@ -36,7 +36,7 @@ class Guided(LogitsRule):
     config: Config
 
     def automaton(self) -> Automaton:
-        """The texts that are allowed."""
+        """Return the automaton of the allowed texts."""
         raise NotImplementedError(f"{type(self).__name__} has no automaton")
 
     def bind(self, tokenizer: Tokenizer) -> None:
@@ -44,12 +44,12 @@ class Guided(LogitsRule):
         self.guide = guide_of(self.automaton(), tokenizer, frozenset(end_ids(self.config.ends, tokenizer)))
 
     def check_begin(self, first: bool) -> None:
-        """Raise UsageError where no text can be written, as the first of all or after another."""
+        """Raise UsageError if no allowed text can start here."""
         if not self.guide.can_begin(first):
             raise self.unwritable("no text that it allows can", first)
 
     def unwritable(self, what: str, first: bool) -> UsageError:
-        """The message about a text that the vocabulary cannot write there."""
+        """Return the error for a text that the vocabulary cannot write."""
         where = "at the beginning" if first else "after a prompt"
         other = "take a space off" if first else "put a space before it"
         return UsageError(
@@ -73,7 +73,7 @@ class Guided(LogitsRule):
             return self.guide.complete(self._state(prompt, ids))
 
     def _state(self, prompt: Sequence[int], written: Sequence[int]) -> State:
-        """How far the text is."""
+        """Return the state after the written tokens."""
         return self.guide.state(not self.guide.visible(before_text(prompt, self.breaks)), written)
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Guided(LogitsRule):
                 state = self._state(text[: len(text) - count], text[len(text) - count :])
                 rows.append(self.guide.allowed(state) if most is None else self.guide.in_time(state, most))
         allowed = torch.stack(rows).to(logits.device)
-        beyond = logits.shape[1] - allowed.shape[1]  # a model may know more ids than its tokenizer has tokens
+        beyond = logits.shape[1] - allowed.shape[1]  # padded vocabularies have more ids than the tokenizer
         return logits.masked_fill(~functional.pad(allowed, (0, beyond)), NEVER)
 
 
@@ -100,7 +100,7 @@ def _compiles(pattern: str) -> str:
 class Regex(Guided):
     """logit = -inf for what no match can follow, so that the whole text matches (Willard and Louf 2023, 2307.09702).
 
-    The pattern is one of Python's `re`, without what is not regular: references back, looking ahead or behind.
+    The pattern is in the regular subset of Python's `re`: no backreferences, no lookahead or lookbehind.
     """
 
     class Config(Guided.Config):

@@ -15,7 +15,7 @@ from tfkit.generation.logits.base import NEVER, PADDING, LogitsRule, counts, wri
 class RepetitionPenalty(LogitsRule):
     """logit / penalty, or * penalty below 0, for what stands in the text (Keskar et al. 2019, arXiv 1909.05858, 4.1).
 
-    Keskar et al. 2019 divide whatever the sign; a negative logit would then be rewarded, hence the product.
+    The paper always divides, which would reward tokens with negative logits; hence the product.
     """
 
     class Config(LogitsRule.Config):
@@ -84,7 +84,7 @@ class NoRepeatNgram(LogitsRule):
         if text.shape[1] < size:
             return logits
         grams = text.unfold(1, size, 1)  # [rows grams size]
-        begun = text[:, text.shape[1] - size + 1 :]  # the n - 1 tokens that the next one would complete
+        begun = text[:, text.shape[1] - size + 1 :]  # the n - 1 tokens before the next one
         again = (grams[..., :-1] == begun[:, None]).all(dim=2) & (begun != PADDING).all(dim=1)[:, None]
         ends = grams[..., -1].masked_fill(~again, PADDING)
         return logits.masked_fill(counts(ends, logits.shape[1]) > 0, NEVER)

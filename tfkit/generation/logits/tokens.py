@@ -40,7 +40,7 @@ class Banned(LogitsRule):
 class Forced(LogitsRule):
     """logit = 0 for tokens[n] where n are written, -inf for all others (Liu et al. 2020, mBART, arXiv 2001.08210).
 
-    The logit is 0 so that what is certain has the log-probability 0 in a beam search too, which adds up what it gets.
+    The logit is 0 so that forced tokens have log-probability 0 in beam search too, which does not normalize again.
     """
 
     class Config(LogitsRule.Config):

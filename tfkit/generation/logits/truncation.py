@@ -18,7 +18,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.largest import topk
 from tfkit.generation.logits.base import NEVER, LogitsRule
 
-LEAST = 1e-6  # below it float32 holds no logit that is divided by it
+LEAST = 1e-6  # smaller temperatures overflow float32
 
 
 def _warm(value: float) -> float:
@@ -94,7 +94,7 @@ class TopP(LogitsRule):
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         ascending, order = logits.sort(dim=-1)
         tail = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - self.config.p
-        tail[:, -1] = False  # the most likely token, whatever the rounding
+        tail[:, -1] = False  # keep the most likely token despite rounding
         return logits.masked_fill(tail.scatter(1, order, tail), NEVER)
 
 
@@ -121,7 +121,7 @@ class MinP(LogitsRule):
 class Typical(LogitsRule):
     """logit = -inf but for the tokens nearest to the entropy that hold p or more (Meister et al. 2022, 2202.00666).
 
-    A token's distance is |-log probability - entropy|; all that are as near as the farthest one needed stay.
+    A token's distance is |-log probability - entropy|; ties with the farthest one needed are kept.
     """
 
     of_sampling = True

@@ -1,4 +1,4 @@
-"""Base of the strategies: how the next tokens are chosen."""
+"""Base class of the strategies, which choose the next tokens."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.search import Candidate, Search
 
-# the decoder of another run, and its tokenizer, by the run's path; raises RunError
+# run path -> the run's decoder and tokenizer; raises RunError
 Load = Callable[[str], tuple[StepDecoder, Tokenizer]]
 
 
 class Strategy(Component):
-    """A strategy. It asks a Stepper for logits, the rules for scores, and decides.
+    """A generation strategy: takes logits from a Stepper and scores from the rules, and chooses tokens.
 
-    `draws` says whether it draws tokens at random, so that rules of sampling mean something; `streams` whether a token
-    is certain as soon as it is written, so that a listener is told of it (else of none); `rewinds` whether it takes
-    tokens back from the decode state.
+    `draws`: it samples, so that sampling rules have an effect. `streams`: tokens are final when written, so that
+    listeners receive them. `rewinds`: it removes tokens from the decode state.
     """
 
     draws: bool = False
@@ -36,25 +35,25 @@ class Strategy(Component):
 
     @classmethod
     def able(cls, config: PartConfig | None = None) -> frozenset[str]:
-        """What it declares, and "draws" where it draws with these options, or with `sampled` where it has that."""
+        """Return its capabilities, with "draws" if it samples with these options."""
         draws = cls.draws or "sampled" in cls.Config.model_fields if config is None else config.build().draws
         return super().able(config) | {"draws"} if draws else super().able(config)
 
     def bind(self, tokenizer: Tokenizer, load: Load) -> None:
-        """Take what it needs besides the model that writes, before the first search; raises UsageError, RunError."""
+        """Load what it needs besides the model before the first search. Raise UsageError or RunError."""
 
     @property
     def texts_at_once(self) -> int:
-        """How many texts are computed side by side for each prompt."""
+        """Texts computed in parallel for each prompt."""
         return 1
 
     @property
     def texts_returned(self) -> int:
-        """How many texts it returns for each prompt, at most."""
+        """Maximum number of texts returned for each prompt."""
         return 1
 
     def check(self, search: Search) -> None:
-        """Raise UsageError, before anything is computed, for a model or rules that it cannot work with."""
+        """Raise UsageError for an incompatible model or rules before anything is computed."""
         way = "say sampled: true" if "sampled" in type(self.config).model_fields else "say generate.strategy: sample"
         for rule in search.rules.logits:
             if rule.of_sampling and not self.draws:
@@ -64,5 +63,5 @@ class Strategy(Component):
                 )
 
     def search(self, search: Search) -> list[list[Candidate]]:
-        """The candidates of each prompt, the best first; at least one each. Called without gradients, in eval mode."""
+        """Return the candidates of each prompt, at least one, best first. Called in eval mode without gradients."""
         raise NotImplementedError(f"{type(self).__name__} has no search")

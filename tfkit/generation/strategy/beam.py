@@ -23,7 +23,7 @@ from tfkit.generation.strategy.rows import started
 
 
 class BeamText(NamedTuple):
-    """A text as far as it is written: `total` is what the search goes by, with what it adds to log-probabilities."""
+    """A partial hypothesis; `total` includes the penalties of the search, `log_probability` does not."""
 
     ids: tuple[int, ...] = ()
     total: float = 0.0
@@ -31,14 +31,14 @@ class BeamText(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A text that has ended, and what it is ordered by."""
+    """A finished hypothesis and its ranking score."""
 
     score: float
     beam: BeamText
 
 
 class Continuation(NamedTuple):
-    """A token after the beam at a place of a group: the total of both, and the token's log-probability."""
+    """A token appended to the beam at `place` of a group: their total, and the token's log-probability."""
 
     total: float
     gain: float
@@ -47,9 +47,9 @@ class Continuation(NamedTuple):
 
 
 class BeamSearch(Strategy):
-    """Beams of each prompt, in one group or several; a search of its own kind says what continuations are worth.
+    """Beam search with one or several groups per prompt. Subclasses define the value of continuations.
 
-    As log-probabilities are added up here, the logits rules are given these, as Hugging Face's processors are.
+    The logits rules receive log-probabilities, as Hugging Face's processors do.
     """
 
     streams = False
@@ -86,12 +86,12 @@ class BeamSearch(Strategy):
         return self.config.num_beams
 
     def totals(self, groups: Sequence[Group], scores: Tensor) -> Tensor:
-        """What each continuation is worth to the search, [groups beams vocab]; `scores` are its log-probabilities."""
+        """Return the value of each continuation, [groups beams vocab]; `scores` are log-probabilities."""
         beams = [[beam.total for beam in group.filled()[: scores.shape[1]]] for group in groups]
         return scores + torch.tensor(beams, dtype=scores.dtype, device=scores.device)[..., None]
 
     def best(self, groups: Sequence[Group], totals: Tensor, count: int) -> Tensor:
-        """The places of the best continuations, [groups count], among `totals` [groups beams*vocab], the best first."""
+        """Return the places of the best continuations in `totals` [groups beams*vocab], best first, [groups count]."""
         return topk(totals, count)[1]
 
     def search(self, search: Search) -> list[list[Candidate]]:
@@ -102,14 +102,14 @@ class BeamSearch(Strategy):
         return [self._candidates(search, groups) for groups in found]
 
     def _begin(self, search: Search, row: int) -> list[Group]:
-        """The groups of a prompt; each knows those that choose before it."""
+        """Create the groups of a prompt, each with references to its predecessors."""
         groups: list[Group] = []
         for _ in range(self.groups):
             groups.append(Group(self.config, search, row, self.config.num_beams // self.groups, tuple(groups)))
         return groups
 
     def _write(self, search: Search, groups: list[Group]) -> None:
-        """Follow the beams of all groups until none could be among the best."""
+        """Extend the beams of all groups until none can be among the best."""
         stepper, logits = started(search, [group.row for group in groups])
         while True:
             logs = wide(logits).log_softmax(dim=-1)
@@ -126,7 +126,7 @@ class BeamSearch(Strategy):
             logits = stepper.logits()
 
     def _extend(self, search: Search, groups: Sequence[Group], scores: Tensor) -> None:
-        """Let each group go on, those of a prompt in their order; `scores` are [groups beams vocab]."""
+        """Extend the groups, those of a prompt in order; `scores` are [groups beams vocab]."""
         seconds = search.seconds()
         for number in range(self.groups):
             own = [index for index, group in enumerate(groups) if len(group.before) == number]
@@ -136,7 +136,7 @@ class BeamSearch(Strategy):
     def _follow(self, groups: Sequence[Group], scores: Tensor, seconds: float) -> None:
         vocab = scores.shape[2]
         totals = self.totals(groups, scores).flatten(1)
-        # as many as may end, and num_beams more that go on
+        # enough for num_beams open beams after all that may end
         count = min(max(2, 1 + _ends(groups[0].search)) * groups[0].width, totals.shape[1])
         places = self.best(groups, totals, count)
         found = zip(
@@ -158,30 +158,30 @@ class BeamSearch(Strategy):
 
 @dataclass
 class Group:
-    """Beams of one prompt that compete with each other: those that go on, and the best that have ended."""
+    """Competing beams of one prompt: open ones, and the best finished ones."""
 
     config: BeamSearch.Config
     search: Search
-    row: int  # of the prompt
+    row: int  # index of the prompt
     width: int
-    before: tuple[Group, ...]  # the groups of the prompt that choose before it
-    going: list[BeamText] = field(default_factory=lambda: [BeamText()])  # the best first
-    ended: list[Ended] = field(default_factory=list)  # the best first
-    origins: list[int] = field(default_factory=list)  # the place that each beam that goes on had a token ago
-    last_tokens: list[int] = field(default_factory=list)  # of its beams, or of those that ended by them
+    before: tuple[Group, ...]  # earlier groups of the prompt
+    going: list[BeamText] = field(default_factory=lambda: [BeamText()])  # open beams, best first
+    ended: list[Ended] = field(default_factory=list)  # finished beams, best first
+    origins: list[int] = field(default_factory=list)  # previous place of each open beam
+    last_tokens: list[int] = field(default_factory=list)  # of the open beams, or of the finished ones
     steps: int = 0
 
     @cached_property
     def generator(self) -> torch.Generator:
-        """What it draws from, begun by the prompt's random stream."""
+        """RNG of the group, seeded from the prompt's stream."""
         return torch.Generator().manual_seed(self.search.streams[self.row].getrandbits(63))
 
     @property
     def open(self) -> bool:
-        """Whether one of the beams could still be among the best."""
+        """True if an open beam could still be among the best."""
         if not self.going or len(self.ended) < self.width:
             return bool(self.going)
-        # a single beam that has ended leaves nothing to follow: that is greedy search
+        # a single finished beam ends greedy search
         if self.config.early_stopping is True or self.width == 1:
             return False
         best, length = self.going[0], len(self.going[0].ids)
@@ -190,17 +190,17 @@ class Group:
         return self._score(best, length) > self.ended[-1].score
 
     def filled(self) -> list[BeamText]:
-        """The beams that go on, and impossible ones in the place of those that are missing."""
+        """Return the open beams, padded with impossible ones to the width."""
         return self.going + [BeamText((), IMPOSSIBLE)] * (self.width - len(self.going))
 
     def places(self) -> list[int]:
-        """Where the beams, filled up, were a token ago; none where no beam is to go on."""
+        """Return the previous places of the padded beams; none if the group is closed."""
         return self.origins + [0] * (self.width - len(self.origins)) if self.open else []
 
     def follow(self, found: Sequence[Continuation], seconds: float) -> None:
-        """Take the best continuations, which come in their order; what ends is kept if it is good enough.
+        """Select the best continuations. Finished hypotheses are kept if they can still win.
 
-        Where there is none at all, and nothing has ended, the texts end as they stand.
+        Without continuations and finished hypotheses, the texts end as they are.
         """
         beams, self.going, self.origins, ended = self.going, [], [], []
         self.steps += 1
@@ -213,7 +213,7 @@ class Group:
             if not self.search.ends(self.row, beam.ids, seconds):
                 self.going.append(beam)
                 self.origins.append(place)
-            elif rank < self.width:  # what ends further down only makes room for a beam that goes on
+            elif rank < self.width:  # a lower-ranked end only makes room for another open beam
                 ended.append(beam)
         self.last_tokens = [beam.ids[-1] for beam in self.going or ended]
         self._end(ended if self.going or self.ended or ended else beams)
@@ -228,7 +228,7 @@ class Group:
 
 
 def _ends(search: Search) -> int:
-    """How many tokens end a text wherever they come."""
+    """Return the number of tokens that end a text."""
     return len({token for rule in search.rules.stop if isinstance(rule, EndToken) for token in rule.ends})
 
 
@@ -236,9 +236,9 @@ def _ends(search: Search) -> int:
 class Beam(BeamSearch):
     """The num_beams most likely beginnings, again and again; score = log p(text) / tokens ** length_penalty.
 
-    Lowerre 1976; with a length penalty Wu et al. 2016 (arXiv 1609.08144), which is that of Hugging Face here. The
-    tokens are those written, an end token among them. `sampled` draws continuations, each by its beam's and its own
-    probability and none twice, by the largest log p + Gumbel noise (Kool et al. 2019, arXiv 1903.06059).
+    Lowerre 1976; length penalty by Wu et al. 2016 (arXiv 1609.08144), in Hugging Face's form. `tokens` counts the
+    written ones, including an end token. `sampled` draws continuations without replacement, from the joint probability
+    of beam and token, by the largest log p + Gumbel noise (Kool et al. 2019, arXiv 1903.06059).
     """
 
     class Config(BeamSearch.Config):
@@ -262,7 +262,7 @@ class Beam(BeamSearch):
 
 
 def gumbel(count: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Gumbel noise, [count]: the largest of log p + noise is drawn from p."""
+    """Draw Gumbel noise, [count]: the argmax of log p + noise is a sample from p."""
     return -torch.empty(count, dtype=dtype).exponential_(generator=generator).clamp(min=1e-30).log()
 
 
@@ -270,8 +270,8 @@ def gumbel(count: int, generator: torch.Generator, dtype: torch.dtype = torch.fl
 class DiverseBeam(BeamSearch):
     """log p - diversity * [groups before that chose the token in this step] (Vijayakumar et al. 2016, 1610.02424).
 
-    Each group is a beam search of num_beams / groups beams, the first a plain one. What was taken off stays off a
-    beam's score, as in the authors' code, and is no part of a text's log-probability.
+    Each group is a beam search of num_beams / groups beams, the first a plain one. Penalties remain in a
+    beam's score, as in the authors' code, but not in a text's log-probability.
     """
 
     class Config(BeamSearch.Config):

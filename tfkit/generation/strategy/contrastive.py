@@ -1,4 +1,4 @@
-"""Contrastive search: likely tokens that do not repeat what the model has in mind already."""
+"""Contrastive search: likely tokens whose hidden states differ from those before."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tfkit.generation.strategy.rows import Texts, gains_of
 class Contrastive(Strategy):
     """next = argmax over the k likeliest of (1 - alpha) p(v) - alpha max_j cos(h_v, h_j) (Su et al. 2022, 2202.06417).
 
-    h_v is the last hidden state of the token v, where it is read after the text, and h_j are those of the text so far
-    (in an encoder-decoder of the target). Each step computes k rows for each text.
+    h_v is the last hidden state of token v read after the text, h_j are those of the text so far (of the target, in an
+    encoder-decoder). Each step computes k rows per text.
     """
 
     class Config(Strategy.Config):
@@ -79,23 +79,23 @@ class Contrastive(Strategy):
                 return
             stay = texts.leavers()
             kept = rows if stay is None else torch.tensor(stay, device=rows.device)
-            taken = kept * k + best[kept]  # of the rows that were tried
+            taken = kept * k + best[kept]  # into the rows tried
             stepper.keep(taken)
             logits, before = logits[taken], torch.cat((before[kept], own[taken, None]), dim=1)
 
     def worth(self, likely: Tensor, own: Tensor, before: Tensor) -> Tensor:
-        """What each token is worth that is tried, [rows k].
+        """Return the score of each tried token, [rows k].
 
-        `likely` [rows k] are the probabilities, `own` [rows k d_model] and `before` [rows time d_model] the directions
-        of the hidden states, all 0 where there is no token.
+        `likely` [rows k] are probabilities; `own` [rows k d_model] and `before` [rows time d_model] are normalized
+        hidden states, all 0 for padding.
         """
         alike = torch.einsum("r k d, r t d -> r k t", own, before).masked_fill(~before.any(dim=2)[:, None], -1.0)
         return (1 - self.config.alpha) * likely - self.config.alpha * alike.amax(dim=2)
 
 
 def directions(stepper: Stepper) -> Tensor:
-    """The hidden states of the tokens that were read last at length 1, [rows new d_model], 0 for padding."""
-    last: Tensor = stepper.hidden  # type: ignore[assignment]  # it is there once logits were asked for
+    """Return the normalized hidden states of the tokens read last, [rows new d_model], 0 for padding."""
+    last: Tensor = stepper.hidden  # type: ignore[assignment]  # set by logits()
     hidden = torch.nn.functional.normalize(wide(last), dim=-1)
     if stepper.real is None:
         return hidden

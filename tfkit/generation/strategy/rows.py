@@ -1,4 +1,4 @@
-"""Strategies that write each text by itself: the likeliest token, or a drawn one."""
+"""Batched decoding with one hypothesis per row, shared by greedy and sampling."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
 from tfkit.generation.stepper import Stepper
 from tfkit.generation.strategy.base import Strategy
 
-DROP_SHARE = 0.25  # so many finished rows leave the batch: copying the state then costs less than computing them
+DROP_SHARE = 0.25  # share of finished rows that are dropped at once: copying the state then pays off
 
-# scores [rows vocab], and the text that each row writes on -> a token for each row
+# scores [rows vocab], text of each row -> a token per row
 Choose = Callable[[Tensor, list[int]], Tensor]
 
 
 class Texts:
-    """What is written of each text: text i continues the prompt `prompts[i]`, and `rows` are those being written.
+    """Progress of the texts: text i continues the prompt `prompts[i]`, `rows` are the texts still in the batch.
 
-    A text ends where a stop rule or its room says so, and where the rules leave no token.
+    A text ends by a stop rule, at its room, or if the rules leave no token.
     """
 
     def __init__(self, search: Search, prompts: Sequence[int] | None = None) -> None:
@@ -35,23 +35,23 @@ class Texts:
         self.prompts = list(range(len(search.prompts)) if prompts is None else prompts)
         self.written: list[list[int]] = [[] for _ in self.prompts]
         self.sums = [0.0] * len(self.prompts)
-        self.rows = list(range(len(self.prompts)))  # which text each row of the stepper writes on
+        self.rows = list(range(len(self.prompts)))  # text of each stepper row
         self.done = {row for row, prompt in enumerate(self.prompts) if search.room[prompt] == 0}
 
     @property
     def open(self) -> bool:
-        """Whether some text goes on."""
+        """True if any text is unfinished."""
         return len(self.done) < len(self.prompts)
 
     def add(self, tokens: Tensor, gains: Tensor) -> None:
-        """A token for each row, [rows], and its log-probability, IMPOSSIBLE where there was no token to choose."""
+        """Append a token to each row, [rows], with its log-probability, IMPOSSIBLE if no token was possible."""
         seconds = self.search.seconds()
         for row, token, gain in zip(self.rows, tokens.tolist(), gains.tolist(), strict=True):
             if row not in self.done:
                 self.add_to(row, token, gain, seconds)
 
     def add_to(self, row: int, token: int, gain: float, seconds: float) -> None:
-        """A token for one text; raises PromptError where its log-probability is no number."""
+        """Append a token to one text. Raise PromptError if its log-probability is not finite."""
         if gain == IMPOSSIBLE:
             self.done.add(row)
             return
@@ -64,7 +64,7 @@ class Texts:
             self.done.add(row)
 
     def leavers(self) -> list[int] | None:
-        """The places of the rows that stay, where enough others have ended for them to leave."""
+        """Return the places of unfinished rows if enough others have finished to be dropped, else None."""
         alive = [place for place, row in enumerate(self.rows) if row not in self.done]
         if len(alive) > (1 - DROP_SHARE) * len(self.rows):
             return None
@@ -72,14 +72,13 @@ class Texts:
         return alive
 
     def candidates(self) -> list[Candidate]:
-        """One for each text."""
+        """Return one candidate per text."""
         return [self.search.candidate(ids, total) for ids, total in zip(self.written, self.sums, strict=True)]
 
 
 def started(search: Search, prompts: Sequence[int]) -> tuple[Stepper, Tensor]:
-    """A stepper with a row for each of `prompts`, and its first logits; a prompt that comes several times is read once.
-
-    Gives the stepper and [rows vocab].
+    """Return a stepper with a row for each of `prompts`, and its first logits [rows vocab]. Repeated prompts are read
+    once.
     """
     stepper = search.stepper()
     logits = stepper.logits()
@@ -91,7 +90,7 @@ def started(search: Search, prompts: Sequence[int]) -> tuple[Stepper, Tensor]:
 
 
 def write_rows(search: Search, choose: Choose, prompts: Sequence[int] | None = None) -> list[Candidate]:
-    """One text for each prompt, or for each entry of `prompts`, which says what prompt it continues."""
+    """Write one text per prompt, or per entry of `prompts`, which are indices of prompts."""
     texts = Texts(search, prompts)
     if not texts.open:
         return texts.candidates()
@@ -110,7 +109,7 @@ def write_rows(search: Search, choose: Choose, prompts: Sequence[int] | None = N
 
 
 def gains_of(scores: Tensor, chosen: Tensor, scored: bool = True) -> Tensor:
-    """Log-probabilities of the chosen tokens, [rows]; where nobody asks, only whether they are possible."""
+    """Return the log-probabilities of the chosen tokens, [rows]; raw scores if not `scored`."""
     raw = scores.gather(1, chosen[:, None])[:, 0]
     return (raw - scores.logsumexp(dim=-1)).where(raw != IMPOSSIBLE, IMPOSSIBLE) if scored else raw
 
@@ -130,8 +129,8 @@ class Greedy(Strategy):
 class Sample(Strategy):
     """next ~ p(token | prompt, what was written), as the logits rules leave it.
 
-    Each text has its own random stream, one number per token: a draw depends on the seed and the prompt, not on the
-    other texts of the batch.
+    Each text has its own RNG and uses one number per token: a draw depends on the seed and the prompt, not on the other
+    texts of the batch.
     """
 
     draws = True
@@ -153,7 +152,7 @@ class Sample(Strategy):
 
     def search(self, search: Search) -> list[list[Candidate]]:
         count = self.config.n_best
-        # a probability that is no number shows in the sum of all alone; and tokens of several texts would come mixed
+        # the summed log-probabilities detect NaN; tokens of several texts would be streamed interleaved
         search = replace(search, scored=True, on_token=search.on_token if count == 1 else None)
         prompts = [row for row in range(len(search.prompts)) for _ in range(count)]
         streams = [random.Random(search.streams[row].getrandbits(128)) for row in prompts]
@@ -169,10 +168,10 @@ class Sample(Strategy):
 
 
 def draw(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
-    """A token for each row of `probabilities` [rows vocab], [rows], by one number of the row's stream.
+    """Draw a token for each row of `probabilities` [rows vocab] from the row's stream; returns [rows].
 
-    That is the first token whose cumulative probability reaches the number, which is above 0: one that cannot come is
-    never drawn while another can. The probabilities of a row may have any sum.
+    Inverse transform sampling: the first token whose cumulative probability reaches a random number above 0, so that
+    excluded tokens are never drawn. Rows need not be normalized.
     """
     cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
     numbers = torch.tensor([1 - stream.random() for stream in streams], dtype=torch.float64, device=cumulative.device)

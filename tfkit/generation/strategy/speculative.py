@@ -1,4 +1,4 @@
-"""Speculative decoding: drafts of several tokens, checked at once."""
+"""Speculative decoding: several drafted tokens verified in one pass."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from tfkit.generation.strategy.base import Load, Strategy
 from tfkit.generation.strategy.rows import Texts, draw, gains_of
 from tfkit.models import Model
 
-LONGEST = 3  # tokens of an n-gram that is looked for: more are rarely found, fewer say less
-Likely = Callable[[Tensor], Tensor]  # scores [... vocab] -> what is drawn from, [... vocab]
+LONGEST = 3  # tokens of a lookup n-gram: longer ones are rare, shorter ones less predictive
+Likely = Callable[[Tensor], Tensor]  # scores [... vocab] -> probabilities [... vocab]
 
 
 class Drafter(Protocol):
-    """Tokens that the text may go on with."""
+    """Proposes the next tokens."""
 
     def guess(self, count: int) -> tuple[list[int], Tensor]:
-        """At most `count` tokens, and what each was drawn from, [tokens vocab]."""
+        """Return at most `count` tokens, and the distribution of each, [tokens vocab]."""
         ...
 
     def settle(self, kept: int, token: int) -> None:
-        """Go on where only the first `kept` of the guesses were right, and `token` stands after them."""
+        """Continue after the first `kept` guesses followed by `token`."""
         ...
 
 
 class ModelDrafter:
-    """A smaller model writes on. The search is one of that model, with one prompt."""
+    """Drafts with a smaller model; the search is that model's, with one prompt."""
 
     def __init__(self, search: Search, likely: Likely, stream: random.Random) -> None:
         self.rules = search.rules
@@ -53,7 +53,7 @@ class ModelDrafter:
     def guess(self, count: int) -> tuple[list[int], Tensor]:
         found: list[Tensor] = []
         tokens: list[int] = []
-        if self.bound is not None:  # it may read less than the model that it writes for
+        if self.bound is not None:  # the draft model may be limited to fewer positions
             count = min(count, self.bound - self.stepper.ids.shape[1] + 1)
         for _ in range(count):
             stepper = self.stepper
@@ -73,7 +73,7 @@ class ModelDrafter:
 
 
 class LookupDrafter:
-    """What followed the last tokens where they came before: texts repeat names, code, and what they are asked of.
+    """Drafts the continuation of an earlier occurrence of the last tokens (prompt lookup).
 
     Yang et al. 2023, arXiv 2304.04487.
     """
@@ -90,7 +90,7 @@ class LookupDrafter:
         return self.guesses.tolist(), certain.to(self.device)
 
     def _follows(self) -> Tensor:
-        """What follows the latest earlier place of the longest n-gram that the text ends with."""
+        """Return the continuation of the latest earlier occurrence of the longest suffix n-gram."""
         for size in range(LONGEST, 0, -1):
             if len(self.text) <= size:
                 continue
@@ -103,15 +103,15 @@ class LookupDrafter:
         self.text = torch.cat((self.text, self.guesses[:kept], torch.tensor([token])))
 
 
-MOST = 32  # tokens of a draft: a state of a window can take so many back
+MOST = 32  # longest draft; a windowed state can rewind this far
 
 
 @register("strategy", "speculative")
 class Speculative(Strategy):
     """A token x of a draft q is kept with min(1, p(x) / q(x)), else one is drawn from max(0, p - q) in its place.
 
-    Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). What is written is distributed as by
-    `sample`, or is what `greedy` writes: a draft changes only how long it takes. Prompts are written one by one.
+    Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). The output is distributed as
+    that of `sample`, or equals that of `greedy`: drafts only change the speed. Prompts are processed one by one.
     """
 
     rewinds: ClassVar = True
@@ -174,7 +174,7 @@ class Speculative(Strategy):
         return ModelDrafter(replace(search, model=draft), self.likely, search.streams[0])
 
     def _written(self, search: Search, drafter: Drafter) -> Candidate:
-        """The text of the only prompt."""
+        """Write the text of a single prompt."""
         texts = Texts(search)
         stepper = search.stepper()
         while texts.open:
@@ -196,9 +196,9 @@ class Speculative(Strategy):
         return texts.candidates()[0]
 
     def judged(self, likely: Tensor, guesses: list[int], drawn_from: Tensor, stream: random.Random) -> list[int]:
-        """The guesses up to the first that is refused, and one token more.
+        """Return the accepted guesses and one more token.
 
-        `likely` [guesses+1 vocab] are the probabilities of this model, `drawn_from` [guesses vocab] those of the draft.
+        `likely` [guesses+1 vocab] are this model's probabilities, `drawn_from` [guesses vocab] the draft's.
         """
         for place, token in enumerate(guesses):
             p, q = likely[place], drawn_from[place]
@@ -208,17 +208,17 @@ class Speculative(Strategy):
         return [*guesses, int(draw(likely[-1:], [stream]))]
 
     def likely(self, scores: Tensor) -> Tensor:
-        """The probabilities that tokens are drawn with, [rows vocab]; without sampling the most likely token has 1."""
+        """Return the probabilities to draw from, [rows vocab]; one-hot at the argmax without sampling."""
         if self.config.sampled:
             return scores.softmax(dim=-1)
         return torch.nn.functional.one_hot(argmax(scores), scores.shape[-1]).to(scores.dtype)
 
 
 def scores_after(search: Search, stepper: Stepper, count: int) -> Tensor:
-    """Scores after each of the last `count` tokens and the one before them, [count+1 vocab], by the rules at each."""
+    """Return the scores after each of the last `count` tokens and the one before them, [count+1 vocab]."""
     logits, ids = stepper.last_logits(count + 1)[0], stepper.tokens()
     found = []
-    for place, back in enumerate(range(count, -1, -1)):  # `back` tokens of the draft stand after it
+    for place, back in enumerate(range(count, -1, -1)):  # `back` drafted tokens follow
         written, left = stepper.written() - back, stepper.left()
         left = None if left is None else left + back
         found.append(search.rules.scores(logits[place : place + 1], ids[:, : ids.shape[1] - back], written, left))
@@ -226,13 +226,13 @@ def scores_after(search: Search, stepper: Stepper, count: int) -> Tensor:
 
 
 def _writes(model: Model) -> str:
-    """What a draft must have in common with the model that it is for."""
+    """Describe the properties that a draft must share with its target model."""
     plan = model.blueprint
     return f"{'a decoder' if plan.encoder is None else 'an encoder-decoder'} of {plan.last.vocab_size} tokens"
 
 
 def unlike(tokenizer: Tokenizer, other: Tokenizer) -> str:
-    """What the vocabularies of two tokenizers do not agree on; nothing where they do."""
+    """Describe the first difference between two vocabularies; empty if none."""
     if tokenizer.vocab_size != other.vocab_size:
         return f"{other.vocab_size} tokens, not {tokenizer.vocab_size}"
     names = (map(one.backend.id_to_token, range(tokenizer.vocab_size)) for one in (other, tokenizer))

@@ -1,4 +1,4 @@
-"""Out to engines that run a model without torch: CTranslate2."""
+"""Export to torch-free inference engines: CTranslate2."""
 
-MODEL = "model.bin"  # by which a folder of CTranslate2 is known
+MODEL = "model.bin"  # identifies a CTranslate2 folder
 VOCABULARIES = ("vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json")

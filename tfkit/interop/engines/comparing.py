@@ -1,4 +1,4 @@
-"""A folder of CTranslate2 next to the run it was converted from: log-probabilities and greedy tokens."""
+"""Comparison of a CTranslate2 folder with its run: log-probabilities and greedy tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PURPOSE = "models of CTranslate2 need"
 
 
 class Engine:
-    """A folder of CTranslate2, loaded; raises DataError naming the folder."""
+    """A loaded CTranslate2 folder. Raises DataError naming the folder."""
 
     def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
         library = optional("ctranslate2", "engines", PURPOSE)
@@ -37,20 +37,20 @@ class Engine:
             raise DataError(f"{folder / MODEL}: cannot be loaded: {error}") from None
 
     def texts(self, ids: Sequence[int]) -> list[str]:
-        """Return tokens as text; raises DataError for ids beyond the vocabulary."""
+        """Return tokens as text. Raise DataError for ids beyond the vocabulary."""
         if any(number >= len(self.tokens) for number in ids):
             raise DataError(f"its vocabulary has {len(self.tokens):,} tokens, and the run's has more")
         return [self.tokens[number] for number in ids]
 
     def score(self, ids: Sequence[int], target: Sequence[int]) -> list[float]:
-        """Compute the log-probability of each token of a text after its first, or of a target."""
+        """Return the log-probability of each token of a text after its first, or of a target."""
         texts = [self.texts(ids)]
         (found,) = self.raw.score_batch(texts, [self.texts(target)]) if self.paired else self.raw.score_batch(texts)
         scores: list[float] = found.log_probs[: len(target)]
         return scores
 
     def write(self, ids: list[int], count: int) -> list[int]:
-        """Return the likeliest tokens after a prompt, or of a source."""
+        """Return the greedy continuation of a prompt, or the greedy target of a source."""
         options: dict[str, Any] = {"beam_size": 1, "end_token": self.ends, "return_end_token": False}
         if self.paired:
             (found,) = self.raw.translate_batch([self.texts(ids)], max_decoding_length=count, **options)
@@ -62,7 +62,7 @@ class Engine:
 
 @torch.no_grad()
 def largest_difference(model: Model, engine: Engine, facts: Mapping[str, Any]) -> float:
-    """Compute the largest difference of any log-probability over 20 texts."""
+    """Return the largest difference of any log-probability over 20 texts."""
     worst = 0.0
     for one in prompts(model, facts):
         target = (one.ids if engine.paired else one.ids[1:])[: one.count]
@@ -78,11 +78,11 @@ def largest_difference(model: Model, engine: Engine, facts: Mapping[str, Any]) -
 
 
 def verify_engine(run: Run, folder: Path, tolerance: float = TOLERANCE) -> FilesVerdict:
-    """Compare a run with its folder of CTranslate2; raises DataError for one that cannot be loaded."""
+    """Compare a run with its CTranslate2 folder. Raise DataError if it cannot be loaded."""
     facts = facts_of(run)
     engine, model = Engine(folder, facts), as_float32(run.model)
     try:
         worst = largest_difference(model, engine, facts)
         return FilesVerdict(tolerance, {MODEL: worst}, equal_prompts(model, facts, engine.write))
-    except (RuntimeError, ValueError) as error:  # of another architecture
+    except (RuntimeError, ValueError) as error:  # the folder has another architecture
         raise DataError(f"{folder}: cannot read what this run reads; is it its export? {error}") from None

@@ -1,4 +1,4 @@
-"""A run -> a folder that CTranslate2 runs, made from transformers' class of it by CTranslate2's own converter."""
+"""Export of a run to CTranslate2, by CTranslate2's converter for the run's transformers class."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 PURPOSE = "export to CTranslate2 needs"
 TOKENIZER_FILES = (TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
 WRITTEN = (MODEL, CONFIG, *VOCABULARIES, *TOKENIZER_FILES, RESOLVED)
-LARGEST = 1e-3  # difference of a log-probability; beyond it the converter has left something out
+LARGEST = 1e-3  # difference of a log-probability; larger ones mean that the converter ignored something
 EPSILONS = ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps")
-MARIAN = "MarianConfig"  # read as Bart's: CTranslate2's own loader drops the last token
-# attributes that the loaders expect and transformers 5 no longer has
+MARIAN = "MarianConfig"  # read as Bart: CTranslate2's Marian loader drops the last token
+# attributes that the loaders require and transformers 5 removed
 ASSUMED: Mapping[str, Mapping[str, bool]] = {
     "BartConfig": {"normalize_before": False},
     "MBartConfig": {"normalize_before": True},
@@ -48,10 +48,10 @@ ASSUMED: Mapping[str, Mapping[str, bool]] = {
 
 
 def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Path:
-    """Write `run` to the folder `target` for CTranslate2, and check that it computes the same there.
+    """Export `run` for CTranslate2 to the folder `target`, and check that it computes the same.
 
-    Raises UsageError for a missing library and for what CTranslate2 cannot compute, RunError for a folder that may not
-    be written; nothing is left then.
+    Raises UsageError for a missing library or a model that CTranslate2 does not support, RunError for a folder that
+    must not be overwritten; nothing is left behind then.
     """
     loaders = _loaders()
     goal = target_folder(target, "model of CTranslate2", (MODEL, CONFIG), _written, force)
@@ -69,7 +69,7 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
 
 
 def _loaders() -> Mapping[str, Any]:
-    """CTranslate2's loaders by transformers' class of a config."""
+    """Return CTranslate2's loaders by transformers config class."""
     optional("ctranslate2", "engines", PURPOSE)
     optional("transformers", "hf", PURPOSE)
     loaders: Mapping[str, Any] = optional("ctranslate2.converters.transformers", "engines", PURPOSE)._MODEL_LOADERS
@@ -77,7 +77,7 @@ def _loaders() -> Mapping[str, Any]:
 
 
 def _taken(run: Run, loaders: Mapping[str, Any]) -> FamilyConfig:
-    """Find the class that CTranslate2 takes; raises UsageError with the place of each setting it has no word for."""
+    """Find a class that CTranslate2 supports. Raise UsageError with the location of each unsupported setting."""
     _check_writes(run)
     classes = optional("transformers", "hf", PURPOSE).CONFIG_MAPPING
     types = {name: family.model_types[0] for name, family in families().items()}
@@ -100,7 +100,7 @@ def _taken(run: Run, loaders: Mapping[str, Any]) -> FamilyConfig:
 
 
 def _lacks(model: Mapping[str, Any], key: str) -> str:
-    """The message about a setting that CTranslate2 has no word for."""
+    """Return the message about a setting that CTranslate2 does not support."""
     value, last = look(model, key), key.rpartition(".")[2]
     if last == "type" and isinstance(value, str):
         return f"CTranslate2 has no {value}"
@@ -109,7 +109,7 @@ def _lacks(model: Mapping[str, Any], key: str) -> str:
 
 
 def _check_writes(run: Run) -> None:
-    """Raise UsageError for a model that writes no text, and for a run without a single tokenizer."""
+    """Raise UsageError for a model that does not generate text, or a run without a single tokenizer."""
     if not writes(run.model):
         raise UsageError(f"{run.folder}: writes no text, and only models that do leave for CTranslate2; try --to onnx")
     if not has_tokenizer(run):
@@ -119,7 +119,7 @@ def _check_writes(run: Run) -> None:
 
 
 def _convert(source: Path, folder: Path, theirs: FamilyConfig, loaders: Mapping[str, Any]) -> None:
-    """Write the files of CTranslate2; raises UsageError for what its converter does not take."""
+    """Write CTranslate2's files. Raise UsageError if its converter fails."""
     transformers = optional("transformers", "hf", PURPOSE)
     name = transformers.CONFIG_MAPPING[theirs.config["model_type"]].__name__
     loader = loaders["BartConfig" if name == MARIAN else name]
@@ -134,13 +134,13 @@ def _convert(source: Path, folder: Path, theirs: FamilyConfig, loaders: Mapping[
             spec.validate()
             spec.optimize()
             spec.save(str(folder))
-    except Exception as error:  # whatever their converter raises
+    except Exception as error:  # the converter may raise anything
         why = f"{type(error).__name__}: {shortened(error)}"
         raise UsageError(f"CTranslate2's converter does not take this '{theirs.config['model_type']}': {why}") from None
 
 
 def _describe(written: Any, config: Any, tokenizer: Any) -> None:
-    """Say in CTranslate2's config.json what its loaders leave out: the norms' epsilon and the start token."""
+    """Complete CTranslate2's config.json: its loaders omit the norms' epsilon and the start token."""
     if written.layer_norm_epsilon is None:
         found = (getattr(config, key, None) for key in EPSILONS)
         written.layer_norm_epsilon = next((value for value in found if value is not None), None)
@@ -150,7 +150,7 @@ def _describe(written: Any, config: Any, tokenizer: Any) -> None:
 
 
 def _check(run: Run, folder: Path, theirs: FamilyConfig) -> None:
-    """Raise UsageError unless CTranslate2 computes the log-probabilities of the run."""
+    """Raise UsageError unless CTranslate2 reproduces the run's log-probabilities."""
     facts = facts_of(run)
     try:
         off = largest_difference(as_float32(run.model), Engine(folder, facts), facts)
@@ -162,5 +162,5 @@ def _check(run: Run, folder: Path, theirs: FamilyConfig) -> None:
 
 
 def _written(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder that an export writes."""
+    """Yield the files in a folder that belong to an export."""
     yield from named(folder, WRITTEN)

@@ -1,1 +1,1 @@
-"""The bridge to Hugging Face: what their files say as a recipe and weights of ours, and back."""
+"""Hugging Face interoperability: model folders to recipes and weights, and back."""

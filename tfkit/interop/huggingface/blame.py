@@ -1,4 +1,4 @@
-"""Faults of the model that a config.json describes, as faults of its keys."""
+"""Attribution of recipe faults to keys of config.json."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tfkit.interop.huggingface.settings import Setting, look, put
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.model import blueprint_of
 
-MOST = 4  # keys that a message names
-PROBES = (2, 8)  # numbers that most sizes may be in a small model
-NOWHERE = " (at <mapping>)"  # the place of a value in a model that no file holds
-# of a path in a recipe: the side, and the kind of layer, that no setting names
+MOST = 4  # keys in a message
+PROBES = (2, 8)  # replacement values for sizes
+NOWHERE = " (at <mapping>)"  # place of a value without a file
+# parts of a recipe path that settings omit: the side and the kind of layer
 UNSAID = re.compile(r"^model\.|(?<=layer)s\.\w+|\[\d+\]")
 
 
 def config_fault(file: Path, family: type[Family], config: Watched, error: TfkitError) -> DataError:
-    """Return the error as one that names the file, and for each fault the keys that it comes from."""
+    """Return the error with the file name and, for each fault, the responsible keys."""
     curing = _curing(family, config)
     faults = error.faults if isinstance(error, RecipeError) else []
     lines = [_line(family, config, fault, curing) for fault in faults] or [_with_keys(str(error), config, curing)]
@@ -31,20 +31,20 @@ def config_fault(file: Path, family: type[Family], config: Watched, error: Tfkit
 
 
 def unreadable(file: Path, family: type[Family], config: Watched, error: Exception) -> DataError:
-    """Return the error of a map that stumbled over a value as one that names the file and the keys."""
+    """Return the error for an exception in a family's map, naming the file and the keys."""
     what = f"no config of the family '{family.part_name}' ({type(error).__name__}: {error})"
     keys = _curing(family, config) or [*config.asked][-1:]
     return DataError(f"{file}: {_with_keys(what, config, keys)}")
 
 
 def _line(family: type[Family], config: Watched, fault: Fault, curing: Sequence[str]) -> str:
-    """Return a fault with the keys that it names, and those whose change would end it."""
+    """Return the message of a fault with the keys it names and those whose change would cure it."""
     message = f"{UNSAID.sub('', fault.path)}: {fault.message.replace(NOWHERE, '')}"
     return _with_keys(message, config, [*(row.theirs for row in _about(family, fault)), *curing])
 
 
 def _about(family: type[Family], fault: Fault) -> Iterator[Setting]:
-    """Yield the settings of the keys that a fault names."""
+    """Yield the settings whose keys a fault names."""
     path = UNSAID.sub("", fault.path)
     rows: Sequence[Setting] = (*family.settings, *family.head_settings)
     for row in rows:
@@ -55,7 +55,7 @@ def _about(family: type[Family], fault: Fault) -> Iterator[Setting]:
 
 
 def _curing(family: type[Family], config: Watched) -> list[str]:
-    """Return the keys that would end all faults if they were left out or said another number, else those missed."""
+    """Return the keys whose removal or replacement cures all faults, else the missing keys."""
     asked = dict(reversed([*config.asked.items()]))
     given = {key: without(config, key.split(".")) for key, value in asked.items() if value is not None}
     missing = {key: dict(config) for key, value in asked.items() if value is None and "." not in key}
@@ -64,7 +64,7 @@ def _curing(family: type[Family], config: Watched) -> list[str]:
 
 
 def _others(bare: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
-    """Yield a config without a key, and with other numbers for it."""
+    """Yield the config without a key, and with other numbers for it."""
     yield bare
     for number in PROBES:
         config = copy.deepcopy(dict(bare))
@@ -75,23 +75,23 @@ def _others(bare: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
 def _builds(family: type[Family], config: Mapping[str, Any]) -> bool:
     try:
         blueprint_of(family.recipe(config))
-    except Exception:  # whatever a map raises for values that are not of their kind
+    except Exception:  # a map may raise anything for values of other types
         return False
     return True
 
 
 def _is_missed(family: type[Family], bare: Mapping[str, Any], key: str) -> bool:
-    """True if a map fails for want of the key alone."""
+    """True if a map fails only because the key is missing."""
     last = key.rpartition(".")[2]
     try:
         family.recipe(bare)
-    except Exception as error:  # a DataError that says so, or a KeyError
+    except Exception as error:  # a DataError or a KeyError about the key
         return error.args == (last,) or f"says no {last}" in str(error)
     return False
 
 
 def without(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """Return a copy of the config that lacks a key."""
+    """Return a copy of the config without a key."""
     first, *rest = path
     below = {first: without(config[first], rest)} if rest and isinstance(config.get(first), Mapping) else {}
     return {key: value for key, value in config.items() if key != first or rest} | below

@@ -1,4 +1,4 @@
-"""The model card of an export: how to load it, what the run's card says, and the architecture as a recipe."""
+"""The model card of an export: usage, the run's card, and the architecture as a recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfkit.training.folder import RunFolder
 
 
 def card(run: Run, loader: str, own_code: bool, sentences: bool = False) -> str:
-    """Return the card of a run that transformers loads as `loader`; texts of users cannot become markup.
+    """Return the card of a run that transformers loads as `loader`, with user text escaped.
 
     `sentences`: sentence-transformers loads it too.
     """

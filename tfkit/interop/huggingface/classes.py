@@ -1,4 +1,4 @@
-"""The classes of a head: how many a config.json says, what they are called, and what the outputs of a text mean."""
+"""Classes of a head: their number, names and meaning in config.json."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.settings import look
 
 Tree = dict[str, Any]
-SEVERAL, NUMBER = "multi_label_classification", "regression"  # their words for a problem_type; else one class a text
-OF_TEXTS = ("classifier", "regression")  # our heads that their ForSequenceClassification is
+SEVERAL, NUMBER = "multi_label_classification", "regression"  # values of problem_type; default: one class per text
+OF_TEXTS = ("classifier", "regression")  # head types of ForSequenceClassification
 
 
 def class_count(config: Mapping[str, Any]) -> int:
-    """How many classes a classifier of theirs has."""
+    """Return the number of classes in a config.json."""
     return len(config.get("id2label") or ()) or int(config.get("num_labels", 2))
 
 
 def class_names(config: Mapping[str, Any], blueprint: Blueprint) -> list[str]:
-    """What the classes of the head are called, as their programs call them; none of a head without classes.
+    """Return the names of the head's classes in the config, empty for a head without classes.
 
-    Raises DataError where names are missing, or one stands twice.
+    Raises DataError for missing or duplicate names.
     """
     if blueprint.head is None or blueprint.head.part.part_name not in ("classifier", "token_classifier"):
         return []
@@ -37,7 +37,7 @@ def class_names(config: Mapping[str, Any], blueprint: Blueprint) -> list[str]:
 
 
 def bring_classes(model: Tree, config: Mapping[str, Any]) -> None:
-    """Say in `model` what the outputs of its head are; raises DataError for what no head of ours gives."""
+    """Complete the head in `model` from the config. Raise DataError for an unsupported problem_type."""
     head, count, problem = model["head"], class_count(config), config.get("problem_type")
     kind = look(model, "head.type")
     if kind == "token_classifier":
@@ -53,7 +53,7 @@ def bring_classes(model: Tree, config: Mapping[str, Any]) -> None:
 
 
 def say_classes(config: Tree, model: Mapping[str, Any]) -> None:
-    """Say in `config` how many classes the head has, and what its outputs are."""
+    """Write the number of classes and the problem_type to `config`."""
     kind, count = look(model, "head.type"), look(model, "head.num_classes")
     if kind == "regression":
         config |= {"problem_type": NUMBER, **named_classes(["LABEL_0"])}
@@ -64,7 +64,7 @@ def say_classes(config: Tree, model: Mapping[str, Any]) -> None:
 
 
 def named_classes(names: Sequence[str]) -> Tree:
-    """The keys of a config.json that say what classes are called."""
+    """Return the config.json keys with the names of classes."""
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},

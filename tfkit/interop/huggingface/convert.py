@@ -1,4 +1,4 @@
-"""Weights by a family's rules: all of theirs explained and all of ours filled, or an error that says which are not."""
+"""Weight conversion by a family's rules. Raises an error unless all tensors on both sides are covered."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tfkit.core.output import some
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.tensors import Sizes, matches
 
-# old spellings of the same names
+# old spellings
 SPELLINGS = {".gamma": ".weight", ".beta": ".bias"}
 
 
 @dataclass
 class ConvertedTensors:
-    """Our tensors; `unread` are theirs that no output of the model reads."""
+    """Converted tensors; `unread` are checkpoint tensors that no output uses."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
 
 
 class RenamedTensors(Mapping[str, Tensor]):
-    """Their tensors by the names of a family's rules, each read when it is asked for."""
+    """Checkpoint tensors by the names in a family's rules, loaded on access."""
 
     def __init__(self, family: type[Family], theirs: Mapping[str, Tensor]) -> None:
         self._names = names_of(family, theirs)
@@ -50,7 +50,7 @@ class RenamedTensors(Mapping[str, Tensor]):
 def to_ours(
     family: type[Family], theirs: Mapping[str, Tensor], wanted: Mapping[str, torch.Size], blueprint: Blueprint
 ) -> ConvertedTensors:
-    """Our tensors of the `wanted` names and shapes; raises DataError listing what does not correspond."""
+    """Convert to tfkit's tensors of the `wanted` names and shapes. Raise DataError listing mismatches."""
     names = names_of(family, theirs)
     brought = ConvertedTensors()
     used: set[str] = set()
@@ -66,7 +66,7 @@ def to_ours(
             found = [theirs[names[name]] for name in needed]
             try:
                 made = rule.to_ours(found, [wanted[name] for name in ours], sizes)
-            except Exception as error:  # einops raises an error of its own class
+            except Exception as error:  # einops has its own error class
                 shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(needed, found, strict=True))
                 raise DataError(f"{shapes} cannot become {', '.join(ours)}: {_first_line(error)}") from None
             brought.tensors |= dict(zip(ours, made, strict=True))
@@ -76,7 +76,7 @@ def to_ours(
 
 
 def to_theirs(family: type[Family], ours: Mapping[str, Tensor], blueprint: Blueprint) -> dict[str, Tensor]:
-    """Their tensors; raises DataError listing those of ours that no rule is about, and for names written twice."""
+    """Convert to the checkpoint's tensors. Raise DataError for tensors without a rule and for names written twice."""
     made: dict[str, Tensor] = {}
     used: set[str] = set()
     for rule in (rule for rule in family.rules_of(blueprint) if not rule.read_only):
@@ -100,7 +100,7 @@ def to_theirs(family: type[Family], ours: Mapping[str, Tensor], blueprint: Bluep
 
 
 def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
-    """The axes that layouts may name, for the sublayer that the tensor `name` of ours belongs to."""
+    """Return the axis sizes that layouts may use, for the sublayer of tfkit's tensor `name`."""
     side, _, rest = name.partition(".")
     plan = next((plan for plan in blueprint.stacks() if plan.side == side), None)
     if plan is None or not rest.startswith("layers."):
@@ -112,7 +112,7 @@ def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
 
 
 def names_of(family: type[Family], theirs: Iterable[str]) -> dict[str, str]:
-    """Their names as the rules spell them, each with that in the file."""
+    """Map names as the rules spell them to names in the file."""
     found = {}
     for name in theirs:
         plain = name
@@ -131,7 +131,7 @@ def _check_all(
     brought: ConvertedTensors,
     blueprint: Blueprint,
 ) -> None:
-    """Raise DataError for what is left over on either side."""
+    """Raise DataError for unmatched tensors on either side."""
     left, depth = [], _depth(wanted)
     for plain, name in names.items():
         if plain in used or matches(family.ignored, plain):
@@ -151,7 +151,7 @@ def _check_all(
 
 
 def _with_theirs(family: type[Family], ours: str, blueprint: Blueprint) -> str:
-    """A name of ours, and what the tensor of theirs is called that would fill it."""
+    """Return a tfkit name with the checkpoint name that would fill it."""
     for rule in family.rules_of(blueprint):
         for binding in rule.bindings([ours]):
             return f"{ours} ({', '.join(rule.in_theirs(binding, 1))})"
@@ -159,18 +159,18 @@ def _with_theirs(family: type[Family], ours: str, blueprint: Blueprint) -> str:
 
 
 def _number(name: str) -> int:
-    """The number of the layer that a name is of, -1 for one outside the layers."""
+    """Return the layer number in a name, -1 outside the layers."""
     found = re.search(r"(?:^|\.)layers\.([0-9]+)\.", name)
     return -1 if found is None else int(found[1])
 
 
 def _depth(names: Iterable[str]) -> int:
-    """How many layers these names are of."""
+    """Return the number of layers in these names."""
     return 1 + max(map(_number, names), default=-1)
 
 
 def _is_tied(family: type[Family], theirs: Mapping[str, Tensor], names: Mapping[str, str], plain: str) -> bool:
-    """Whether a tensor stands for another one; raises DataError where they differ all the same."""
+    """True if a tensor is tied to another one. Raise DataError if they differ nevertheless."""
     owner = family.tied.get(plain)
     if owner is None or owner not in names:
         return False

@@ -1,4 +1,4 @@
-"""Base of the families: one declarative map between their files and ours, both ways."""
+"""Base class of the families: a declarative, bidirectional map between Hugging Face files and recipes."""
 
 from __future__ import annotations
 
@@ -19,42 +19,41 @@ Tree = dict[str, Any]
 
 
 class Family(Component):
-    """A published architecture: what its config.json and its tensors are in a recipe, and the other way round.
+    """A published architecture: the map of its config.json and tensors to a recipe, and back.
 
-    `base` is what all its models have in common, as the `model:` of a recipe; `settings` say what differs. `heads` are
-    the classes of theirs, each with what it lays over `base`: the first is written. Whatever rows cannot say,
-    `to_recipe` and `to_config` add.
+    `base` is the `model:` shared by all its models; `settings` map what differs. `heads` maps model classes to
+    overrides of `base`; the first one is written. `to_recipe` and `to_config` add what rows cannot express.
     """
 
     model_types: ClassVar[tuple[str, ...]]
     base: ClassVar[Mapping[str, Any]]
-    heads: ClassVar[Mapping[str, Mapping[str, Any]]]  # their class -> what it lays over `base`
+    heads: ClassVar[Mapping[str, Mapping[str, Any]]]  # model class -> overrides of `base`
     settings: ClassVar[tuple[Setting, ...]] = ()
-    head_settings: ClassVar[tuple[Setting, ...]] = ()  # those below `head`, which a model without one leaves out
+    head_settings: ClassVar[tuple[Setting, ...]] = ()  # settings below `head`, skipped for a model without one
     fixed: ClassVar[tuple[Fixed, ...]] = ()
     rules: ClassVar[tuple[Rule, ...]] = ()
-    head_rules: ClassVar[Mapping[str, tuple[Rule, ...]]] = {}  # more of them, by the type of our `head`; none: "none"
-    prefix: ClassVar[str] = ""  # what their names begin with, but in the file of a base model; rules leave it out
-    unprefixed: ClassVar[tuple[str, ...]] = ()  # beginnings of names that never have it: those of the head
-    tied: ClassVar[Mapping[str, str]] = {}  # their names that may stand for another tensor of theirs
-    ignored: ClassVar[tuple[str, ...]] = ()  # templates of tensors that say nothing: buffers of constants
-    sizes: ClassVar[Sizes] = {}  # axes of the layouts that are the same in all its models
-    dropped: ClassVar[tuple[str, ...]] = ()  # templates of tensors that no output of this model reads
-    derived: ClassVar[tuple[str, ...]] = ()  # keys of config.json that only say again what others do
-    reads_ids: ClassVar[tuple[str, ...]] = ()  # keys of config.json for special tokens that their forward looks for
-    ahead: ClassVar[bool] = False  # files may have layers beyond the last, for later tokens, that no output reads
+    head_rules: ClassVar[Mapping[str, tuple[Rule, ...]]] = {}  # further rules by head type; without a head: "none"
+    prefix: ClassVar[str] = ""  # prefix of checkpoint names, except in files of a base model; omitted in rules
+    unprefixed: ClassVar[tuple[str, ...]] = ()  # prefixes of names without `prefix`: those of the head
+    tied: ClassVar[Mapping[str, str]] = {}  # checkpoint name -> the tensor it may duplicate
+    ignored: ClassVar[tuple[str, ...]] = ()  # templates of constant buffers
+    sizes: ClassVar[Sizes] = {}  # constant axis sizes for layouts
+    dropped: ClassVar[tuple[str, ...]] = ()  # templates of tensors that no output uses
+    derived: ClassVar[tuple[str, ...]] = ()  # redundant keys of config.json
+    reads_ids: ClassVar[tuple[str, ...]] = ()  # config.json keys of special tokens that their forward reads
+    ahead: ClassVar[bool] = False  # files may have extra layers for multi-token prediction, which no output uses
 
     @classmethod
     def adopt(cls, slot: str, name: str) -> None:
-        """Take the name it is registered under; raises UsageError for rules that contradict each other."""
+        """Register under a name. Raise UsageError for contradictory rules."""
         check_rules(name, cls.rules, cls.head_rules)
         super().adopt(slot, name)
 
     @classmethod
     def recipe(cls, config: Mapping[str, Any]) -> Tree:
-        """The `model:` that a config describes; raises DataError for what no recipe can express."""
+        """Return the `model:` of a config. Raise DataError if no recipe can express it."""
         for key in cls.derived:
-            look(config, key)  # so that it is not told as one that nobody knows
+            look(config, key)  # marks the key as read
         for row in cls.fixed:
             row.check(config)
         rows = ((row.keys, row.read(config)) for row in cls.settings)
@@ -65,7 +64,7 @@ class Family(Component):
 
     @classmethod
     def head_class(cls, config: Mapping[str, Any]) -> str:
-        """Which of their classes the files are of; raises DataError for one that no head of ours is."""
+        """Return the model class of the files. Raise DataError if it is unsupported."""
         classes = config.get("architectures") or [next(iter(cls.heads))]
         for name in classes:
             if name in cls.heads:
@@ -75,7 +74,7 @@ class Family(Component):
 
     @classmethod
     def config(cls, model: Mapping[str, Any], head_class: str) -> Tree:
-        """The config.json of a `model:` that is spelled out; raises DataError where they have no word for a value."""
+        """Return the config.json of a spelled-out `model:`. Raise DataError if a value cannot be expressed."""
         config: Tree = {"architectures": [head_class], "model_type": cls.model_types[0]}
         for row in cls.fixed:
             put(config, row.theirs, row.values[0])
@@ -88,48 +87,48 @@ class Family(Component):
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
-        """The rules about a model: those of its head, which come first, and those of all."""
+        """Return the rules of a model: first its head's, then the common ones."""
         head = "none" if blueprint.head is None else blueprint.head.part.part_name
-        head = "classifier" if head == "regression" else head  # a number of a text is a single class of it
+        head = "classifier" if head == "regression" else head  # regression is stored as a single class
         return (*cls.head_rules.get(head, ()), *cls.rules)
 
     @classmethod
     def constants(cls, blueprint: Blueprint) -> Mapping[str, Tensor]:
-        """Tensors that their files need and that say nothing of ours, by the names of the rules; mostly none."""
+        """Return constant tensors that the files require, by the names of the rules."""
         return {}
 
     @classmethod
     def as_read(cls, model: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A spelled-out model as `recipe` reads it from the config that `config` writes of it.
+        """Return a spelled-out model as `recipe` would read it back from `config`.
 
-        It differs where theirs needs a part that changes nothing, whose tensors are among the `constants`.
+        It differs if the implementation requires a neutral part, whose tensors are among the `constants`.
         """
         return model
 
     @classmethod
     def prefix_of(cls, name: str, blueprint: Blueprint) -> str:
-        """What stands before a name of the rules in their files of a model: nothing where it has no head."""
+        """Return the prefix of a checkpoint name; empty for a model without a head."""
         return "" if blueprint.head is None or name.startswith(cls.unprefixed) else cls.prefix
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
-        """Say in `model` what no row of `settings` can."""
+        """Complete `model` beyond the rows of `settings`."""
 
     @classmethod
     def to_stored(cls, model: Tree, theirs: Mapping[str, Tensor]) -> list[str]:
-        """Set in `model` what only their tensors tell, by the names of the rules; returns notes about it."""
+        """Complete `model` from the tensors, by the names of the rules. Return notes."""
         return []
 
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
-        """Say in `config` what no row of `settings` can."""
+        """Complete `config` beyond the rows of `settings`."""
 
 
 MISSING = object()
 
 
 def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
-    """A value of a spelled-out `model:`; of layers that differ, the first kind's that says it."""
+    """Look up a value of a spelled-out `model:`; among different layers, the first kind with the key counts."""
     head, _, rest = dotted.partition(".")
     if head in ("encoder", "decoder") and head not in model:
         return spelled(model, rest, default)
@@ -148,10 +147,10 @@ def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
 
 
 def laid(base: Mapping[str, Any], *over: Mapping[str, Any]) -> Tree:
-    """A copy of the `model:` in `base` with others laid over it, as variants are: dotted keys, the merge rule (R20)."""
+    """Return a copy of `base` with overrides, as in variants: dotted keys, the merge rule (R20)."""
     return overlay.laid("model", base, *over)
 
 
 def lay(model: Tree, over: Mapping[str, Any]) -> None:
-    """Lay over `model`, in its place."""
+    """Apply overrides to `model` in place."""
     model.update(laid(model, over))

@@ -1,4 +1,4 @@
-"""Their folders: config.json, safetensors in one file or several, and how a name on the hub becomes a folder."""
+"""Hugging Face model folders: config.json, single or sharded safetensors, and downloads from the hub."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tfkit.interop.huggingface.strangers import file_in, mapping_in
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
-# what keys of a config.json count, and up to how many: families make something of each
+# limits of counts in a config.json, by parts of key names: families build objects for each
 COUNTED = {"layer": 10_000, "expert": 100_000, "label": 1_000_000, "group": 1_000_000, "pattern": 10_000}
-WANTED = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a repository on the hub; nothing that is code or pickled
+WANTED = ("*.json", "*.safetensors", "*.txt", "*.model")  # downloaded from a hub repository: no code, no pickles
 
 
 def folder_of(source: str) -> Path:
-    """The folder `source`, or a copy of the repository of that name on the hub; raises DataError for neither."""
+    """Return the folder `source`, or a downloaded hub repository of that name. Raise DataError if neither exists."""
     path = Path(source)
     if path.is_dir():
         return path
@@ -38,13 +38,13 @@ def _downloaded(name: str) -> Path:
     hub = optional("huggingface_hub", "hf", f"{name} is no folder here, and asking the hub for it needs")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=list(WANTED)))
-    except Exception as error:  # the hub's own errors have no common class
+    except Exception as error:  # the hub's errors have no common class
         told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(f"{name} is no folder here, and the hub does not give it: {told}") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What config.json says; raises DataError naming the file."""
+    """Return config.json. Raise DataError naming the file."""
     path = file_in(folder, CONFIG)
     if path is None:
         raise DataError(f"{folder}: has no {CONFIG}")
@@ -54,7 +54,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _check_counts(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise DataError for more of a thing than any model has: families list things by their number."""
+    """Raise DataError for absurd counts, for which families would build lists."""
     for key, value in config.items():
         if isinstance(value, dict):
             _check_counts(path, value)
@@ -65,7 +65,7 @@ def _check_counts(path: Path, config: Mapping[str, Any]) -> None:
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """Their tensors by name, each read when it is asked for; numbers that are no whole ones in `dtype`, where given."""
+    """Checkpoint tensors by name, loaded on access; floats are converted to `dtype`, if given."""
 
     def __init__(self, files: Mapping[str, Any], dtype: torch.dtype | None = None) -> None:
         self._files = files
@@ -84,7 +84,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
 @contextmanager
 def open_checkpoint(folder: Path, dtype: torch.dtype | None = None) -> Iterator[Checkpoint]:
-    """The tensors of a folder; raises DataError for files that are missing, broken or pickled."""
+    """Open the tensors of a folder. Raise DataError for missing, broken or pickled files."""
     paths = _paths(folder)
     with ExitStack() as stack:
         files: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _how_to_convert(folder: Path, name: str) -> str:
-    """Why pickled weights are not read, and the command that writes them as safetensors."""
+    """Return why pickled weights are rejected, and the command that converts them to safetensors."""
     if not name.startswith("pytorch_model"):
         return f"{folder / name}: only safetensors are read"
     script = (

@@ -1,4 +1,4 @@
-"""An input that a run and their model both read, for a comparison."""
+"""Inputs for comparing a run with its Hugging Face model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfkit.interop.huggingface.classes import OF_TEXTS
 from tfkit.interop.huggingface.their_model import their_ids
 from tfkit.run import Run
 
-ROWS, LENGTH = 2, 48  # of a random input; several models want a multiple of their window
+ROWS, LENGTH = 2, 48  # of a random input; a multiple of several models' windows
 
 
 def call_of(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor], str, list[str]]:
-    """The arguments of a call that both understand, what they are in words, and a remark about them."""
+    """Return the arguments of a call that both models accept, their description, and notes."""
     blueprint = run.blueprint
     notes: list[str] = []
     paired = blueprint.encoder is not None and blueprint.decoder is not None
@@ -43,7 +43,7 @@ def call_of(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor]
 
 
 def _needed(blueprint: Blueprint, count: int, length: int) -> tuple[dict[str, Tensor], list[str]]:
-    """What masks ask of every call of `count` rows, and its description."""
+    """Return the inputs that masks require in a call of `count` rows, and their descriptions."""
     needs = {name for plan in blueprint.stacks() for name in plan.needs}
     call: dict[str, Tensor] = {}
     notes = []
@@ -57,7 +57,7 @@ def _needed(blueprint: Blueprint, count: int, length: int) -> tuple[dict[str, Te
 
 
 def _random_input(plan: StackPlan, length: int, seed: int) -> dict[str, Tensor]:
-    """What a stack reads: tokens [rows length], or vectors where it looks none up."""
+    """Return a stack's random input: ids [rows length], or vectors."""
     embedding: Any = plan.embedding
     width = plan.d_model if embedding is None else embedding.reads(plan.shape())
     if width is None:
@@ -67,7 +67,7 @@ def _random_input(plan: StackPlan, length: int, seed: int) -> dict[str, Tensor]:
 
 
 def _ended(rows: Tensor, again: Tensor, end: int | None) -> dict[str, Tensor]:
-    """Texts that end, whose last place in the decoder stands for them with theirs; nothing where no token ends them."""
+    """End each source row with the end token, so that its vector is at the last place; empty if not applicable."""
     if end is None or rows.shape != again.shape:
         return {}
     other = end - 1 if end else end + 1
@@ -76,13 +76,13 @@ def _ended(rows: Tensor, again: Tensor, end: int | None) -> dict[str, Tensor]:
 
 
 def _room(run: Run) -> int:
-    """How long a random input may be."""
+    """Return the length of a random input."""
     bounds = [plan.max_length for plan in run.blueprint.stacks() if plan.max_length is not None]
     return min([LENGTH, *bounds])
 
 
 def _random(size: int | None, length: int, seed: int) -> Tensor:
-    """Tokens [rows length]; the first few ids, where special tokens mostly stand, are left out."""
+    """Return random ids [rows length], skipping the first few, which are often special tokens."""
     size = size or 1
     least = min(10, size - 1)
     return torch.randint(least, size, (ROWS, length), generator=torch.Generator().manual_seed(seed))

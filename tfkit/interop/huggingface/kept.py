@@ -1,4 +1,4 @@
-"""Their small files, which an import keeps in a run as they were, for the way back."""
+"""Original config and tokenizer files, kept in an imported run for re-export."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tfkit.training.folder import ENVIRONMENT, RunFolder
 from tfkit.training.kept import CONFIG, GENERATION, KEPT, TOKENIZER_CONFIG, TOKENS_MAP, copy_file, names_in, origin_of
 from tfkit.training.vocabularies import tokenizer_files
 
-SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP)  # mappings, which may name code
+SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP)  # mappings, which may reference code
 
 
 def keep(source: Path, folder: Path) -> list[str]:
-    """Their small files as they were, but for what names code; returns the names of those that named some."""
+    """Copy the original small files without references to code. Return the names of those that had some."""
     (folder / KEPT).mkdir()
     coded = []
     for name in names_in(source):
@@ -38,7 +38,7 @@ def keep(source: Path, folder: Path) -> list[str]:
 
 
 def kept_of(run: Run) -> Path:
-    """The folder of their small files; one that does not exist if the run has none, or another tokenizer by now."""
+    """Return the folder of the originals; a non-existent path if there are none, or the tokenizer has changed."""
     kept, came_from = run.folder / KEPT, origin(run)
     if kept.is_symlink():
         raise RunError(f"{kept}: is a link; it was a folder when the run was imported")
@@ -47,18 +47,18 @@ def kept_of(run: Run) -> Path:
 
 
 def origin(run: Run) -> Mapping[str, Any]:
-    """Family and class that the run was imported as, or the run that it started from; empty if it came from neither."""
+    """Return the family and class a run was imported as, or the origin of its parent run; empty if neither."""
     folder = RunFolder(run.folder)
     return origin_of(folder.known) if (folder / ENVIRONMENT).is_file() else {}
 
 
 def fingerprint(folder: Path) -> str:
-    """SHA-256 of a run's tokenizer, of two one after the other; empty if it has none."""
+    """Return the SHA-256 of a run's tokenizer, joined with + for two; empty without one."""
     return "+".join(sha256_of(folder / name) for name in tokenizer_files(RunFolder(folder)))
 
 
 def restore(kept: Path, folder: Path) -> None:
-    """Write the kept files of a tokenizer that an export has not written itself."""
+    """Write the kept tokenizer files that the export has not written itself."""
     for name in names_in(kept):
         path = None if name in (CONFIG, GENERATION) or (folder / name).exists() else file_in(kept, name)
         if path is not None and name in SETTINGS:

@@ -1,4 +1,4 @@
-"""The registered families, and which of them a config.json is of."""
+"""The registered families, and the family of a config.json."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tfkit.interop.huggingface.family import Family
 
 
 def families() -> dict[str, type[Family]]:
-    """Every family by name, those that users have registered among them."""
+    """Return all families by name, including those registered by users."""
     return {name: part for name, part in REGISTRY.load("family").items() if issubclass(part, Family)}
 
 
 def family_of(config: Mapping[str, Any]) -> type[Family]:
-    """The family that a config.json names by its model_type; raises DataError where no family is about that."""
+    """Return the family of a config.json by its model_type. Raise DataError for an unknown one."""
     model_type = config.get("model_type")
     by_type = {name: family for family in families().values() for name in family.model_types}
     if model_type is None:

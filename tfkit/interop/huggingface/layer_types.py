@@ -1,4 +1,4 @@
-"""Layers of several types: a list with a word for each in a config.json, kinds and a pattern in a recipe."""
+"""Layer types: a list of names in config.json, kinds and a pattern in a recipe."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tfkit.recipe.architecture.pattern import expand, shortest
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import MAPPING, from_value
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # their words
-KINDS = {FULL: "global", SLIDING: "local"}  # ours
+FULL, SLIDING = "full_attention", "sliding_attention"  # names in config.json
+KINDS = {FULL: "global", SLIDING: "local"}  # names in recipes
 
 
 def lay_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once: int = 0) -> None:
-    """Say in `model` of which type each layer is; `kinds` are what is laid over `layer` for a type.
+    """Write layer types to `model`; `kinds` are the overrides of `layer` for each type.
 
-    Where all layers are of one type, `layer` says it. The first `once` layers stand before what repeats.
+    A single type is merged into `layer`. The first `once` layers precede the repeating pattern.
     """
     used = list(dict.fromkeys(types))
     if len(used) == 1:
@@ -29,7 +29,7 @@ def lay_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once
 
 
 def spelled_layers(stack: Mapping[str, Any]) -> list[Tree]:
-    """What each layer of a spelled-out stack is; `position` is the stack's where a layer has none of its own."""
+    """Return each layer of a spelled-out stack, with the stack's `position` unless it has its own."""
     kinds: Mapping[str, Tree] = stack.get("layers", {})
     pattern, _ = from_value(stack.get("pattern"), Place(MAPPING), "pattern")
     entries = expand(pattern, int(stack["num_layers"]), list(kinds), Faults())

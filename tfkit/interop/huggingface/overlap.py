@@ -1,4 +1,4 @@
-"""Rules of a map that contradict each other: two are about one tensor, and only one of them is written."""
+"""Detection of contradictory rules in a map: two rules for one tensor, of which only one is written."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Form = tuple[str, tuple[str | None, ...]]
 
 
 def check_rules(family: str, rules: Sequence[Rule], head_rules: Mapping[str, Sequence[Rule]]) -> None:
-    """Raise UsageError where two of the rules that write are about one tensor of ours, or write one of theirs.
+    """Raise UsageError if two written rules share a tfkit tensor or a checkpoint tensor.
 
-    Of two about one tensor of ours the first counts. It has to be the narrower one, or that of a head. Two that write
-    one tensor of theirs have to be about the same of ours, since nothing else says that a model never has both.
+    Of two rules for one tfkit tensor the first applies; it must be the narrower one, or a head's. Two rules for one
+    checkpoint tensor must share their tfkit tensor, as otherwise a model might match both.
     """
     for first, second in combinations(_writing(rules), 2):
         _check_order(family, first, second)
@@ -54,13 +54,13 @@ def _check_apart(family: str, first: Rule, second: Rule) -> None:
 
 
 def _is_narrower(first: Rule, second: Rule) -> bool:
-    """Whether `second` is about more tensors: about those of `first` that it shares and others, or about each alone."""
+    """True if `second` matches more tensors than `first`."""
     wider = _covers(first.our_names, second.our_names)
     return wider and not _covers(second.our_names, first.our_names)
 
 
 def _covers(narrow: Sequence[str], wide: Sequence[str]) -> bool:
-    """Whether each of the templates `wide` stands for every name that some of `narrow` stands for."""
+    """True if every name matched by each of `wide` is matched by one of `narrow`."""
     return all(any(_contains(template, other) for other in narrow) for template in wide)
 
 
@@ -72,7 +72,7 @@ def _contains(wide: str, narrow: str) -> bool:
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
-    """The templates of `one` that can stand for a name that one of `other` stands for too."""
+    """Yield the templates of `one` that can match a name matched by one of `other`."""
     for first, second in product(one, other):
         pairs = product(_forms(first), _forms(second))
         if any(form == other and _agree(numbers, others) for (form, numbers), (other, others) in pairs):
@@ -80,14 +80,14 @@ def _common(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
 
 
 def _agree(some: Sequence[str | None], others: Sequence[str | None], strict: bool = False) -> bool:
-    """Whether numbers can be the same; `strict`: whatever `others` are below any."""
+    """True if the numbers can be equal; if `strict`, for any of `others`."""
     pairs = zip(some, others, strict=True)
     return all(other is None or one == other or (one is None and not strict) for one, other in pairs)
 
 
 @cache
 def _forms(template: str) -> tuple[Form, ...]:
-    """What a template stands for, a form for each combination of its words."""
+    """Return the forms of a template, one per combination of its words."""
     parts = re.split(r"(\{\w+\}|[0-9]+)", template)
     words = [WORDS[part[1:-1]].split("|") if part[1:-1] in WORDS and part[0] == "{" else [part] for part in parts]
     return tuple(_form(chosen) for chosen in product(*words))

@@ -1,4 +1,4 @@
-"""A model as transformers' own programs take it: the classes that an export brings along, around the same weights."""
+"""A model as a transformers PreTrainedModel, with the classes of an export around the same weights."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def as_pretrained(model: Model | Run) -> PreTrainedModel:
-    """The PreTrainedModel around a model, which stays the same object; of a run, with its labels and special tokens.
+    """Wrap a model, without copying it, in a PreTrainedModel; for a run, with its labels and special tokens.
 
-    Trainer trains it, `generate` writes with it, and `save_pretrained` writes a folder that loads with
-    trust_remote_code=True where tfkit is not installed. Raises UsageError for anything but a model or a run.
+    It works with Trainer and `generate`, and `save_pretrained` writes a folder that loads with trust_remote_code=True
+    without tfkit. Raises UsageError for other types.
     """
     optional("transformers", "hf", "tfkit.as_pretrained needs")
     if not isinstance(model, Model | Run):

@@ -1,4 +1,4 @@
-"""The recipe of an imported model as a person would write it: what a default says already is left out."""
+"""The recipe of an imported model in concise form: defaults are omitted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfkit.recipe.text.options import marks, types_in
 Tree = dict[str, Any]
 MISSING = object()
 ORDER = ["type", *STACK, *(key for key in MODEL if key != "type")]
-# written even where it equals the default: what names a part, and the sizes
+# written even if default: part names and sizes
 KEPT = (
     "type", "d_model", "num_layers", "vocab_size", "tied", "residual", "norm", "embedding", "position", "attention",
     "feedforward", "activation", "init",
@@ -27,9 +27,9 @@ KEPT = (
 
 
 def shortened(model: Mapping[str, Any]) -> Tree:
-    """The same without what a default says already, every part still named.
+    """Return the model without default values, with every part still named.
 
-    What is laid over something else stays: there, what is left out is what stands below.
+    Overrides are kept: omitting one would restore the value below it.
     """
     stack = _stack(model, {})
     sides = {
@@ -40,9 +40,9 @@ def shortened(model: Mapping[str, Any]) -> Tree:
 
 
 def _stack(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
-    """The stack keys among `keys`, which are laid over those `below`."""
+    """Return the stack keys of `keys`, which override those in `below`."""
     found: Tree = {}
-    # those of the stack lie below those of its layers
+    # the stack's position underlies that of its layers
     position = keys.get("position", below.get("position"))
     positions = {} if position in (None, "none") else {"position": position}
     for key, value in keys.items():
@@ -65,10 +65,10 @@ def _stack(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
 
 
 def _layer(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
-    """A layer, or a kind that is laid over the layer `below`."""
+    """Return a layer, or a kind that overrides the layer `below`."""
     found: Tree = {}
     for key, value in keys.items():
-        kind = LAYER[key].kind if key in LAYER else OwnValue()  # feedforward_2 is laid over feedforward
+        kind = LAYER[key].kind if key in LAYER else OwnValue()  # feedforward_2 overrides feedforward
         over = key in below or (isinstance(kind, PartValue) and kind.over in {**below, **keys})
         if over:
             found[key] = value
@@ -78,32 +78,32 @@ def _layer(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
 
 
 def _ends_in_norm(layer: Mapping[str, Any]) -> bool:
-    """Whether the residual layout of a layer lets a stack end in a norm by default."""
+    """True if the layer's residual layout implies a final norm."""
     part = _part("residual", layer.get("residual", "post_norm"))
     return part is not None and issubclass(part, ResidualFacts) and part.final_norm
 
 
 def _is_default(key: str, kind: Kind, value: Any) -> bool:
-    """Whether a plain value is what the key means where it is not written."""
+    """True if a plain value equals the key's default."""
     default = {RateValue: 0.0, FlagValue: False, SizeValue: None}.get(type(kind), MISSING)
     return key not in KEPT and default is not MISSING and _plain(value) == default
 
 
 def _value(kind: Kind, value: Any) -> Any:
-    """A value without the options of parts that a default says."""
+    """Return a value without default options of parts."""
     if isinstance(kind, PartValue | PartsValue) and isinstance(value, list):
         return [_options(kind.slot, item) for item in value]
     return _options(kind.slot, value) if isinstance(kind, PartValue | PartsValue) else value
 
 
 def _part(slot: str, value: Any) -> type[Component] | None:
-    """The part that a value names; None where it names none."""
+    """Return the part that a value names, or None."""
     name = value.get("type") if isinstance(value, Mapping) else value
     return REGISTRY.get(slot, name) if isinstance(name, str) and REGISTRY.has(slot, name) else None
 
 
 def _options(slot: str, value: Any) -> Any:
-    """A part without the options that a default says."""
+    """Return a part without default options."""
     part = _part(slot, value)
     if part is None or not isinstance(value, Mapping):
         return value
@@ -112,7 +112,7 @@ def _options(slot: str, value: Any) -> Any:
 
 
 def _section(field: FieldInfo, value: Any) -> Any:
-    """A mapping that is no part, such as a router's options, without what a default says."""
+    """Return a nested options mapping, such as a router's, without defaults."""
     kinds = [kind for kind in types_in(field.annotation) if issubclass(kind, BaseModel)]
     return _without_defaults(kinds[0], value) if len(kinds) == 1 and isinstance(value, Mapping) else value
 
@@ -122,7 +122,7 @@ def _without_defaults(options: type[BaseModel], values: Mapping[str, Any]) -> Tr
     for name, value in values.items():
         field = options.model_fields.get(name)
         slots = [] if field is None else [mark.slot for mark in marks(field) if isinstance(mark, Slot)]
-        if field is None or "norm" in slots:  # a norm is laid over the stack's
+        if field is None or "norm" in slots:  # norms override the stack's
             found[name] = value
             continue
         short = _options(slots[0], value) if slots else _section(field, value)
@@ -133,7 +133,7 @@ def _without_defaults(options: type[BaseModel], values: Mapping[str, Any]) -> Tr
 
 
 def recipe_text(header: list[str], model: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
-    """The text of a recipe under a header of comments."""
+    """Return the text of a recipe under a header of comments."""
     ordered = {key: model[key] for key in sorted(model, key=_place)}
     body = written({"tfkit": 1, "model": ordered, **{key: value for key, value in sections.items() if value}})
     return "".join(f"# {line}\n" for line in header) + body
@@ -144,7 +144,7 @@ def _place(key: str) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A part without options is written by its name alone, and the word none as the value that it is."""
+    """Reduce parts without options to their names, and the word none to None."""
     if isinstance(value, Mapping):
         return value["type"] if set(value) == {"type"} else {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""How a config.json says rotary positions, in the spelling of version 5 or an older one, and how a recipe does."""
+"""Rotary positions in config.json, in the spelling of transformers 5 or older ones, and in a recipe."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.settings import look
 
 Tree = dict[str, Any]
-SCALED = ("llama3", "yarn", "longrope")  # their types that name the longest text of training
+SCALED = ("llama3", "yarn", "longrope")  # scaling types with an original training length
 
 
 @dataclass(frozen=True)
 class Rope:
-    """What a family's rotary positions are where its config.json says nothing, and what it means by some words.
+    """Defaults of a family's rotary positions, and its interpretation of some keys.
 
-    `partial`: whether their implementation can turn a part of each head; one that cannot reads no fraction. `alpha`: a
-    dynamic scaling with an alpha is a larger theta. `scores`: yarn's mscale_all_dim multiplies all scores.
+    `partial`: the implementation supports rotating part of each head, otherwise fractions are ignored. `alpha`: dynamic
+    scaling with an alpha means a larger theta. `scores`: yarn's mscale_all_dim scales all scores.
     """
 
     theta: float = 10000.0
@@ -31,7 +31,7 @@ class Rope:
     scores: bool = False
 
     def read(self, config: Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> Tree:
-        """The position part; `parameters` are the rope_parameters where a config has several."""
+        """Read the position part; `parameters` selects one of several rope_parameters."""
         if parameters is None:
             parameters = look(config, "rope_parameters") or look(config, "rope_scaling") or {}
         theta = first(parameters.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), self.theta)
@@ -45,7 +45,7 @@ class Rope:
     def _scaling(self, parameters: Mapping[str, Any], config: Mapping[str, Any]) -> Tree | None:
         kind = first(parameters.get("rope_type"), parameters.get("type"), "default")
         if kind == "su" or (kind == "yarn" and "short_factor" in parameters):
-            kind = "longrope"  # what the first files of Phi-3 call it
+            kind = "longrope"  # name in the first Phi-3 files
         if kind == "default":
             return None
         if kind == "linear":
@@ -93,7 +93,7 @@ class Rope:
         }
 
     def write(self, part: Mapping[str, Any], config: Mapping[str, Any]) -> Tree:
-        """The rope_parameters of a spelled-out part; raises DataError where they have no word for it."""
+        """Return the rope_parameters of a spelled-out part. Raise DataError if they cannot express it."""
         if (part["layout"], part["clockwise"]) != (self.layout, self.clockwise):
             raise DataError(f"rotary positions of the layout {part['layout']!r} have no word there")
         if not self.partial and part["fraction"] != self.fraction:
@@ -128,12 +128,12 @@ class Rope:
 
 
 def first(*values: Any) -> Any:
-    """The first of them that says something, None where none does."""
+    """Return the first value that is not None, else None."""
     return next((value for value in values if value is not None), None)
 
 
 def needed(parameters: Mapping[str, Any], key: str) -> Any:
-    """A number that a scaling cannot do without; raises DataError where it is missing."""
+    """Return a required number of a scaling. Raise DataError if it is missing."""
     if parameters.get(key) is None:
         raise DataError(f"config.json: the scaling of the rotary positions says no {key}")
     return parameters[key]

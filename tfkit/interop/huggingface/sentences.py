@@ -1,4 +1,4 @@
-"""The files that make an exported encoder a model of sentence-transformers: pooled and normalized as `tfkit embed`."""
+"""Files for sentence-transformers in an exported encoder: pooling and normalization as in `tfkit embed`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.training.vocabularies import tokenizer_files
 
 MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
 POOLING_FOLDER, POOLING_CONFIG = "1_Pooling", "config.json"
-# pooling of `tfkit embed` -> the key of sentence-transformers, in the form that all of its versions read
+# pooling of `tfkit embed` -> sentence-transformers key, in the format that all versions read
 POOLINGS = {
     "mean": "pooling_mode_mean_tokens",
     "first": "pooling_mode_cls_token",
@@ -29,7 +29,7 @@ def check_reads_sentences(run: Run) -> None:
 
 
 def write_sentences(run: Run, pooling: str, folder: Path) -> None:
-    """Write the modules after the model: pooling of the last hidden states, and division by the length."""
+    """Write the modules after the model: pooling of the last hidden states, and normalization."""
     (plan,) = run.blueprint.stacks()
     names = {"Transformer": "", "Pooling": POOLING_FOLDER, "Normalize": "2_Normalize"}
     modules = [

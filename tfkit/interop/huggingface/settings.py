@@ -1,4 +1,4 @@
-"""How the settings of two implementations correspond: a key of config.json, a key of a recipe's `model:`, both ways."""
+"""Bidirectional maps between keys of config.json and keys of a recipe's `model:`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from tfkit.core.errors import DataError, UsageError
 
-NEEDED = object()  # the default of a setting that a config has to give
+NEEDED = object()  # default of a required setting
 
-# their names of activations; a word that stands here twice is written as the first
+# activation names in config.json; of duplicate values the first is written
 ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -32,24 +32,24 @@ ACTIVATIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """`theirs` is a (dotted) key of config.json, `ours` one below `model:`, or several that have the same value.
+    """Maps `theirs`, a (dotted) key of config.json, to `ours`, one or several keys below `model:` with the same value.
 
-    `default` is what theirs means where it is missing. `words` translate values, theirs to ours. `none` in theirs
-    leaves ours unsaid.
+    `default` applies if the key is missing. `words` translate values from config.json to the recipe. None in
+    config.json leaves the recipe's key unset.
     """
 
     theirs: str
     ours: str | tuple[str, ...]
     default: Any = NEEDED
     words: Mapping[Any, Any] | None = None
-    also: tuple[str, ...] = ()  # other keys that files of other versions say the same with
+    also: tuple[str, ...] = ()  # alternative keys in files of other versions
 
     @property
     def keys(self) -> tuple[str, ...]:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
     def read(self, config: Mapping[str, Any]) -> Any:
-        """The value as a recipe says it; raises DataError for one that is missing, or that no word of ours means."""
+        """Return the recipe's value. Raise DataError if it is missing or unknown."""
         spellings = (look(config, key, NEEDED) for key in (self.theirs, *self.also))
         value = next((found for found in spellings if found is not NEEDED), self.default)
         if value is NEEDED:
@@ -62,7 +62,7 @@ class Setting:
         return self.words[value]
 
     def write(self, value: Any) -> Any:
-        """Our value as theirs; raises DataError where they have no word for it, or only one of another kind."""
+        """Return the config's value. Raise DataError if the config cannot express it."""
         if value is None:
             return None
         if self.words is None:
@@ -70,7 +70,7 @@ class Setting:
             if not isinstance(value, kind) or (_is_number(self.default) and isinstance(value, bool)):
                 raise DataError(f"{self.theirs} has no word for {value!r}")
             return value
-        word = value.get("type") if isinstance(value, Mapping) else value  # a part that is spelled out
+        word = value.get("type") if isinstance(value, Mapping) else value  # a spelled-out part
         for theirs, ours in self.words.items():
             if ours == word:
                 return theirs
@@ -79,7 +79,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Factor(Setting):
-    """A number that theirs always says; what ours leaves to the model has no word there."""
+    """A number that config.json always states; the recipe must set it."""
 
     def write(self, value: Any) -> Any:
         if not _is_number(value):
@@ -89,7 +89,7 @@ class Factor(Setting):
 
 @dataclass(frozen=True)
 class Power(Setting):
-    """A number of theirs that is ours to a power: 1 / x, 1 / sqrt(x)."""
+    """A number in config.json whose power is the recipe's value: 1 / x, 1 / sqrt(x)."""
 
     power: float = 1.0
 
@@ -102,13 +102,13 @@ class Power(Setting):
             return None
         found = float(value) ** (1 / self.power)
         whole = round(found)
-        # what was rounded on the way here is a whole number again on the way back
+        # undo the rounding of reading
         return whole if math.isclose(found, whole, rel_tol=1e-9) else found
 
 
 @dataclass(frozen=True)
 class Switch(Setting):
-    """A flag of theirs: `on` in ours if it is true, else the default."""
+    """A flag in config.json: `on` in the recipe if true, else the default."""
 
     on: Any = True
 
@@ -124,9 +124,9 @@ class Switch(Setting):
 def amended(
     settings: Iterable[Setting], *changes: Setting, without: Sequence[str] = (), **defaults: Any
 ) -> tuple[Setting, ...]:
-    """The settings with those of the same key replaced, others added, and the keys `without` left out.
+    """Return the settings with replacements by key, additions, and the keys `without` removed.
 
-    `defaults` are what theirs means where it is missing, by the keys of settings that change in nothing else.
+    `defaults` replace the default values of unchanged settings by key.
     """
     rows = {row.theirs: row for row in settings if row.theirs not in without}
     rows |= {row.theirs: row for row in changes}
@@ -138,7 +138,7 @@ def amended(
 
 @dataclass(frozen=True)
 class Fixed:
-    """A key of config.json that may only have one of these values, the first of which is written and the default."""
+    """A key of config.json with a fixed set of values; the first one is written and the default."""
 
     theirs: str
     values: tuple[Any, ...]
@@ -156,7 +156,7 @@ def _is_number(value: Any) -> bool:
 
 
 def look(tree: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
-    """The value at a dotted key, `default` where there is none."""
+    """Return the value at a dotted key, or `default`."""
     for key in dotted.split("."):
         if not isinstance(tree, Mapping) or key not in tree:
             return default
@@ -165,7 +165,7 @@ def look(tree: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
 
 
 def put(config: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set the value at a dotted key of a config.json."""
+    """Set the value at a dotted key."""
     *path, last = dotted.split(".")
     for key in path:
         config = config.setdefault(key, {})

@@ -1,4 +1,4 @@
-"""What an import reads: a folder of theirs, the family that it is of, and the model that its config.json describes."""
+"""Source of an import: the folder, its family, and the model in its config.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfkit.training.kept import GENERATION
 
 @dataclass(frozen=True)
 class Source:
-    """What an import begins with: `name` is what the user typed, `folder` where it lies."""
+    """The input of an import: `name` as typed by the user, and its `folder`."""
 
     name: str
     folder: Path
@@ -33,7 +33,7 @@ class Source:
 
     @classmethod
     def of(cls, name: str) -> Source:
-        """The files of a folder, or of a repository on the hub; raises DataError."""
+        """Open a folder or a hub repository. Raise DataError."""
         folder = folder_of(name)
         config = Watched(read_config(folder))
         try:
@@ -43,18 +43,18 @@ class Source:
         return cls(name, folder, config, read_optional(folder / GENERATION), family)
 
     def model(self) -> dict[str, Any]:
-        """The model section that the config says; raises DataError where its values are none that a family can read."""
+        """Return the model section of the config. Raise DataError for unreadable values."""
         try:
             return self.family.recipe(self.config)
         except RecipeError as error:
             raise self.fault(error) from None
         except DataError as error:
             raise _located(error, self.folder) from None
-        except Exception as error:  # a map takes values to be of their kind, and stumbles over others in any way
+        except Exception as error:  # maps assume valid types and may raise anything for others
             raise unreadable(self.folder / CONFIG, self.family, self.config, error) from error
 
     def described(self, model: Mapping[str, Any]) -> Blueprint:
-        """The architecture that the config says; raises DataError where it cannot be."""
+        """Return the blueprint of a model section. Raise DataError if it is invalid."""
         try:
             return blueprint_of(model)
         except TfkitError as error:
@@ -65,7 +65,7 @@ class Source:
         return config_fault(self.folder / CONFIG, self.family, self.config, error)
 
     def generation_fault(self, error: RecipeError) -> DataError:
-        """Return faults of the recipe's `generate` as ones of the files that say it."""
+        """Return faults in the recipe's `generate` as faults of the source files."""
         named = {option: key for key, (_, _, option) in RULES.items()}
         lines = []
         for fault in error.faults:
@@ -76,9 +76,9 @@ class Source:
 
 
 def without_weights(read: Source, model: dict[str, Any]) -> list[str]:
-    """Leave the `heads` out of `model` that the files have no tensor of; returns their names.
+    """Remove `heads` without tensors in the files from `model`. Return their names.
 
-    A config.json does not say whether there is a head beside the point of its files, such as a pooler.
+    A config.json does not state if there are secondary heads, such as a pooler.
     """
     heads, blueprint = model["heads"], read.described(model)
     with open_checkpoint(read.folder) as checkpoint:
@@ -94,6 +94,6 @@ def without_weights(read: Source, model: dict[str, Any]) -> list[str]:
 
 
 def _located(error: DataError, folder: Path) -> DataError:
-    """Return the error with the whole path of the config.json that it is about."""
+    """Return the error with the full path of its config.json."""
     text, file = str(error), str(folder / CONFIG)
     return DataError(text.replace(CONFIG, file, 1) if CONFIG in text else f"{file}: {text}")

@@ -1,4 +1,4 @@
-"""Which tokens begin, end and fill up their texts, and how their generation_config.json says a text is written."""
+"""Special tokens and generation settings in config.json and generation_config.json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tfkit.interop.huggingface.strangers import file_in, mapping_in, without_code
 from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
-# our role -> their names of it, the first of which stands before the others
+# role -> names in tokenizer files, in order of precedence
 THEIR_TOKENS = {
     "pad": ("pad_token",),
     "start": ("bos_token", "cls_token"),
@@ -19,7 +19,7 @@ THEIR_TOKENS = {
     "separator": ("sep_token",),
 }
 THEIR_IDS = {"pad": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}
-# a setting of generation_config.json -> what leaves the search as it is, and the rule with its option
+# key of generation_config.json -> neutral value, rule and its option
 RULES: Mapping[str, tuple[Any, str, str]] = {
     "repetition_penalty": (1.0, "repetition_penalty", "penalty"),
     "no_repeat_ngram_size": (0, "no_repeat_ngram", "size"),
@@ -29,16 +29,16 @@ RULES: Mapping[str, tuple[Any, str, str]] = {
 
 
 def read_optional(path: Path) -> dict[str, Any]:
-    """What a JSON file of theirs holds but for code, nothing where there is none; raises DataError for no mapping."""
+    """Return a JSON file without references to code, empty if missing. Raise DataError unless it is a mapping."""
     found = file_in(path.parent, path.name)
     return {} if found is None else without_code(mapping_in(found))
 
 
-MOST = 2**31 - 1  # ids are no larger in any tokenizer
+MOST = 2**31 - 1  # largest id
 
 
 def token_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The ids that pad, start and end a text, by role; there may be several ends."""
+    """Return the pad, start and end ids by role; there may be several end ids."""
     found = {}
     for role, key in THEIR_IDS.items():
         stored = generation.get(key) if generation.get(key) is not None else config.get(key)
@@ -49,7 +49,7 @@ def token_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[
 
 
 def special_ids(config: Mapping[str, Any], generation: Mapping[str, Any], size: int | None) -> dict[str, int]:
-    """What a recipe says in `special_ids`; the start of an encoder-decoder is what its decoder begins with."""
+    """Return the recipe's `special_ids`; the start of an encoder-decoder is its decoder start token."""
     ids = {role: each[0] for role, each in token_ids(config, generation).items()}
     key = "decoder_start_token_id"
     begins = generation.get(key) if generation.get(key) is not None else config.get(key)
@@ -59,7 +59,7 @@ def special_ids(config: Mapping[str, Any], generation: Mapping[str, Any], size: 
 
 
 def generate_section(config: Mapping[str, Any], generation: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """The `generate:` of a recipe; `size` is that of the tokenizer, whose ids rules may name."""
+    """Return the recipe's `generate:`; `size` is the tokenizer's size, to which ids are limited."""
     stored = {**{key: config[key] for key in RULES if key in config}, **generation}
     rules = []
     for key, (nothing, rule, option) in RULES.items():
@@ -75,7 +75,7 @@ def generate_section(config: Mapping[str, Any], generation: Mapping[str, Any], s
 
 
 def role_texts(folder: Path) -> dict[str, str]:
-    """The special tokens by role, as the files beside a tokenizer name them."""
+    """Return the special tokens by role, as named in the tokenizer files."""
     stored = read_optional(folder / TOKENS_MAP) | read_optional(folder / TOKENIZER_CONFIG)
     found = {}
     for role, keys in THEIR_TOKENS.items():
@@ -87,6 +87,6 @@ def role_texts(folder: Path) -> dict[str, str]:
 
 
 def _text(stored: Any) -> str | None:
-    """A token as they write it: its text, or a mapping that holds it."""
+    """Return a token given as text or as a mapping that contains it."""
     text = stored.get("content") if isinstance(stored, dict) else stored
     return text if isinstance(text, str) else None

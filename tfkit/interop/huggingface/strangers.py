@@ -1,4 +1,4 @@
-"""Files of a folder that somebody else made: regular, within that folder, and JSON that everything else can take."""
+"""Reading untrusted files of a folder: regular files within the folder, and well-formed JSON."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from tfkit.core.errors import DataError, RunError
 from tfkit.core.files import read_json, read_text
 
-DEPTH = 32  # mappings and lists within one another
-CODE = ("auto_map", "custom_pipelines")  # keys that name code, which never travels
+DEPTH = 32  # nesting levels
+CODE = ("auto_map", "custom_pipelines")  # keys that reference code, which is never copied
 
 
 def file_in(folder: Path, name: str) -> Path | None:
-    """The file of that name in a folder, None where there is none; raises DataError for what is no regular file.
+    """Return the file of that name in a folder, or None. Raise DataError unless it is a regular file.
 
-    A link may lead to a file within the folder; that of a snapshot in the hub's cache also to its repository's blobs.
+    Links may lead to files within the folder; those of a snapshot in the hub's cache also to its repository's blobs.
     """
     path = folder / name
     if not os.path.lexists(path):
@@ -34,12 +34,12 @@ def file_in(folder: Path, name: str) -> Path | None:
 
 
 def _blobs(home: Path) -> Path | None:
-    """Where the hub's cache keeps the files that a snapshot links to; None for a folder that is no snapshot."""
+    """Return the blobs folder of a snapshot in the hub's cache; None for other folders."""
     return home.parent.parent / "blobs" if home.parent.name == "snapshots" else None
 
 
 def text_in(path: Path) -> str:
-    """The text of a file; raises DataError naming it."""
+    """Return the text of a file. Raise DataError naming it."""
     try:
         return read_text(path)
     except RunError as error:
@@ -47,7 +47,7 @@ def text_in(path: Path) -> str:
 
 
 def mapping_in(path: Path) -> dict[str, Any]:
-    """The mapping in a JSON file; raises DataError naming it for what is none, or could not be written again."""
+    """Return the mapping in a JSON file. Raise DataError naming it if it is something else or cannot be rewritten."""
     try:
         data = read_json(path)
     except RunError as error:
@@ -59,7 +59,7 @@ def mapping_in(path: Path) -> dict[str, Any]:
 
 
 def without_code(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` without what names code, on any level; nor the class of a tokenizer, which may be in that code."""
+    """Return `data` without references to code on any level, nor a tokenizer class that may be in that code."""
     dropped = (*CODE, "tokenizer_class") if any(key in data for key in CODE) else ()
     return {
         key: without_code(value) if isinstance(value, Mapping) else value
@@ -69,7 +69,7 @@ def without_code(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(path: Path, data: Any) -> None:
-    """Raise DataError for what is nested too deeply, and for text that is no Unicode."""
+    """Raise DataError for excessive nesting or invalid Unicode."""
     level, depth = [data], 0
     while level:
         depth += 1

@@ -1,4 +1,4 @@
-"""How the tensors of two implementations correspond: names as templates, layouts as einops patterns, both ways."""
+"""Bidirectional maps of tensors: names as templates, layouts as einops patterns."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from torch import Tensor
 Names = str | tuple[str, ...]
 Sizes = Mapping[str, int]
 
-# what a placeholder of a template stands for: numbers, but for these
+# words matched by placeholders; others match numbers
 WORDS = {"kind": "weight|bias", "side": "encoder|decoder", "projection": "query|key|value|output"}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Tensors of theirs that are, laid out otherwise, tensors of ours.
+    """Maps checkpoint tensors (`theirs`) to tfkit tensors (`ours`) of another layout.
 
-    A name is a template: `{layer}`, `{expert}` and other placeholders stand for a number, `{kind}` for weight or bias,
-    `{side}` for encoder or decoder. Several tensors on one side are laid one after another along the first axis of a
-    common form, which `theirs_layout` and `ours_layout` lead to, with the input axis called `width` (a bias has none):
+    A name is a template: `{layer}`, `{expert}` and other placeholders match a number, `{kind}` matches weight or bias,
+    `{side}` encoder or decoder. Several tensors on one side are concatenated along the first axis of a common form, the
+    result of `theirs_layout` and `ours_layout`, with the input axis called `width` (a bias has none):
 
         Rule("h.{layer}.c_attn.{kind}", (query, key, value), "width slot -> slot width")     # transposed, three in one
         Rule("h.{layer}.qkv.{kind}", (query, key, value), "(head slot dim) width -> slot head dim width",
              "(slot head dim) in -> slot head dim in")                                 # the three of each head together
 
-    A placeholder that only theirs has is counted from 0 and stacked: `experts.{expert}.w1.weight`.
+    A placeholder only in `theirs` counts from 0 and is stacked: `experts.{expert}.w1.weight`.
     """
 
     theirs: Names
     ours: Names
     theirs_layout: str = ""
     ours_layout: str = ""
-    offsets: Mapping[str, int] = field(default_factory=dict)  # their number of a placeholder minus ours
-    axes: Mapping[str, int] = field(default_factory=dict)  # sizes of axes in the layouts that no shape tells
-    read_only: bool = False  # a spelling that some files have: it is read, and another rule writes these tensors
+    offsets: Mapping[str, int] = field(default_factory=dict)  # checkpoint numbers of placeholders minus tfkit's
+    axes: Mapping[str, int] = field(default_factory=dict)  # sizes of layout axes that shapes do not determine
+    read_only: bool = False  # an alternative spelling, read only; another rule writes these tensors
 
     def __str__(self) -> str:
         return f"{' + '.join(self.their_names)} <-> {' + '.join(self.our_names)}"
@@ -53,7 +53,7 @@ class Rule:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
     def bindings(self, names: Iterable[str]) -> Iterator[dict[str, str]]:
-        """What the placeholders stand for, in each name of ours that the rule is about."""
+        """Yield the placeholder values of each matching tfkit name."""
         pattern = _compiled(self.our_names[0])
         for name in names:
             match = pattern.fullmatch(name)
@@ -61,11 +61,11 @@ class Rule:
                 yield match.groupdict()
 
     def in_ours(self, binding: Mapping[str, str]) -> list[str]:
-        """Our names."""
+        """Return the tfkit names."""
         return [template.format_map(binding) for template in self.our_names]
 
     def in_theirs(self, binding: Mapping[str, str], stacked: int) -> list[str]:
-        """Their names; those with a placeholder of their own, `stacked` times."""
+        """Return the checkpoint names; those with an extra placeholder, `stacked` times."""
         shifted = {name: _shifted(value, self.offsets.get(name, 0)) for name, value in binding.items()}
         names = []
         for template in self.their_names:
@@ -76,11 +76,11 @@ class Rule:
 
     @property
     def stacks(self) -> bool:
-        """Whether theirs has a placeholder of its own, so that one tensor of ours is many of theirs."""
+        """True if checkpoint names have an extra placeholder, so that one tfkit tensor is split into many."""
         return any(set(_placeholders(name)) - set(_placeholders(self.our_names[0])) for name in self.their_names)
 
     def count(self, shape: torch.Size, sizes: Sizes) -> int:
-        """How many tensors of theirs are stacked in one of ours of that shape."""
+        """Return the number of checkpoint tensors stacked in a tfkit tensor of that shape."""
         if not self.stacks or not shape:
             return 1
         if self.theirs_layout:
@@ -88,7 +88,7 @@ class Rule:
         return _laid(torch.empty(shape, device="meta"), self.ours_layout, {**sizes, **self.axes}).shape[0]
 
     def to_ours(self, theirs: list[Tensor], shapes: list[torch.Size], sizes: Sizes) -> list[Tensor]:
-        """Our tensors, of the given shapes; raises ValueError where the layouts cannot give them."""
+        """Convert to tfkit tensors of the given shapes. Raise ValueError if the layouts do not fit."""
         if self.stacks:
             theirs = [torch.stack(theirs)]
         sizes = {**sizes, **self.axes}
@@ -102,31 +102,31 @@ class Rule:
         return [tensor.contiguous() for tensor in made]
 
     def to_theirs(self, ours: list[Tensor], sizes: Sizes) -> list[Tensor]:
-        """Their tensors."""
+        """Convert to checkpoint tensors."""
         sizes = {**sizes, **self.axes}
         forms = [_laid(tensor, self.ours_layout, sizes) for tensor in ours]
         common = _joined(forms)
         if self.stacks:
             return [part.contiguous() for part in _laid(common, _reversed(self.theirs_layout), sizes).unbind()]
         count = len(self.their_names)
-        # as many on either side are one by one, of whatever sizes
+        # equal numbers map one to one, whatever their sizes
         parts = forms if count == len(forms) else list(common.chunk(count))
         return [_laid(part, _reversed(self.theirs_layout), sizes).contiguous() for part in parts]
 
 
 def read_only(*rules: Rule) -> tuple[Rule, ...]:
-    """The rules as spellings that are read and never written."""
+    """Return the rules as alternative spellings that are never written."""
     return tuple(replace(rule, read_only=True) for rule in rules)
 
 
 def spellings(*rules: Rule) -> tuple[Rule, ...]:
-    """Rules about the same tensors of ours: all are read, the first is written."""
+    """Return rules for the same tfkit tensors: all are read, the first is written."""
     return (*rules[:1], *read_only(*rules[1:]))
 
 
 @cache
 def _compiled(template: str) -> re.Pattern[str]:
-    """The template as a regular expression with a group for each placeholder."""
+    """Compile a template to a regular expression with a group for each placeholder."""
     parts = re.split(r"\{(\w+)\}", template)
     text = "".join(
         re.escape(part) if index % 2 == 0 else f"(?P<{part}>{WORDS.get(part, '[0-9]+')})"
@@ -136,7 +136,7 @@ def _compiled(template: str) -> re.Pattern[str]:
 
 
 def matches(templates: Iterable[str], name: str) -> bool:
-    """Whether `name` is one of the templates."""
+    """True if `name` matches one of the templates."""
     return any(_compiled(template).fullmatch(name) is not None for template in templates)
 
 
@@ -149,12 +149,12 @@ def _shifted(value: str, offset: int) -> str:
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:
-    """One tensor of several, one after another; a single one is not copied."""
+    """Concatenate tensors; a single one is not copied."""
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def _laid(tensor: Tensor, layout: str, sizes: Sizes) -> Tensor:
-    """`tensor` by an einops pattern; a bias has no axis `width`."""
+    """Apply an einops pattern; a bias has no axis `width`."""
     if not layout:
         return tensor
     before, _, after = layout.partition("->")

@@ -1,4 +1,4 @@
-"""Their model as transformers loads and runs it, for a comparison."""
+"""The Hugging Face model of a folder, loaded and run by transformers for a comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfkit.interop.huggingface.files import CONFIG, read_config
 
 
 def load_theirs(folder: Path, trust: bool) -> nn.Module:
-    """Their model, in float32."""
+    """Load the model in float32."""
     transformers = optional("transformers", "hf", "verify needs")
     config = read_config(folder)
     own = "auto_map" in config
@@ -30,26 +30,26 @@ def load_theirs(folder: Path, trust: bool) -> nn.Module:
     with quiet(transformers):
         try:
             model = loader.from_pretrained(folder, dtype=torch.float32, **({"trust_remote_code": True} if own else {}))
-        except Exception as error:  # whatever their code raises
+        except Exception as error:  # the model's code may raise anything
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise DataError(f"{folder}: transformers cannot load it: {first}") from None
-    model.config.use_cache = False  # the whole text at once, as ours does
+    model.config.use_cache = False  # the whole text at once, for the comparison
     made: nn.Module = model.eval()
     return made
 
 
 def reply_of(theirs: nn.Module, call: dict[str, Tensor], folder: Path) -> Any:
-    """Their output; raises DataError where their model cannot read what ours can."""
-    own = theirs.config.model_type == "tfkit"  # type: ignore[union-attr]  # its classes hand out no states of layers
+    """Run the model. Raise DataError if it rejects the input."""
+    own = theirs.config.model_type == "tfkit"  # type: ignore[union-attr]  # exported classes return no layer states
     try:
         return theirs(**call) if own else theirs(**call, output_hidden_states=True)
-    except Exception as error:  # whatever their code raises
+    except Exception as error:  # the model's code may raise anything
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"{folder}: its model cannot read what this run reads; is it the same one? {first}") from None
 
 
 def logits_of(out: Any) -> Tensor | None:
-    """What their head says; of the beginning and the end of an answer as one tensor, as ours has it."""
+    """Return the logits; start and end logits are stacked, as in tfkit."""
     if getattr(out, "start_logits", None) is not None:
         return torch.stack((out.start_logits, out.end_logits), dim=-1)
     logits: Tensor | None = getattr(out, "logits", None)
@@ -57,20 +57,20 @@ def logits_of(out: Any) -> Tensor | None:
 
 
 def their_ids(folder: Path, text: str, ids: Sequence[int]) -> list[str]:
-    """What to say where their tokenizer reads the text otherwise."""
+    """Return a note if the folder's tokenizer encodes the text differently."""
     import transformers
 
     with quiet(transformers):
         try:
             theirs = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
-        except Exception:  # no tokenizer there, or one that needs more packages
+        except Exception:  # no tokenizer, or missing packages
             return ["their tokenizer cannot be loaded, so that the tokens are this run's alone"]
     return [] if theirs == list(ids) else [f"the tokenizers differ: {list(ids)} here, {theirs} there"]
 
 
 @contextlib.contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """No progress bars and no advice of theirs within the block."""
+    """Suppress progress bars and messages of transformers within the block."""
     logging = transformers.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

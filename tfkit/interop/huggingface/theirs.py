@@ -1,4 +1,4 @@
-"""Whether an architecture is one of theirs: the family whose config.json says all of it, and nothing else."""
+"""Search for the Hugging Face family whose config.json describes an architecture exactly."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tfkit.interop.huggingface.known import families
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 
-# what changes no output of a trained model, so that a config that cannot say it is right all the same
+# keys without effect on the outputs of a trained model, which a config may lack
 TRAINING_ONLY = ("init", "special_ids", "balance_loss", "z_loss", "selection_rate")
-LENGTH = 2048  # written where positions bound no length, since their files need one
-# of several families that say the same, those that most programs know
+LENGTH = 2048  # written if positions are unbounded, since files need a length
+# preferred among equivalent families, being widely supported
 FIRST = ("llama", "gpt2", "bert", "roberta", "t5", "bart", "mistral", "qwen2", "qwen3", "mixtral", "gpt_neox")
 
 
 @dataclass(frozen=True)
 class FamilyConfig:
-    """A family, the class of theirs that a model is, and its config.json."""
+    """A family with the model class and the config.json of a model."""
 
     family: type[Family]
     head_class: str
@@ -40,14 +40,14 @@ def as_theirs(
     ids: Mapping[str, int | None] | None = None,
     among: Collection[str] | None = None,
 ) -> FamilyConfig | None:
-    """What the model is with them, or None where no family says it; `first` names a family and a class to begin with.
+    """Return the matching family, or None; `first` names a preferred family and class.
 
-    `ids` are the model's special tokens by their keys of config.json, None where it has none; they become part of it.
-    `among` limits the families.
+    `ids` are the model's special tokens by config.json key, None if missing; they are added to the config. `among`
+    limits the families.
 
-    A family counts where its config, read back, is the same architecture; dropout and initialisation may differ. One
-    whose code only its authors have does not count, as far as the transformers that is installed can tell. Warns where
-    the family in `first` does not say the model, and where none does and a map of the user's own has failed.
+    A family matches if its config reads back as the same architecture, apart from dropout and initialization, and if
+    the installed transformers, if any, has its class. Warns if the family in `first` does not match, and if none does
+    and a user's map has failed.
     """
     why: dict[str, Exception] = {}
     found = None
@@ -67,7 +67,7 @@ def nearest_unlike(
     ids: Mapping[str, int | None] | None = None,
     among: Collection[str] | None = None,
 ) -> tuple[str, Unlike] | None:
-    """The family that lacks the fewest settings of a model that none says whole, and which they are."""
+    """Return the family that lacks the fewest settings of an unmatched model, and these settings."""
     tried = _tried(blueprint, first, ids, among)
     outcomes = [(name, one) for name, one in tried if isinstance(one, Unlike) and one.settings]
     return min(outcomes, key=lambda outcome: len(outcome[1].settings), default=None)
@@ -79,7 +79,7 @@ def _tried(
     ids: Mapping[str, int | None] | None,
     among: Collection[str] | None,
 ) -> Iterator[tuple[str, FamilyConfig | Exception]]:
-    """Each family with what comes of saying the model as one of its classes, those in `first` before the others."""
+    """Yield each family with its result for each model class, those in `first` first."""
     model = _bounded(spell(model_values(blueprint)))
     known = {name: family for name, family in families().items() if among is None or name in among}
     preferred = [*first, *FIRST]
@@ -88,12 +88,12 @@ def _tried(
         for head_class in sorted(known[name].heads, key=lambda one: one not in first):
             try:
                 yield name, _said_by(known[name], head_class, model, ids)
-            except Exception as error:  # whatever a map raises for a model that has not the parts it looks for
+            except Exception as error:  # a map may raise anything for a model without the expected parts
                 yield name, error
 
 
 class Unlike(DataError):
-    """A family's config does not say all of a model; `settings` are the dotted keys in which they differ."""
+    """Raised if a family's config does not express a whole model; `settings` are the differing dotted keys."""
 
     def __init__(self, message: str, settings: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -101,17 +101,17 @@ class Unlike(DataError):
 
 
 class Absent(DataError):
-    """The transformers that is installed has no class of a family."""
+    """Raised if the installed transformers lacks a family's class."""
 
 
 def _said_by(
     family: type[Family], head_class: str, model: Mapping[str, Any], ids: Mapping[str, int | None] | None
 ) -> FamilyConfig:
-    """The model as a family says it; raises Unlike where it does not, Absent, and whatever the map raises."""
+    """Return the family's config of the model. Raise Unlike or Absent if there is none, or any error of the map."""
     config = family.config(model, head_class)
     recipe = family.recipe(config)
     if model.get("head") is None and not model.get("heads"):
-        recipe.pop("heads", None)  # their class has a pooler that their files may leave out
+        recipe.pop("heads", None)  # the model class has a pooler that files may omit
     read = spell(model_values(blueprint_of(recipe)))
     wanted = family.as_read(model)
     others = _differing(_essence(read, wanted), _essence(wanted, read))
@@ -123,9 +123,9 @@ def _said_by(
 
 
 def _with_ids(family: type[Family], config: Mapping[str, Any], ids: Mapping[str, int | None]) -> dict[str, Any]:
-    """A config with the special tokens of the model; raises Unlike where their code would look for others.
+    """Add the model's special tokens to a config. Raise Unlike if the implementation would use others.
 
-    A special token that the run lacks is written as null, since the family may have a default for it.
+    A missing special token is written as null, since the family may have a default.
     """
     fixed = {key: config[key] for key in ids if config.get(key) is not None}
     other = [key for key, id_ in fixed.items() if ids[key] not in (None, id_)]
@@ -141,7 +141,7 @@ def _with_ids(family: type[Family], config: Mapping[str, Any], ids: Mapping[str,
 def _warn(
     found: FamilyConfig | None, first: Sequence[str], why: Mapping[str, Exception], known: Mapping[str, type[Family]]
 ) -> None:
-    """Warn of families that were expected to say the model and do not, `why` is known of each."""
+    """Warn of families that should have matched but failed, with the reasons in `why`."""
     if first and first[0] not in known:
         told = f"this run was imported as '{first[0]}', a family that is not registered here; --import its file"
         warnings.warn(told, TfkitWarning, stacklevel=3)
@@ -153,13 +153,13 @@ def _warn(
 
 
 def _place(error: Exception) -> str:
-    """Where an error was raised."""
+    """Return the location where an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = "") -> list[str]:
-    """The dotted keys whose values differ."""
+    """Return the dotted keys whose values differ."""
     found = []
     for key in {**one, **other}:
         first, second = one.get(key), other.get(key)
@@ -178,7 +178,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _bounded(model: dict[str, Any]) -> dict[str, Any]:
-    """The same with a length wherever it has none."""
+    """Return the model with all missing lengths set."""
     stacks: dict[str, Any] = {side: _bounded(model[side]) for side in ("encoder", "decoder") if side in model}
     if "max_length" in model:
         stacks["max_length"] = model["max_length"] or LENGTH
@@ -186,7 +186,7 @@ def _bounded(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_loads(config: Mapping[str, Any]) -> None:
-    """Raise Absent or Unlike where transformers cannot make a model of a config; passes where it is not installed."""
+    """Raise Absent or Unlike if transformers cannot load a config. No-op if it is not installed."""
     try:
         import transformers
     except ImportError:
@@ -197,15 +197,15 @@ def _check_loads(config: Mapping[str, Any]) -> None:
     values = {key: value for key, value in config.items() if key != "model_type"}
     try:
         transformers.CONFIG_MAPPING[config["model_type"]](**values)
-    except Exception as error:  # whatever their validation raises
+    except Exception as error:  # validation may raise anything
         raise Unlike(f"transformers does not take its config.json: {error}") from None
 
 
 def _essence(model: Mapping[str, Any], other: Any, width: int | None = None) -> dict[str, Any]:
-    """What of a spelled-out model its outputs depend on; a length counts where `other` says one too.
+    """Return the parts of a spelled-out model that affect its outputs; lengths only if `other` has one too.
 
-    What says the same as its absence is left out: heads as wide as `width`, the stack's, allows, keys and values for
-    each of them, values as wide as keys, scores divided by the root of a head's width.
+    Values equal to their defaults are normalized to None: the head width for the stack's `width`, the number of
+    key-value heads, the width of values, and the scale of scores.
     """
     width = model.get("d_model", width)
     kept: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Their tokenizer's files as a tokenizer of ours: tokenizer.json, or a BERT's or a GPT-2's vocabulary alone."""
+"""Tokenizers from Hugging Face files: tokenizer.json, or a vocabulary of BERT or GPT-2."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ WORDPIECE, VOCABULARY, MERGES = "vocab.txt", "vocab.json", "merges.txt"
 
 
 def tokenizer_of(folder: Path, ids: Mapping[str, list[int]]) -> Tokenizer | None:
-    """The tokenizer of a folder, None where there is none that can be read.
+    """Return the tokenizer of a folder, or None if there is no readable one.
 
-    Roles come from the files beside it; `ids` by role, those of config.json, win where they name a token of it. Raises
-    DataError naming the file.
+    Roles are read from its files; `ids` by role, from config.json, take precedence if they are in the vocabulary.
+    Raises DataError naming the file.
     """
     backend = _backend(folder)
     if backend is None:
@@ -41,14 +41,14 @@ def tokenizer_of(folder: Path, ids: Mapping[str, list[int]]) -> Tokenizer | None
 
 
 def _target(file: Path, ids: Mapping[str, list[int]]) -> Tokenizer:
-    """The tokenizer of what a model with two vocabularies writes, whose ids the config names."""
+    """Return the target tokenizer of a model with two vocabularies; the config's ids refer to it."""
     found = Tokenizer.from_json(text_in(file))
     roles = {role: found.token(id_) for role, id_ in found.special_ids.items()}
     return Tokenizer(found.backend, _with_ids(roles, found.backend, ids))
 
 
 def _with_ids(roles: dict[str, str], backend: tokenizers.Tokenizer, ids: Mapping[str, list[int]]) -> dict[str, str]:
-    """The special tokens by role, those with `ids` of the config in the place of others."""
+    """Return the special tokens by role, overridden by the config's `ids`."""
     for role, each in ids.items():
         text = backend.id_to_token(each[0])
         if text is not None:
@@ -57,7 +57,7 @@ def _with_ids(roles: dict[str, str], backend: tokenizers.Tokenizer, ids: Mapping
 
 
 def unreadable(folder: Path) -> list[str]:
-    """The files of a tokenizer that cannot be read."""
+    """Return the names of tokenizer files in unsupported formats."""
     return sorted(path.name for path in folder.iterdir() if path.suffix in (".model", ".tiktoken"))
 
 
@@ -81,7 +81,7 @@ def _whole(path: Path) -> tokenizers.Tokenizer:
 
 
 def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """BERT's: a token a line, in the order of the ids."""
+    """Build BERT's tokenizer from a file with one token per line, in the order of the ids."""
     tokens = text_in(path).splitlines()
     ids = {token: number for number, token in enumerate(tokens)}
     unknown = _token(settings, "unk_token", "[UNK]")
@@ -110,7 +110,7 @@ def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 
 def _bytes(ids: Path, pairs: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """GPT-2's: the ids of byte pieces, and the pairs that are merged."""
+    """Build GPT-2's tokenizer from ids of byte pieces and merges."""
     try:
         with panics_told():
             vocabulary, merges = models.BPE.read_file(str(ids), str(pairs))
@@ -133,7 +133,7 @@ def _token(settings: Mapping[str, Any], key: str, default: str) -> str:
 
 
 def without_roles(text: str) -> dict[str, Any]:
-    """A tokenizer.json of ours as everybody else's: the template that only says roles is left out."""
+    """Return a tfkit tokenizer.json without the template that only stores roles."""
     data: dict[str, Any] = json.loads(text)
     step = data["post_processor"]
     steps = [] if step is None else step["processors"] if step["type"] == "Sequence" else [step]

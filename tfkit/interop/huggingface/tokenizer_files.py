@@ -1,4 +1,4 @@
-"""A run's tokenizer as the files that they read: tokenizer.json, and which of its tokens are special."""
+"""Export of a run's tokenizer: tokenizer.json and special tokens."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tfkit.run import Run
 from tfkit.training.folder import TARGET_TOKENIZER
 from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
-TEXT = -1  # stands for a text where it is asked what an objective puts around one
-CLASS = "PreTrainedTokenizerFast"  # their class of a tokenizer.json that is no special case
+TEXT = -1  # placeholder of the text in an objective's prompt
+CLASS = "PreTrainedTokenizerFast"  # generic transformers class for a tokenizer.json
 
 
 def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
-    """Write the tokenizer's files to `folder`; `kept` holds those that an import found, which stay as they were.
+    """Write the tokenizer's files to `folder`; those that an import left in `kept` are preserved.
 
-    Of two tokenizers tokenizer.json is that of the sources, which their pipelines encode; the targets' lies beside it.
+    With two tokenizers, tokenizer.json is the source's, which pipelines encode with; the target's is saved next to it.
     """
     tokenizer = run.source_tokenizer
     if tokenizer is not run.tokenizer:
@@ -34,13 +34,13 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
     stored = read_optional(kept / TOKENIZER_CONFIG)
     settings = stored or {**names, "model_max_length": _length(run), "clean_up_tokenization_spaces": False}
     if not stored and run.blueprint.encoder is None:
-        settings["padding_side"] = "left"  # so that what is written stands after its prompt
+        settings["padding_side"] = "left"  # generation appends to the prompt
     write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": CLASS, **settings})
     write_json(folder / TOKENS_MAP, read_optional(kept / TOKENS_MAP) or names)
 
 
 def _names(tokenizer: Tokenizer, writes: bool) -> dict[str, str]:
-    """Their names of the special tokens; what starts and ends a text has a second one in models that only read."""
+    """Return the special tokens under transformers' names; in models that only read, start and end have two each."""
     names: dict[str, str] = {}
     for role, keys in THEIR_TOKENS.items():
         if role in tokenizer.special_ids:
@@ -49,13 +49,13 @@ def _names(tokenizer: Tokenizer, writes: bool) -> dict[str, str]:
 
 
 def _length(run: Run) -> int:
-    """How many tokens a text may have."""
+    """Return the maximum text length in tokens."""
     bounds = [plan.max_length for plan in run.blueprint.stacks() if plan.max_length is not None]
-    return min(bounds, default=10**30)  # what they write where there is no bound
+    return min(bounds, default=10**30)  # transformers' value for unbounded
 
 
 def _template(prompt: Sequence[int], tokenizer: Tokenizer) -> Mapping[str, Any] | None:
-    """What the model was trained to find around a text, as a step that adds it; None where that is nothing."""
+    """Return a post-processing step that adds the tokens around a text in training; None if there are none."""
     around = [id_ for id_ in prompt if id_ != TEXT]
     if not around:
         return None

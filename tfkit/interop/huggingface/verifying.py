@@ -1,4 +1,4 @@
-"""Whether a run computes what a model of theirs computes: the same input through both, and how far apart they are."""
+"""Comparison of a run with its Hugging Face model: the same input through both, and their differences."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tfkit.interop.huggingface.their_model import load_theirs, logits_of, reply_
 from tfkit.models import Model
 from tfkit.run import Run
 
-TOLERANCE = 1e-4  # relative; two implementations in float32 round differently
+TOLERANCE = 1e-4  # relative; float32 implementations round differently
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far apart two tensors are: the largest difference, and that relative to the largest number of theirs."""
+    """Difference of two tensors: the maximum, and the maximum relative to the reference's largest value."""
 
     place: str
     largest: float
@@ -31,7 +31,7 @@ class Difference:
 
     @classmethod
     def of(cls, place: str, ours: Tensor, theirs: Tensor) -> Difference:
-        """Compare two tensors of one shape; what is not finite is infinitely far off."""
+        """Compare two tensors of one shape; non-finite values differ infinitely."""
         ours, theirs = ours.float(), theirs.float()
         off = (ours - theirs).abs().max()
         largest = float(off) if bool(torch.isfinite(off)) else float("inf")
@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass
 class Verdict:
-    """What a comparison found; `agreeing` of `predicted` tokens are the most likely with both."""
+    """Result of a comparison; the most likely tokens are equal for `agreeing` of `predicted`."""
 
     tolerance: float
     input: str
@@ -51,11 +51,11 @@ class Verdict:
 
     @property
     def equal(self) -> bool:
-        """Whether everything that was compared lies within the tolerance."""
+        """True if all differences are within the tolerance."""
         return all(one.relative <= self.tolerance for one in self.differences)
 
     def as_data(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the verdict as plain data."""
         return {
             "equal": self.equal,
             "tolerance": self.tolerance,
@@ -69,10 +69,10 @@ class Verdict:
 def verify(
     run: Run, against: str, text: str | None = None, tolerance: float = TOLERANCE, trust: bool = False
 ) -> Verdict:
-    """Compare `run` with their model in the folder (or of the name on the hub) `against`, both in float32.
+    """Compare `run` with the Hugging Face model in the folder or hub repository `against`, both in float32.
 
-    The input is `text`, or random tokens; `trust` lets the folder's own code run. Raises DataError where transformers
-    is missing or cannot load the model, UsageError for a text without a tokenizer.
+    The input is `text`, or random tokens; `trust` allows the folder's own code. Raises DataError if transformers is
+    missing or cannot load the model, UsageError for a text without a tokenizer.
     """
     folder = folder_of(against)
     theirs = load_theirs(folder, trust)
@@ -88,7 +88,7 @@ def verify(
     if logits is None or reply.logits is None:
         verdict.notes.append("one of the two has no head, so that hidden states alone are compared")
     else:
-        logits = logits.squeeze(-1) if logits.shape == (*reply.logits.shape, 1) else logits  # a number of a text
+        logits = logits.squeeze(-1) if logits.shape == (*reply.logits.shape, 1) else logits  # regression
         _compare(verdict, "logits", reply.logits, logits)
         if reply.logits.shape == logits.shape:
             same = reply.logits.argmax(dim=-1) == logits.argmax(dim=-1)
@@ -104,7 +104,7 @@ def _is_float32(model: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def _layers(model: Model) -> Iterator[list[Tensor]]:
-    """What goes into the first layer of the last stack, and what comes out of each, while the block runs."""
+    """Record the input of the first layer and the output of each layer of the last stack within the block."""
     found: list[Tensor] = []
     layers = model.stack(model.blueprint.last.side).layers
 
@@ -113,7 +113,7 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
             found.append(arguments[0])
         found.append(output)
 
-    # a layer whose weights serve several times is one module
+    # shared layers are one module
     handles = [layer.register_forward_hook(keep) for layer in dict.fromkeys(layers)]
     try:
         yield found
@@ -123,12 +123,12 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
 
 
 def _compare_layers(verdict: Verdict, ours: Sequence[Tensor], last: Tensor, out: Any) -> None:
-    """Hidden states layer by layer, where they give as many, and what is after the final norm."""
+    """Compare hidden states layer by layer if their numbers agree, and the final ones."""
     states = getattr(out, "decoder_hidden_states", None) or getattr(out, "hidden_states", None) or ()
     theirs: tuple[Tensor, ...] = tuple(states)
     final: Tensor | None = getattr(out, "last_hidden_state", None)
     if len(theirs) == len(ours):
-        # the last of the states is mostly the final one; some families (CLIP) give it apart, after the norm
+        # the last state is usually the final one; some families (CLIP) return it separately, after the norm
         apart = [] if final is None or torch.equal(theirs[-1], final) else [final]
         mine = [*ours, last] if apart else [*ours[:-1], last]
         names = ["embedding", *(f"layer {number}" for number in range(len(mine) - 2)), "hidden"]

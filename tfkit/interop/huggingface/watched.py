@@ -1,11 +1,11 @@
-"""Which keys of a config.json a family asked for, so that the others can be reported."""
+"""Tracking of the config.json keys that a family reads, to report the others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# keys that change no output of a model, or are read elsewhere
+# keys without effect on outputs, or read elsewhere
 HARMLESS = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path",
     "_sliding_window_pattern", "architectures", "attn_implementation", "auto_map", "bad_words_ids",
@@ -28,9 +28,9 @@ HARMLESS = {
 
 
 class Watched(dict[str, Any]):
-    """A config that remembers which of its keys were looked at; those of mappings in it are dotted.
+    """A config that records which keys were read; nested keys are dotted.
 
-    `asked` has them with what they say, in the order in which they were looked at last.
+    `asked` maps them to their values, in the order of their last access.
     """
 
     def __init__(self, config: Mapping[str, Any], prefix: str = "", asked: dict[str, Any] | None = None) -> None:
@@ -53,11 +53,11 @@ class Watched(dict[str, Any]):
 
     def _ask(self, key: str) -> None:
         name = f"{self._prefix}{key}"
-        self.asked.pop(name, None)  # so that it becomes the last
+        self.asked.pop(name, None)  # moves the key to the end
         self.asked[name] = super().get(key)
 
     def unread(self) -> list[str]:
-        """The keys that say something and that nobody looked at, but for those known to be harmless."""
+        """Return the non-null keys that were not read, except harmless ones."""
         return list(_unread(self, self._prefix, self.asked))
 
 

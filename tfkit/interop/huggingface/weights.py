@@ -1,4 +1,4 @@
-"""The weights of a run, and those of an import as a run keeps them."""
+"""The saved weights of a run, and those written by an import."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfkit.training.weights_file import entry_of
 
 
 def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors that a model saves, each once under its first name; and the other names of those with several."""
+    """Return the tensors that a model saves, each under its first name, and a map of further names to it."""
     first: dict[int, str] = {}
     tensors: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
@@ -34,7 +34,7 @@ def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def write_weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.dtype) -> tuple[list[str], int]:
-    """Write the weights; returns their names that no output reads, and how many numbers there are."""
+    """Write the weights. Return the names of unused ones, and the number of parameters."""
     own, tied = own_tensors(build_model(blueprint, device="meta"))
     wanted = {name: tensor.shape for name, tensor in own.items()}
     with open_checkpoint(read.folder, dtype) as checkpoint:
@@ -46,7 +46,7 @@ def write_weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.d
 
 
 def _check_numbers(folder: Path, own: Mapping[str, Tensor], brought: Mapping[str, Tensor]) -> None:
-    """Raise DataError for integers where a model has floats; warn of numbers that are not finite."""
+    """Raise DataError for integers instead of floats. Warn of non-finite values."""
     wrong = [
         f"{name} ({dtype_name(tensor)})"
         for name, tensor in brought.items()
@@ -58,10 +58,10 @@ def _check_numbers(folder: Path, own: Mapping[str, Tensor], brought: Mapping[str
 
 
 def check_depth(read: Source, blueprint: Blueprint) -> None:
-    """Raise DataError for more layers than any model has, or than the files have tensors: none is built before that."""
+    """Raise DataError for too many layers, or more than there are tensors in the files, before building any."""
     layers = sum(plan.num_layers for plan in blueprint.stacks())
     entries = [entry for plan in blueprint.stacks() for entry in plan.entries]
-    apart = entries.count(-1) + len({entry for entry in entries if entry >= 0})  # those of one entry are one
+    apart = entries.count(-1) + len({entry for entry in entries if entry >= 0})  # layers of one entry are shared
     with open_checkpoint(read.folder) as checkpoint:
         held = len(checkpoint)
     if layers > COUNTED["layer"] or apart > held:

@@ -1,1 +1,1 @@
-"""A run as a model of lm-eval, EleutherAI's evaluation harness."""
+"""Adapter for lm-eval, EleutherAI's evaluation harness."""

@@ -1,4 +1,4 @@
-"""The command lm_eval with the model `tfkit`, which lm-eval knows after an import only."""
+"""The lm_eval command with the model `tfkit` registered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfkit.core.output import emit
 
 
 def main() -> int:
-    """Run lm-eval's command line; returns 2 where a run or a task asks for the impossible."""
+    """Run lm-eval's command line. Return 2 on errors of a run or a task."""
     try:
         from tfkit.interop.lm_eval.adapter import NEEDS
 

@@ -1,4 +1,4 @@
-"""The model `tfkit` of lm-eval: scores and generations of a run."""
+"""The model `tfkit` for lm-eval: scores and generations of a run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tfkit.run import Run, load_run
 from tfkit.training.objective.base import token_logits
 
 NEEDS = "the adapter of lm-eval needs"
-UNBOUNDED = 2048  # tokens of a window for a model without max_length, as for lm-eval's own models
-NEW_TOKENS = 256  # of a generation whose task says no number
-LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's names of that number
+UNBOUNDED = 2048  # window in tokens without max_length, as in lm-eval's own models
+NEW_TOKENS = 256  # of a generation without a limit in the task
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's names of the limit
 SAMPLING = ("temperature", "top_k", "top_p", "num_beams")
 
 _api: Any = optional("lm_eval.api.model", "eval", NEEDS)
@@ -31,7 +31,7 @@ _utils: Any = optional("lm_eval.utils", "eval", NEEDS)
 
 @dataclass(frozen=True)
 class Row:
-    """A continuation to score: the ids that the decoder reads, the targets of the last of them, and the source."""
+    """A continuation to score: decoder ids, the targets of the last of them, and the source ids."""
 
     read: Sequence[int]
     targets: Sequence[int]
@@ -61,29 +61,29 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
             wrong = f"no argument of the model is called '{next(iter(unknown))}'" if unknown else "the run is missing"
             raise UsageError(f"--model_args: {wrong}; give run=FOLDER, and trust, max_length")
         if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
-            device = "auto"  # lm-eval's default is cuda:0, on every machine
+            device = "auto"  # lm-eval's default is cuda:0 on every machine
         self.run = run if isinstance(run, Run) else load_run(run, trust, device)
         if self.run.reads_vectors or not self.run.writes:
             raise UsageError(f"{self.run.folder}: lm-eval needs a model that continues texts, such as a decoder")
         self._device = self.run.device
         self._max_length = max_length
         sizes = None if batch_size is None or batch_size == "auto" else int(batch_size)
-        self.batch_size = sizes  # None: as many as suit the device
+        self.batch_size = sizes  # None: chosen by device
         self.backend = "causal" if self.run.blueprint.encoder is None else "seq2seq"
 
     @property
     def max_length(self) -> int:
-        """Tokens of a window."""
+        """Window size in tokens."""
         return self._max_length or next(self.run.blueprint.stacks()).max_length or UNBOUNDED
 
     @property
     def tokenizer_name(self) -> str:
-        """Name under which lm-eval caches requests."""
+        """Key under which lm-eval caches requests."""
         return str(self.run.folder.resolve()).replace("/", "__")
 
     @cached_property
     def eot_token_id(self) -> int:
-        """The token that ends a text; raises UsageError for a tokenizer without one."""
+        """The end token. Raises UsageError for a tokenizer without one."""
         end: int | None = self.run.tokenizer.special_ids.get("end")
         if end is None:
             raise UsageError(f"{self.run.folder}: the tokenizer has no end token, and the task has an empty context")
@@ -91,16 +91,16 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
 
     @cached_property
     def prefix_token_id(self) -> int:
-        """The token after which a text begins."""
+        """The token that precedes a text."""
         begun = self.run.read([""])[0]
         return begun[0] if begun else self.eot_token_id
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """The ids of a text as the model reads it, or without special tokens."""
+        """Return the ids of a text with the model's special tokens, or without any."""
         return self.run.tokenizer.encode(string) if add_special_tokens is False else self.run.read([string])[0]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The log-probability of each text, in windows that overlap by one token."""
+        """Return the log-probability of each text, in windows that overlap by one token."""
         if self.backend != "causal":
             raise UsageError(
                 f"{self.run.folder}: loglikelihood_rolling is for decoders, and this run also has an encoder"
@@ -116,7 +116,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         return found
 
     def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
-        """The log-probability of each continuation, and whether greedy decoding writes it."""
+        """Return the log-probability of each continuation, and True if greedy decoding would write it."""
         rows = [self._row(context, continuation) for _, context, continuation in requests]
         found = [(0.0, False)] * len(rows)
         lengths = [len(row.read) + len(row.source or ()) for row in rows]
@@ -128,7 +128,9 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         return found
 
     def _row(self, context: Sequence[int], continuation: Sequence[int]) -> Row:
-        """Cut a context on the left where both are longer than a window; raises UsageError for no room."""
+        """Build a row, truncating the context on the left to the window. Raise UsageError if the continuation does not
+        fit.
+        """
         most = self.max_length
         if not 0 < len(continuation) <= most:
             raise UsageError(f"a continuation of {len(continuation)} tokens cannot be scored; windows have 1 to {most}")
@@ -142,7 +144,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         return None if self.backend == "causal" else self.run.writer().start
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """The continuation of each context up to a stop string, greedy unless the task samples or searches."""
+        """Return the continuation of each context up to a stop string, greedy unless the task samples or searches."""
         found = [""] * len(requests)
         groups: dict[str, list[int]] = {}
         for place, request in enumerate(requests):
@@ -169,7 +171,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
 
 
 def _options(asked: Mapping[str, Any]) -> tuple[int, list[str], dict[str, Any]]:
-    """Number of new tokens, stop strings and options of `generate`; raises UsageError for an unknown one."""
+    """Return the number of new tokens, stop strings and options of `generate`. Raise UsageError for unknown ones."""
     given = {name: value for name, value in asked.items() if value is not None}
     until = given.pop("until", [])
     limits = [given.pop(name) for name in LIMITS if name in given]
@@ -189,7 +191,7 @@ def _options(asked: Mapping[str, Any]) -> tuple[int, list[str], dict[str, Any]]:
 def _scores(run: Run, rows: Sequence[Row]) -> Iterator[tuple[float, bool]]:
     """Score rows in one call of the model."""
     ids, real = _padded([row.read for row in rows], run.device)
-    with torch.no_grad():  # what a part keeps between calls stays usable for training
+    with torch.no_grad():  # not inference mode: cached tensors remain usable in training
         if rows[0].source is None:
             hidden = run.model(ids, attention_mask=real, with_heads=False).hidden
         else:
@@ -207,7 +209,7 @@ def _scores(run: Run, rows: Sequence[Row]) -> Iterator[tuple[float, bool]]:
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids and attention mask [rows, longest], padded on the right."""
+    """Pad ids on the right. Return ids and attention mask, [rows longest]."""
     ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     lengths = torch.tensor([len(row) for row in rows])
     return ids.to(device), (torch.arange(ids.shape[1]) < lengths[:, None]).long().to(device)

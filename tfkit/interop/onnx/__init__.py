@@ -1,7 +1,7 @@
-"""Out to ONNX: the graphs of a model, the folder they are written to, and the comparison with the run."""
+"""Export to ONNX: graphs of a model, their folder, and the comparison with the run."""
 
-OPSETS = (18, 23)  # the one that torch writes by itself, and the first with an Attention operator
-METADATA = "metadata.json"  # by which such a folder is known
+OPSETS = (18, 23)  # torch's default, and the first with an Attention operator
+METADATA = "metadata.json"  # identifies an ONNX folder
 PROVIDERS = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",

@@ -1,4 +1,4 @@
-"""An ONNX file beside the model it was traced from: the largest difference, at sizes that nobody traced."""
+"""Comparison of an ONNX file with its model: the largest difference, at sizes other than the traced ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tfkit.interop.onnx.example import call
 from tfkit.interop.onnx.graphs import Graph
 from tfkit.interop.onnx.tracing import need
 
-# batch, time, past and source of the calls that are compared; a past of 0 begins a text, a time of 1 is a step
+# (batch, time, past, source) of compared calls; past 0 starts a text, time 1 is a decode step
 CALLS = ((2, 9, 4, 6), (1, 1, 3, 1), (4, 3, 0, 5), (3, 17, 0, 13))
 
 
 class GraphSession:
-    """A graph in onnxruntime; tensors in and out by name."""
+    """A graph in onnxruntime, with inputs and outputs by name."""
 
     def __init__(self, file: Path, provider: str = "cpu") -> None:
         (runtime,) = need("running an ONNX model needs", "onnxruntime")
@@ -31,11 +31,11 @@ class GraphSession:
                 f"--provider {provider}: this onnxruntime has only {', '.join(there)}; install one with it"
             )
         settings = runtime.SessionOptions()
-        settings.log_severity_level = 4  # an error is raised, which says the same
+        settings.log_severity_level = 4  # errors are raised anyway
         self.file = file
         try:
             self.raw = runtime.InferenceSession(str(file), settings, providers=[named])
-        except Exception as error:  # onnxruntime's own errors have no common class
+        except Exception as error:  # onnxruntime's errors have no common class
             raise DataError(f"{file}: onnxruntime cannot load it: {shortened(error)}") from None
         used = self.raw.get_providers()
         if named not in used:
@@ -44,7 +44,7 @@ class GraphSession:
         self.outputs = [one.name for one in self.raw.get_outputs()]
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the outputs by name, ignoring inputs that the file does not have."""
+        """Compute the outputs by name, ignoring inputs that the file lacks."""
         try:
             found = call(self.raw, {name: one.numpy() for name, one in given.items()})
         except Exception as error:
@@ -53,7 +53,7 @@ class GraphSession:
 
 
 def sizes_of(call: Sequence[int], longest: int | None) -> dict[str, int]:
-    """Return the sizes of a call, no longer than a text may be."""
+    """Return the sizes of a call, limited to the longest text."""
     batch, time, past, source = call
     most = longest or sum(call)
     time, source = min(time, most), min(source, most)
@@ -62,7 +62,7 @@ def sizes_of(call: Sequence[int], longest: int | None) -> dict[str, int]:
 
 
 def given_to(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-    """Return random inputs of a graph, one token of the last row left out where there are several."""
+    """Return random inputs of a graph, with one masked token in the last row if possible."""
     generator = torch.Generator().manual_seed(1)
     vocabulary = min((plan.vocab_size or 2 for plan in graph.model.blueprint.stacks()), default=2)
     given = {}
@@ -73,7 +73,7 @@ def given_to(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
         elif name.endswith("input_ids"):
             value = torch.randint(vocabulary // 8, vocabulary, value.shape, generator=generator)
         elif name.endswith("attention_mask") and value.shape[1] > 2:
-            value[-1, 0 if "total" in one.axes else -1] = 0  # prompts are padded on the left
+            value[-1, 0 if "total" in one.axes else -1] = 0  # prompts are left-padded
         elif name == "token_type_ids":
             value = torch.zeros_like(value)
         elif name == "global_attention_mask":
@@ -96,7 +96,7 @@ def largest_difference(graph: Graph, session: GraphSession, longest: int | None 
 
 
 def _off(found: Tensor, want: Tensor) -> float:
-    """Return the largest difference, infinite for other shapes and for NaN."""
+    """Return the largest difference; infinite for shape mismatches and NaN."""
     if found.shape != want.shape:
         return float("inf")
     off = float((found - want).abs().max()) if want.numel() else 0.0

@@ -10,13 +10,13 @@ import numpy as np
 
 
 def call(graph: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the outputs of a graph by name, ignoring inputs that it does not have."""
+    """Return the outputs of a graph by name, ignoring inputs that it lacks."""
     found = graph.run(None, {one.name: given[one.name] for one in graph.get_inputs()})
     return {one.name: value for one, value in zip(graph.get_outputs(), found, strict=True)}
 
 
 def generate(graphs: dict[str, Any], ids: list[int], count: int, start: int | None, ends: list[int]) -> Iterator[int]:
-    """Yield the most probable tokens: after a prompt, or from `start` on for a source."""
+    """Yield greedy tokens after a prompt, or from `start` on for a source."""
     given = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
     if "encoder.onnx" in graphs:
         given = call(graphs["encoder.onnx"], given) | {"encoder_attention_mask": given["attention_mask"]}
@@ -25,7 +25,7 @@ def generate(graphs: dict[str, Any], ids: list[int], count: int, start: int | No
     given |= {one.name: np.zeros((1, one.shape[1], 0, one.shape[3]), np.float32) for one in past}
     text, side = (ids[:], "") if start is None else ([start], "decoder_" * ("model.onnx" in graphs))
     for _ in range(count):
-        cached = given[past[0].name].shape[2] if past else 0  # tokens that need not be read again
+        cached = given[past[0].name].shape[2] if past else 0  # tokens in the cache
         given |= {f"{side}input_ids": np.array([text[cached:]])}
         given |= {f"{side}attention_mask": np.ones((1, len(text)), np.int64)}
         given |= {name.replace("present.", "past."): value for name, value in call(step, given).items()}

@@ -1,4 +1,4 @@
-"""The graphs that a model leaves in, a file each: modules from tensors to tensors, all with names."""
+"""The ONNX graphs of a model, one per file: modules from named tensors to named tensors."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from tfkit.models import Model
 from tfkit.models.call import Call
 from tfkit.models.traced import TracedState, attentions, keeps_keys_alone
 
-# sizes of the example that is traced, all different: equal ones would be taken for one axis
+# sizes of the traced example, all different: equal ones would be merged into one axis
 SIZES = {"batch": 3, "time": 5, "past": 7, "total": 12, "source": 11}
 WHOLE, ENCODER, DECODER = "model.onnx", "encoder.onnx", "decoder.onnx"
 
 
 @dataclass(frozen=True)
 class Input:
-    """An input of a graph: its axes, those of any size by name, and its dtype."""
+    """An input of a graph: its axes, dynamic ones by name, and its dtype."""
 
     axes: tuple[str | int, ...]
     dtype: torch.dtype = torch.int64
 
     def example(self, sizes: Mapping[str, int] = SIZES) -> Tensor:
-        """Return a tensor of ones: ids, and real tokens of a mask."""
+        """Return a tensor of ones, valid as ids and as a mask."""
         shape = [sizes[axis] if isinstance(axis, str) else axis for axis in self.axes]
         return torch.ones(shape, dtype=self.dtype)
 
     def named(self) -> dict[int, str]:
-        """Return the axes of any size by number."""
+        """Return the dynamic axes by number."""
         return {place: axis for place, axis in enumerate(self.axes) if isinstance(axis, str)}
 
 
 class Graph(nn.Module):
-    """One file: tensors in the order of `inputs` to tensors in the order of `outputs`."""
+    """One file: maps tensors in the order of `inputs` to tensors in the order of `outputs`."""
 
     def __init__(self, model: Model, file: str, inputs: Mapping[str, Input], outputs: list[str]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Graph(nn.Module):
 
 
 class WholeGraph(Graph):
-    """A whole model, without a past."""
+    """A whole model, without a cache."""
 
     def __init__(self, model: Model) -> None:
         first, last = next(model.blueprint.stacks()), model.blueprint.last
@@ -73,7 +73,7 @@ class WholeGraph(Graph):
 
 
 class EncoderGraph(Graph):
-    """An encoder, and the keys and values that the decoder's layers project from its output."""
+    """An encoder with the key and value projections of the decoder's cross-attention."""
 
     def __init__(self, model: Model) -> None:
         inputs = _read_by(next(model.blueprint.stacks()), "source") | _marks(model, "source")
@@ -86,13 +86,13 @@ class EncoderGraph(Graph):
         decoder = self.model.stack("decoder")
         start = torch.zeros(next(iter(given.values())).shape[0], 1, dtype=torch.int64)
         state = TracedState(decoder, {}, 0, start[:1])
-        # what reads the text is no output, so that the exporter drops it
+        # the decoder's own outputs are unused, so the exporter drops them
         self.model(**given, decoder_input_ids=start, state=state, with_heads=False)
         return {f"memory.{name}": held for name, held in state.held() if _of_memory(decoder, name)}
 
 
 class StepGraph(Graph):
-    """A decoder: it reads tokens after a past, of which keys and values come in and go out."""
+    """A decode step: new tokens, with cached keys and values as inputs and outputs."""
 
     def __init__(self, model: Model, source: EncoderGraph | None) -> None:
         stack = model.stack("decoder")
@@ -116,7 +116,7 @@ class StepGraph(Graph):
         held = {name.partition(".")[2]: one for name, one in given.items() if "." in name}
         past = next((one.shape[2] for name, one in given.items() if name.startswith("past.")), 0)
         mask = torch.ones(1, past + ids.shape[1], dtype=torch.int64) if mask is None else mask
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # [batch total], padding counts for nothing
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # [batch total], padding does not count
         real = mask.bool() if "attention_mask" in given else None
         state = TracedState(stack, held, past, positions, real)
         memory = None if source is None else source[..., None].expand(-1, -1, stack.plan.memory_width or 1).float()
@@ -128,7 +128,7 @@ class StepGraph(Graph):
 
 
 def graphs_of(model: Model) -> list[Graph]:
-    """Return the graphs of a model: a decoder's step where its past is keys and values alone, else the whole."""
+    """Return the graphs of a model: a decode step if the state is keys and values alone, else the whole model."""
     if not steps(model):
         return [WholeGraph(model)]
     source = None if model.blueprint.encoder is None else EncoderGraph(model)
@@ -136,7 +136,7 @@ def graphs_of(model: Model) -> list[Graph]:
 
 
 def writes(model: Model) -> bool:
-    """Return True if the model writes text, given nothing but a text."""
+    """Return True if the model generates text from nothing but a text."""
     plan, encoder, head = model.blueprint.decoder, model.blueprint.encoder, model.blueprint.head
     if plan is None or plan.reads_vectors or model.special_inputs or (encoder is not None and encoder.reads_vectors):
         return False
@@ -145,12 +145,12 @@ def writes(model: Model) -> bool:
 
 
 def steps(model: Model) -> bool:
-    """Return True if the model writes from a past of keys and values."""
+    """Return True if the model can decode with cached keys and values alone."""
     return writes(model) and not model.heads and keeps_keys_alone(model.stack("decoder"))
 
 
 def _read_by(plan: StackPlan, axis: str) -> dict[str, Input]:
-    """Return the inputs of a stack: ids or vectors, padding and segments."""
+    """Return the inputs of a stack: ids or vectors, padding mask and segments."""
     embedding: Any = plan.embedding
     width = plan.d_model if embedding is None else embedding.reads(plan.shape())
     vectors = {"inputs_embeds": Input(("batch", axis, width), torch.float32)}
@@ -163,7 +163,7 @@ def _read_by(plan: StackPlan, axis: str) -> dict[str, Input]:
 
 
 def _marks(model: Model, axis: str) -> dict[str, Input]:
-    """Return the inputs that mask rules need."""
+    """Return the inputs that masks need."""
     known = {"global_attention_mask": Input(("batch", axis)), "prefix_length": Input(("batch",))}
     return {name: one for name, one in known.items() if name in model.special_inputs}
 

@@ -1,4 +1,4 @@
-"""A graph as an ONNX model: torch's own exporter, quietly, with what it cannot do told in words."""
+"""Tracing of graphs to ONNX with torch's exporter, silenced and with readable errors."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tfkit.core.extras import optional
 from tfkit.interop.onnx import OPSETS
 from tfkit.interop.onnx.graphs import Graph
 
-LARGEST = 1 << 30  # bytes of weights within a file; those of larger ones are in a file of their own
+LARGEST = 1 << 30  # bytes of weights in a file; larger weights get a separate file
 
 
 def need(purpose: str, *modules: str) -> list[Any]:
-    """Import modules of the extra; raises UsageError with the way to install them."""
+    """Import modules of the extra. Raise UsageError with installation instructions."""
     return [optional(module, "onnx", purpose) for module in modules]
 
 
 @torch.no_grad()
 def trace(graph: Graph, path: Path, opset: int = OPSETS[1]) -> None:
-    """Write a graph to `path` with axes of any size; raises UsageError for what has no operator."""
+    """Write a graph to `path` with dynamic axes. Raise UsageError for unsupported operators."""
     examples = tuple(one.example() for one in graph.inputs.values())
     weights = sum(weight.numel() * weight.element_size() for weight in graph.parameters())
     try:
@@ -46,7 +46,7 @@ def trace(graph: Graph, path: Path, opset: int = OPSETS[1]) -> None:
                 verbose=False,
             )
             written = None if program is None else program.model.opset_imports.get("")
-    except Exception as error:  # the exporter's own errors have no common class
+    except Exception as error:  # the exporter's errors have no common class
         raise UsageError(f"{graph.file}: cannot be exported to opset {opset}{_where(error)}: {_why(error)}") from None
     if program is None or written != opset:
         raise UsageError(f"{graph.file}: some operator has no form in opset {opset}; choose --opset {OPSETS[1]}")
@@ -55,7 +55,7 @@ def trace(graph: Graph, path: Path, opset: int = OPSETS[1]) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the exporter's progress, hints and warnings from the terminal."""
+    """Suppress the exporter's output, hints and warnings."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -67,14 +67,14 @@ def quiet() -> Iterator[None]:
 
 
 def _why(error: BaseException) -> str:
-    """Return the innermost message: the exporter's own is pages of advice."""
+    """Return the innermost message; the outer ones are pages of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     return shortened(error) or type(error).__name__
 
 
 def _where(error: BaseException) -> str:
-    """Return the part that was traced when an error was raised, in words."""
+    """Return a description of the part that was being traced when an error occurred."""
     found = ""
     walked: BaseException | None = error
     while walked is not None:

@@ -1,4 +1,4 @@
-"""`tfkit verify` of a folder of ONNX files: differences, greedy tokens, and int8 next to float32."""
+"""`tfkit verify` for ONNX folders: differences, greedy tokens, and int8 next to float32."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tfkit.interop.onnx.tracing import trace
 from tfkit.run import Run
 from tfkit.training.setup import longest_example
 
-ROWS = 16  # of the validation texts, for a perplexity
-DECISIVE = ("graphs", "start", "ends", "max_length")  # of the metadata
-TIMED = 64  # tokens of a measured text
+ROWS = 16  # validation rows for a perplexity
+DECISIVE = ("graphs", "start", "ends", "max_length")  # metadata keys that must match
+TIMED = 64  # tokens of a timed text
 
 
 def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float = TOLERANCE) -> FilesVerdict:
-    """Compare `run` with its files in `folder`; raises DataError for files of another architecture."""
+    """Compare `run` with its files in `folder`. Raise DataError for files of another architecture."""
     model = as_float32(run.model)
     graphs = graphs_of(model)
     facts = _facts(folder, metadata_of(run, graphs))
@@ -54,7 +54,7 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
 
 
 def _facts(folder: Path, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Read what is written about the files. Raise DataError unless it is what this architecture has."""
+    """Read the metadata. Raise DataError unless it matches the architecture."""
     facts: dict[str, Any] = read_json(folder / METADATA)
     ours = isinstance(facts, dict) and all(facts.get(name, "") == wanted[name] for name in DECISIVE)
     if not ours or facts.get("opset") not in range(OPSETS[0], OPSETS[1] + 1) or "quantize" not in facts:
@@ -63,7 +63,7 @@ def _facts(folder: Path, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _session(file: Path, graph: Graph, provider: str) -> GraphSession:
-    """Open a file. Raise DataError unless it has the tensors of the graph."""
+    """Open a file. Raise DataError unless its inputs and outputs match the graph."""
     if not file.is_file():
         raise DataError(f"{file}: is missing; export the run again")
     session = GraphSession(file, provider)
@@ -75,7 +75,7 @@ def _session(file: Path, graph: Graph, provider: str) -> GraphSession:
 def _figures(
     run: Run, graphs: Sequence[Graph], sessions: Mapping[str, GraphSession], folder: Path, facts: Any
 ) -> dict[str, float]:
-    """Return the size, the perplexity and the speed of files."""
+    """Return the size, perplexity and speed of the files."""
     figures = {"bytes": float(sum(size_of(folder / graph.file) for graph in graphs))}
     graph = graphs[-1]
     objective = run.recipe.objective
@@ -101,7 +101,7 @@ def _raw(sessions: Mapping[str, GraphSession]) -> dict[str, Any]:
 
 
 def _perplexity(run: Run, graph: Graph, session: GraphSession) -> float:
-    """Return exp(loss) of the first rows of the validation texts."""
+    """Return the perplexity on the first rows of the validation texts."""
     data = run.recipe.data
     examples = dict(data.splits())["valid"].build().examples()  # type: ignore[union-attr]
     items = run.objective.rows.prepare(examples, run.tokenizer, longest_example(run.blueprint, data))  # type: ignore[arg-type]

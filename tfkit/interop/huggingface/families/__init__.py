@@ -1,4 +1,4 @@
-"""Families whose files can be brought in, and written, one map a file."""
+"""Supported families, one module for each map."""
 
 from tfkit.interop.huggingface.families.albert import Albert
 from tfkit.interop.huggingface.families.bart import MVP, Bart, Blenderbot, BlenderbotSmall, MBart, Pegasus, PLBart

@@ -14,7 +14,7 @@ from tfkit.interop.huggingface.family import Tree, laid, lay
 from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
-# the places of their layers: several in one group, or one in each of several
+# checkpoint names of layers: several in one group, or one in each of several groups
 INSIDE = "encoder.albert_layer_groups.0.albert_layers.{}"
 APART = "encoder.albert_layer_groups.{}.albert_layers.0"
 NAMES = {
@@ -29,7 +29,7 @@ NAMES = {
 }
 ORDER = "heads.sentence_order"
 SENTENCE_ORDER: Tree = {"heads": {"sentence_order": {"type": "classifier", "activation": "tanh"}}}
-GROUP = "group"  # the kind of all layers, where there are several groups of them
+GROUP = "group"  # layer kind of checkpoints with several groups
 
 
 @register("family", "albert")
@@ -73,13 +73,13 @@ class Albert(BertLike):
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
-        """Their groups and the layers of a group are numbered; with us the first layer that uses weights has them."""
+        """Number groups and inner layers; tfkit stores shared weights under the first layer that uses them."""
         entries = blueprint.last.entries
         first = [entries.index(entry) for entry in dict.fromkeys(entries)]
         inside, apart = (_layer_rules(place, first) for place in (INSIDE, APART))
-        if list(entries) != sorted(entries):  # the layers of the only group come again and again
+        if list(entries) != sorted(entries):  # the layers of the single group repeat
             return (*super().rules_of(blueprint), *inside)
-        return (*super().rules_of(blueprint), *apart, *read_only(*inside))  # of one turn, either may be meant
+        return (*super().rules_of(blueprint), *apart, *read_only(*inside))  # for one repetition, read both
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
@@ -104,7 +104,7 @@ class Albert(BertLike):
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
         super().to_config(config, model)
         pattern, count = model.get("pattern", [GROUP]), model["num_layers"]
-        inside = 1 < len(pattern) < count and all(entry.endswith("*1") for entry in pattern)  # taken several times
+        inside = 1 < len(pattern) < count and all(entry.endswith("*1") for entry in pattern)  # repeated
         config["num_hidden_groups"] = 1 if inside else len(pattern)
         config["inner_group_num"] = len(pattern) if inside else 1
         if inside:
@@ -115,7 +115,7 @@ class Albert(BertLike):
 
 
 def _layer_rules(place: str, layers: Sequence[int]) -> tuple[Rule, ...]:
-    """The rules of those layers of ours; theirs stand at `place`, numbered."""
+    """Return the rules of the given tfkit layers; checkpoint names use the template `place`."""
     names = {
         f"{place.format(number)}.{theirs}": f"encoder.layers.{layer}.{ours}"
         for number, layer in enumerate(layers)

@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2019), and the encoder-decoders that differ from it in their positions and norms."""
+"""BART (Lewis et al. 2019), and encoder-decoders that differ from it in their positions and norms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, Swit
 from tfkit.interop.huggingface.tensors import Rule
 
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
-# what all have in common: an encoder-decoder with learned positions
+# shared base: an encoder-decoder with learned positions
 PLAIN: Tree = {
     "type": "encoder_decoder",
     "embedding": {"type": "tokens", "shared": True},
@@ -31,7 +31,7 @@ SINES = {"position": {"type": "sinusoidal", "layout": "halves"}}
 
 
 def attention_rules(theirs: str, ours: str) -> tuple[Rule, ...]:
-    """The projections of an attention and its norm."""
+    """Return the rules for an attention's projections and norm."""
     layer = "{side}.layers.{layer}"
     projections = (
         Rule(f"{layer}.{theirs}.{name}.{{kind}}", f"{layer}.{ours}.{part}.{{kind}}")
@@ -63,7 +63,7 @@ TWO_TABLES = (
 )
 
 
-# the text stands in the decoder again, which reads it after its start
+# the decoder reads the text again, after its start token
 OF_TEXTS: Mapping[str, Mapping[str, Any]] = {
     "ForSequenceClassification": {"head": {"type": "classifier", "pool": "last", "activation": "tanh"}},
     "ForQuestionAnswering": {"head": {"type": "span"}},
@@ -76,7 +76,7 @@ HEAD_RULES: Mapping[str, tuple[Rule, ...]] = {
 
 
 def heads_of(name: str, says: Iterable[str] = (), **head: Any) -> dict[str, Mapping[str, Any]]:
-    """Their classes of an encoder-decoder: one that writes, one without a head, and those that say things of texts."""
+    """Return the model classes of an encoder-decoder: generation, headless, and the text classes in `says`."""
     return {
         f"{name}ForConditionalGeneration": {"head": {"type": "language_model", **head}},
         f"{name}Model": {"head": "none"},
@@ -116,7 +116,7 @@ class Bart(Family):
         ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
     )
     ignored: ClassVar[tuple[str, ...]] = ("{side}.version",)
-    ties: ClassVar[bool] = True  # tie_word_embeddings, where the config does not give it
+    ties: ClassVar[bool] = True  # default of tie_word_embeddings
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
@@ -227,7 +227,7 @@ class Pegasus(Bart):
 
 
 def _join(model: Tree) -> None:
-    """Say once, in `layer`, what both sides say of theirs."""
+    """Merge equal layer settings of both sides into `layer`."""
     encoder, decoder = model["encoder"], model["decoder"]
     if encoder["layer"] == decoder["layer"]:
         model["layer"] = laid(model["layer"], encoder.pop("layer"))

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018), and the encoders that differ from it in a few settings."""
+"""BERT (Devlin et al. 2018), and encoders that differ from it in a few settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEXT_SENTENCE: Tree = {"heads": {"next_sentence": {**CLASSIFIER, "num_classes": 
 
 
 def heads_of(name: str, answers: bool = True) -> dict[str, Mapping[str, Any]]:
-    """Their classes of an encoder: for masked tokens, classes of texts and of tokens, without a head, and `answers`."""
+    """Return the model classes of an encoder: masked LM, text and token classification, headless, and `answers`."""
     heads: dict[str, Mapping[str, Any]] = {
         f"{name}ForMaskedLM": {"head": MASKED_LM},
         f"{name}ForSequenceClassification": {"head": CLASSIFIER},
@@ -36,7 +36,7 @@ def heads_of(name: str, answers: bool = True) -> dict[str, Mapping[str, Any]]:
 
 
 def table_rules(norm: str = "LayerNorm") -> tuple[Rule, ...]:
-    """The tables of tokens, places and token types, and the norm of their sum."""
+    """Return the rules for the tables of tokens, positions and token types, and their norm."""
     return (
         Rule("embeddings.word_embeddings.weight", "encoder.embedding.tokens.weight"),
         Rule("embeddings.position_embeddings.weight", "encoder.position.0.table.weight"),
@@ -48,7 +48,7 @@ def table_rules(norm: str = "LayerNorm") -> tuple[Rule, ...]:
 def layer_rules(
     attention: str = "attention.output.LayerNorm", feedforward: str = "output.LayerNorm"
 ) -> tuple[Rule, ...]:
-    """The projections of a layer, and its two norms by their names there."""
+    """Return the rules for a layer's projections and norms, the latter under the given names."""
     names = {
         "attention.self.query": "attention.query",
         "attention.self.key": "attention.key",
@@ -63,7 +63,7 @@ def layer_rules(
 
 
 def renamed(names: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Weights and biases that differ in nothing but the name: theirs, then ours."""
+    """Return rules that rename weights and biases: checkpoint name -> tfkit name."""
     return tuple(Rule(f"{theirs}.{{kind}}", f"{ours}.{{kind}}") for theirs, ours in names.items())
 
 
@@ -74,12 +74,12 @@ MASKED_LM_RULES = (
 )
 POOLER_RULES = renamed({"pooler.dense": "heads.pooler.dense"})
 CLASSIFIER_RULES = renamed({"pooler.dense": "head.dense", "classifier": "head.output"})
-# the outputs for tokens have the same names everywhere, and never a prefix
+# token-level outputs have the same names everywhere, without a prefix
 OF_TOKENS = {"token_classifier": "classifier.", "span": "qa_outputs."}
 
 
 class BertLike(Family):
-    """What BERT and its relatives have in common, whatever the names of their tensors."""
+    """Shared base of BERT and its relatives, independent of tensor names."""
 
     base: ClassVar[Mapping[str, Any]] = {
         "type": "encoder",
@@ -114,12 +114,12 @@ class BertLike(Family):
         Fixed("tie_word_embeddings", (True,)),
     )
     ignored: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "embeddings.token_type_ids")
-    untyped: ClassVar[bool] = False  # whether theirs runs without a table of token types
-    head_activation: ClassVar[str | None] = None  # of a masked_lm; None: that of the feed-forward
+    untyped: ClassVar[bool] = False  # True if the implementation runs without a token type table
+    head_activation: ClassVar[str | None] = None  # of masked_lm; None: the feed-forward's
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
-        """The rules about a model; those of an output for each token come first."""
+        """Return the rules of a model, token-level outputs first."""
         head = "none" if blueprint.head is None else blueprint.head.part.part_name
         output = OF_TOKENS.get(head)
         rules = super().rules_of(blueprint)
@@ -142,7 +142,7 @@ class BertLike(Family):
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
         say_classes(config, model)
         if config.get("type_vocab_size") == 0 and not cls.untyped:
-            config["type_vocab_size"] = 1  # of zeros
+            config["type_vocab_size"] = 1  # all zeros
 
     @classmethod
     def as_read(cls, model: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -150,7 +150,7 @@ class BertLike(Family):
 
     @classmethod
     def constants(cls, blueprint: Blueprint) -> Mapping[str, Tensor]:
-        """A type that adds nothing, where there are none: theirs cannot run without one."""
+        """Return a zero token type table if the model has none, since the implementation requires one."""
         table: Any = blueprint.last.embedding
         if not cls._adds_types(table.segments):
             return {}

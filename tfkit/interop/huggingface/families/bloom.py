@@ -79,7 +79,7 @@ class Falcon(ClassicDecoder):
         Setting("initializer_range", "init.std", 0.02),
     )
     rules = BODY
-    # by the layout of the layers, where that is another than BLOOM's
+    # for layouts other than BLOOM's
     norms: ClassVar = {
         "parallel": named(THEIRS, norm="input_layernorm"),
         "parallel_two_norms": named(THEIRS, attention_norm="ln_attn", feedforward_norm="ln_mlp"),
@@ -124,7 +124,7 @@ class Falcon(ClassicDecoder):
 
 
 def _residual(config: Mapping[str, Any]) -> str:
-    """Raises DataError for settings that contradict one another."""
+    """Return the residual layout. Raise DataError for contradictory settings."""
     grouped, parallel = config.get("new_decoder_architecture", False), config.get("parallel_attn", True)
     if grouped and not parallel:
         raise DataError("config.json: parallel_attn: false cannot be brought in with new_decoder_architecture")
@@ -134,7 +134,7 @@ def _residual(config: Mapping[str, Any]) -> str:
 
 
 def _groups(config: Mapping[str, Any], heads: int) -> int:
-    """How many key-value heads there are."""
+    """Return the number of key-value heads."""
     if config.get("new_decoder_architecture", False):
         return int(config.get("num_kv_heads") or heads)
     return 1 if config.get("multi_query", True) else heads
@@ -171,7 +171,7 @@ class MPT(ClassicDecoder):
         Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
         Setting("initializer_range", "init.std", 0.02),
     )
-    # what their implementation takes no notice of, so that nothing else may stand there
+    # ignored by the implementation, so other values are rejected
     fixed = (
         Fixed("expansion_ratio", (4,)),
         Fixed("no_bias", (True,)),

@@ -1,4 +1,4 @@
-"""What families like Llama have in common whose layers with a window turn otherwise than those without."""
+"""Base of Llama-like families with different rotary settings for windowed and full layers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tfkit.interop.huggingface.settings import look
 
 
 class ByType(Llama):
-    """Layers with a window turn otherwise than those without: rope_parameters has an entry for each type."""
+    """Rotary settings differ between layer types: rope_parameters has an entry for each."""
 
     listed = True
-    local: ClassVar[Rope] = Rope()  # of the layers with a window
-    thetas: ClassVar[Mapping[str, str]] = {}  # what older files call the theta of a type
-    scaled: ClassVar[tuple[str, ...]] = (FULL,)  # the types that rope_scaling of older files is about
+    local: ClassVar[Rope] = Rope()  # of layers with a window
+    thetas: ClassVar[Mapping[str, str]] = {}  # layer type -> key of theta in older files
+    scaled: ClassVar[tuple[str, ...]] = (FULL,)  # layer types to which rope_scaling of older files applies
 
     @classmethod
     def position(cls, config: Mapping[str, Any], name: str) -> Any:

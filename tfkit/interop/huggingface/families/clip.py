@@ -24,7 +24,7 @@ NAMES = {
 }
 PRE_NORM: Tree = {"layer": {"residual": "pre_norm"}, "embedding": {"norm": None}}
 WORDS = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}
-OLD_END = 2  # what the first files of CLIP call their end token, which is the last of the vocabulary
+OLD_END = 2  # placeholder end token id in early CLIP files; the actual one is the last id
 
 
 @register("family", "clip_text")

@@ -94,7 +94,7 @@ class Cohere2(Cohere):
 
 
 def each_head(model: Tree) -> None:
-    """Norms of queries and keys that have weights of their own for each head: of all heads at once, in groups."""
+    """Add query and key norms with separate weights per head, as grouped norms over all heads."""
     width = model["d_model"] // model["layer"]["attention"]["num_heads"]
     norm = {"type": model["layer"]["norm"]["type"], "bias": False, "group_size": width}
     lay(model, {"layer.attention": {"qk_norm": norm, "qk_norm_at": "width"}})

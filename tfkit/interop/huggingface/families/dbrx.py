@@ -15,14 +15,14 @@ from tfkit.interop.huggingface.tensors import Rule
 
 BLOCK = "blocks.{layer}"
 ATTENTION = f"{BLOCK}.norm_attn_norm"
-# what others call it -> what its files do
+# common key -> DBRX key
 OWN = {
     "max_position_embeddings": "max_seq_len",
     "hidden_size": "d_model",
     "num_hidden_layers": "n_layers",
     "num_attention_heads": "n_heads",
 }
-ROWS = "(expert inner) width -> expert inner width"  # all experts one below the other
+ROWS = "(expert inner) width -> expert inner width"  # all experts stacked along the rows
 
 
 @register("family", "dbrx")
@@ -89,5 +89,5 @@ class Dbrx(Sparse):
 
     @classmethod
     def position(cls, config: Mapping[str, Any], name: str) -> Any:
-        theta = look(config, "attn_config.rope_theta")  # where files of their own say it
+        theta = look(config, "attn_config.rope_theta")  # as in DBRX's own files
         return cls.rope.read(config if look(config, "rope_parameters") or theta is None else {"rope_theta": theta})

@@ -1,4 +1,4 @@
-"""What the classic decoders have in common: a norm before each sublayer, a plain feed-forward four times as wide."""
+"""Base of the classic decoders: pre-norm layers with a plain feed-forward four times as wide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "decoder.layers.{layer}"
 QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
-# the queries, the key and the value of each key-value head, one group after another
+# queries, key and value of each key-value head, group by group
 GROUPED = "(group slot dim) width -> slot group dim width"
 TRANSPOSED = "width out -> out width"
 CLASSIFIER: Tree = {"type": "classifier", "pool": "last", "bias": False}
@@ -21,7 +21,7 @@ INNER = "layer.feedforward.d_ff"
 
 
 def named(theirs: str, layout: str = "", **names: str) -> tuple[Rule, ...]:
-    """Rules by the names of ours in a layer, __ for a dot; theirs begin with `theirs`."""
+    """Return rules from tfkit names within a layer, with __ for a dot, to checkpoint names below `theirs`."""
     return tuple(
         Rule(f"{theirs}.{name}.{{kind}}", f"{LAYER}.{ours.replace('__', '.')}.{{kind}}", layout)
         for ours, name in names.items()
@@ -31,14 +31,14 @@ def named(theirs: str, layout: str = "", **names: str) -> tuple[Rule, ...]:
 def heads_of(
     name: str, head: str = "ForCausalLM", classifies: bool = True, **options: Any
 ) -> dict[str, Mapping[str, Any]]:
-    """Their classes of a decoder: one that writes, one without a head, and one that `classifies` texts."""
+    """Return the model classes of a decoder: generation, headless, and text classification if `classifies`."""
     writes: dict[str, Mapping[str, Any]] = {f"{name}{head}": {"head": {"type": "language_model", **options}}}
     both = {**writes, f"{name}Model": {"head": "none"}}
     return both | ({f"{name}ForSequenceClassification": {"head": CLASSIFIER}} if classifies else {})
 
 
 class ClassicDecoder(Family):
-    """A decoder of the years between GPT-2 and Llama."""
+    """Base of the decoders between GPT-2 and Llama."""
 
     base: ClassVar = {
         "type": "decoder",
@@ -52,8 +52,8 @@ class ClassicDecoder(Family):
         },
         "init": {"type": "normal"},
     }
-    ties: ClassVar[bool] = True  # tie_word_embeddings, where the config does not give it
-    score: ClassVar[str] = "score.weight"  # their name of the output of a classifier, never with a prefix
+    ties: ClassVar[bool] = True  # default of tie_word_embeddings
+    score: ClassVar[str] = "score.weight"  # checkpoint name of a classifier's output, without a prefix
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 (2024), and the decoders with their latent attention, their experts, or both."""
+"""DeepSeek-V2 and V3 (2024), and decoders with their latent attention, their experts, or both."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # its eps stands in no config
+LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # eps is in no config
 RANKS = (
     Setting("q_lora_rank", "layer.attention.query_rank", None),
     Setting("kv_lora_rank", "layer.attention.kv_rank", 512),
@@ -39,7 +39,7 @@ RANKS = (
     Setting("qk_rope_head_dim", "layer.attention.rotary_head_dim", 64),
     Setting("v_head_dim", "layer.attention.value_head_dim", 128),
 )
-# what of a shell says keys and values by the head
+# per-head keys of the base settings
 BY_HEAD = ("num_key_value_heads", "head_dim", "attention_bias")
 LATENT_RULES = tuple(
     Rule(f"{THEIRS}.self_attn.{theirs}.{{kind}}", f"{LAYER}.attention.{ours}.{{kind}}")
@@ -61,16 +61,16 @@ GROUPS = (
 )
 NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", True)
 ROUTED = expert_settings("n_routed_experts")
-EVERY_LAYER = Fixed("moe_layer_freq", (1,))  # of those after the first
+EVERY_LAYER = Fixed("moe_layer_freq", (1,))  # among layers after the first
 MIXTURE_RULES = (*GATED, *expert_rules(), *shared_rules(), *selection_rules("mlp.gate"))
 
 
 class LatentShell(Llama):
-    """Llama's shell around latent attention."""
+    """Llama's base with latent attention."""
 
     rope = Rope(layout="interleaved", scores=True)
     derived = ("num_key_value_heads", "head_dim", "qk_head_dim")
-    either: ClassVar[bool] = False  # whether rope_interleave says the layout of what turns
+    either: ClassVar[bool] = False  # True if rope_interleave selects the rotary layout
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
@@ -101,13 +101,13 @@ class LatentShell(Llama):
 
 
 def latent_bias(config: Mapping[str, Any]) -> Any:
-    """The projections that have a bias where `attention_bias` is set."""
+    """Return the projections with a bias if `attention_bias` is set."""
     down = ["query_down"] if config.get("q_lora_rank") is not None else []
     return [*down, "key_value_down", "output"] if config.get("attention_bias") else False
 
 
 def say_latent(config: Tree, model: Mapping[str, Any]) -> None:
-    """Say in `config` what latent attention has and no setting says."""
+    """Write the config keys of latent attention that no setting covers."""
     config["attention_bias"] = bool(spelled(model, "layer.attention.bias"))
     config["num_key_value_heads"] = config["num_attention_heads"]
     config["q_lora_rank"] = spelled(model, "layer.attention.query_rank")
@@ -115,7 +115,7 @@ def say_latent(config: Tree, model: Mapping[str, Any]) -> None:
 
 
 class Grouped(FirstDense):
-    """DeepSeek's experts: in groups, of which each token may choose from some, beside some that it always passes."""
+    """DeepSeek's experts: grouped, with a limited number of groups per token, plus shared experts."""
 
     shared_key = "n_shared_experts"
 
@@ -129,7 +129,7 @@ class Grouped(FirstDense):
 
     @classmethod
     def is_grouped(cls, config: Mapping[str, Any]) -> bool:
-        """Whether there is more than one group."""
+        """True if there is more than one group."""
         return (config.get("n_group") or 1) > 1
 
     @classmethod
@@ -140,7 +140,7 @@ class Grouped(FirstDense):
 
 
 class LatentExperts(LatentShell, Grouped):
-    """Latent attention and experts."""
+    """Base of models with latent attention and experts."""
 
     settings = (*amended(SHELL, without=BY_HEAD), *RANKS, *ROUTED, *GROUPS)
     rules = (*ENDS, *NORMS, *LATENT_RULES, *MIXTURE_RULES)

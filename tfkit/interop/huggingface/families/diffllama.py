@@ -38,4 +38,4 @@ class DiffLlama(Llama):
     @classmethod
     def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
         super().to_config(config, model)
-        config["attention_dropout"] = 0.0  # theirs refuses any other
+        config["attention_dropout"] = 0.0  # the implementation rejects other values

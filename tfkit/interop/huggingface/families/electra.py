@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020), RoFormer (Su et al. 2021), RemBERT (Chung et al. 2020): tables of their own width."""
+"""ELECTRA (Clark et al. 2020), RoFormer (Su et al. 2021), RemBERT (Chung et al. 2020): factorised token tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROJECTION = renamed({"embeddings_project": "encoder.embedding.projection"})
 
 
 class Narrow(BertLike):
-    """Tables of `embedding_size`, projected to the width of the layers where that is another."""
+    """Base with tables of `embedding_size`, projected to d_model if the sizes differ."""
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Electra(Narrow):
     prefix = "electra."
     unprefixed = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "classifier.")
     tied: ClassVar = {"generator_lm_head.weight": "embeddings.word_embeddings.weight"}
-    head_activation = "gelu"  # of the masked_lm, whatever that of the layers
+    head_activation = "gelu"  # of masked_lm, independent of the layers
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:

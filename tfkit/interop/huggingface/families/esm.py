@@ -42,9 +42,9 @@ class Esm(Offset):
     )
     head_rules: ClassVar = {**Roberta.head_rules, "none": POOLER_RULES}
     prefix, unprefixed, tied = "esm.", Roberta.unprefixed, Roberta.tied
-    ignored = ("embeddings.position_ids", INV_FREQ, INV_FREQ.replace("{layer}", "*"))  # the star is not ours
+    ignored = ("embeddings.position_ids", INV_FREQ, INV_FREQ.replace("{layer}", "*"))  # a literal star
     dropped = (
-        "embeddings.position_embeddings.weight",  # of files with rotary positions, which have both
+        "embeddings.position_embeddings.weight",  # files with rotary positions contain it as well
         "pooler.dense.{kind}",
         "contact_head.regression.{kind}",
     )

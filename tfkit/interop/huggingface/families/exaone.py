@@ -42,7 +42,7 @@ class Exaone4(Olmo2):
     def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
         types = super().types(config, count)
         spelled_out = isinstance(config.get("sliding_window_pattern"), str) and not config.get("layer_types")
-        return [*types[:-1], FULL] if spelled_out else types  # the last layer sees all whatever the letters say
+        return [*types[:-1], FULL] if spelled_out else types  # the last layer is always full
 
     @classmethod
     def position(cls, config: Mapping[str, Any], name: str) -> Any:

@@ -58,4 +58,4 @@ class FNet(BertLike):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         super().to_recipe(model, config)
-        model["embedding"]["d_embedding"] = model["d_model"]  # of the same width, and projected all the same
+        model["embedding"]["d_embedding"] = model["d_model"]  # equal width, yet projected

@@ -1,4 +1,4 @@
-"""Decoders that are Llama in other numbers: ERNIE 4.5, Helium, Seed-OSS, Hunyuan, CWM, BitNet, nanochat."""
+"""Decoders that are a Llama with other settings: ERNIE 4.5, Helium, Seed-OSS, Hunyuan, CWM, BitNet, nanochat."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope, first
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Power, Setting, amended
 
-TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the word that is written comes first
-FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # the files of the first Gemma say gelu and mean this one
+TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first word is written
+FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # files of the first Gemma say gelu for gelu_tanh
 SIZES = (
     Setting("vocab_size", "vocab_size", 256000),
     Setting("max_position_embeddings", "max_length", 8192),
@@ -125,7 +125,7 @@ class Gemma3(ByType, Gemma2):
     settings = amended(
         Gemma2.settings, without=("attn_logit_softcapping",), vocab_size=262208, max_position_embeddings=131072
     )
-    fixed = (*Gemma2.fixed, Fixed("attn_logit_softcapping", (None,)))  # theirs takes no notice of it
+    fixed = (*Gemma2.fixed, Fixed("attn_logit_softcapping", (None,)))  # ignored by the implementation
     head_settings = (Setting("final_logit_softcapping", "head.softcap", None),)
     rope, local, thetas = Rope(theta=1000000.0), Rope(), {SLIDING: "rope_local_base_freq"}
 
@@ -135,6 +135,6 @@ class Gemma3(ByType, Gemma2):
 
 
 def every(config: Mapping[str, Any], default: int) -> tuple[str, ...]:
-    """Windows but in the last of each `sliding_window_pattern` layers."""
+    """Return windowed layer types, except for the last of each `sliding_window_pattern` layers."""
     count = int(first(config.get("sliding_window_pattern"), default))
     return (*[SLIDING] * (count - 1), FULL)

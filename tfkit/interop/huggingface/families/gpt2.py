@@ -94,5 +94,5 @@ class GPT2(Family):
 
 
 def _by_depth(first: float, count: int) -> list[float]:
-    """The scale of the attention of each layer, the first over the number of the layer."""
+    """Return the attention scale of each layer: the first one divided by the layer number."""
     return [first / number for number in range(1, count + 1)]

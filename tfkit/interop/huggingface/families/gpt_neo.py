@@ -22,7 +22,7 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amen
 from tfkit.interop.huggingface.tensors import Rule
 
 THEIRS = "h.{layer}"
-# GPT's "gelu" is the one by tanh
+# GPT's "gelu" is the tanh approximation
 FIRST_WORDS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 SIZES = (
     Setting("vocab_size", "vocab_size", 50257),
@@ -81,7 +81,7 @@ class CTRL(ClassicDecoder):
         },
     )
     heads: ClassVar = heads_of("CTRL", "LMHeadModel", bias=True)
-    # what their files say of layer_norm_epsilon is read for the last norm alone
+    # layer_norm_epsilon applies to the final norm only
     settings = amended(
         SIZES,
         Setting("dff", INNER, 8192),
@@ -229,6 +229,6 @@ class GPTBigCode(ClassicDecoder):
 
 
 def _check_inner(model: Mapping[str, Any]) -> None:
-    """Raise DataError for a feed-forward whose width has no word there."""
+    """Raise DataError if the config cannot express the width of the feed-forward."""
     if look(model, INNER) != 4 * model["d_model"]:
         raise DataError("a feed-forward that is not four times as wide has no word there")

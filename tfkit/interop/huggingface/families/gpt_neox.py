@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al. 2022) and Pythia (Biderman et al. 2023), and its Japanese kin (ABEJA 2022)."""
+"""GPT-NeoX (Black et al. 2022) and Pythia (Biderman et al. 2023), and GPT-NeoX Japanese (ABEJA 2022)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NORMS = named(THEIRS, attention_norm="input_layernorm", feedforward_norm="post_a
 
 
 def attention_rules(name: str) -> tuple[Rule, ...]:
-    """One matrix for queries, keys and values, and the output."""
+    """Return the rules for the fused query, key and value matrix and the output."""
     qkv = Rule(f"{THEIRS}.{name}.query_key_value.{{kind}}", QKV, GROUPED, GROUPED)
     return (qkv, *named(f"{THEIRS}.{name}", attention__output="dense"))
 
@@ -71,7 +71,7 @@ class GPTNeoX(ClassicDecoder):
 
     @classmethod
     def side_by_side(cls, config: Mapping[str, Any]) -> bool:
-        """Whether attention and feed-forward read the same."""
+        """True if attention and feed-forward read the same input."""
         return bool(config.get("use_parallel_residual", True))
 
     @classmethod

@@ -37,7 +37,7 @@ class GptOss(Sparse):
         Setting("intermediate_size", "layer.feedforward.expert.d_ff", 2880),
         Setting("swiglu_limit", "layer.feedforward.expert.limit", 7.0),
     )
-    fixed = (Fixed("swiglu_alpha", (1.702,)), Fixed("hidden_act", ("silu",)))  # theirs does not read it
+    fixed = (Fixed("swiglu_alpha", (1.702,)), Fixed("hidden_act", ("silu",)))  # never read
     rules = (
         *(*ENDS, *NORMS, *ATTENTION),
         Rule(f"{THEIRS}.self_attn.sinks", f"{LAYER}.attention.sinks"),

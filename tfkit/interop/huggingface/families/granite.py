@@ -19,9 +19,9 @@ MULTIPLIERS = (
 
 
 def say_scale(config: Tree, model: Mapping[str, Any]) -> None:
-    """Say the factor on the scores, which a recipe may leave to the width of the heads.
+    """Write the factor on the scores, which a recipe may omit for the default by head width.
 
-    Raises DataError for a head without a factor: theirs always divides by one.
+    Raises DataError for a head without a factor, as the implementation always divides by one.
     """
     if config.get("logits_scaling", 1) is None:
         raise DataError("logits_scaling has no word for None")
@@ -65,7 +65,7 @@ class HyperClovaX(Granite):
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
         layout = "sandwich" if config.get("use_post_norm", True) else "pre_norm"
-        lay(model, {"layer.residual": {**model["layer"]["residual"], "type": layout}})  # whose factor stays
+        lay(model, {"layer.residual": {**model["layer"]["residual"], "type": layout}})  # keeps branch_scale
         super().to_recipe(model, config)
 
     @classmethod

@@ -16,7 +16,7 @@ from tfkit.interop.huggingface.tensors import Rule
 LAYER = "encoder.layers.{layer}"
 QUERY_KEY_VALUE = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
 UP_GATE = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("up", "gate"))
-FIRST_FILES = {  # the names of the layers in the files that began the families
+FIRST_FILES = {  # layer names in the original files
     "encoder.layers.{layer}.norm1": f"{LAYER}.attention_norm",
     "encoder.layers.{layer}.norm2": f"{LAYER}.feedforward_norm",
     "emb_ln": "encoder.embedding.norm",
@@ -24,7 +24,7 @@ FIRST_FILES = {  # the names of the layers in the files that began the families
 
 
 class Turning(BertLike):
-    """An encoder with the norm after each sublayer and rotary positions."""
+    """Base of post-norm encoders with rotary positions."""
 
     base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {"position.type": "rotary"})
     fixed = (Fixed("tie_word_embeddings", (True,)),)

@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023), and what the many families have in common that differ from it in a few settings."""
+"""Llama (Touvron et al. 2023), and the base of the many families that differ from it in a few settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAYER, THEIRS = "decoder.layers.{layer}", "layers.{layer}"
 
 
 def attention_rules(output: str = "o_proj", norms: Sequence[str] = ("q_norm", "k_norm")) -> tuple[Rule, ...]:
-    """The four projections, and the norms of queries and keys where there are any."""
+    """Return the rules for the four projections, and the query and key norms, if any."""
     names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": output}
     names |= dict(zip(("query_norm", "key_norm"), norms, strict=False))
     return tuple(
@@ -27,7 +27,7 @@ def attention_rules(output: str = "o_proj", norms: Sequence[str] = ("q_norm", "k
 
 
 def feedforward_rules(**names: str) -> tuple[Rule, ...]:
-    """The projections of the feed-forward: ours by name, each with what theirs is called."""
+    """Return the rules for the feed-forward's projections: tfkit name = checkpoint name."""
     return tuple(
         Rule(f"{THEIRS}.mlp.{theirs}.{{kind}}", f"{LAYER}.feedforward.{ours}.{{kind}}")
         for ours, theirs in names.items()
@@ -35,12 +35,12 @@ def feedforward_rules(**names: str) -> tuple[Rule, ...]:
 
 
 def norm_rules(**names: str) -> tuple[Rule, ...]:
-    """The norms of a layer: ours by name, each with what theirs is called."""
+    """Return the rules for a layer's norms: tfkit name = checkpoint name."""
     return tuple(Rule(f"{THEIRS}.{theirs}.{{kind}}", f"{LAYER}.{ours}.{{kind}}") for ours, theirs in names.items())
 
 
 def end_rules(norm: str = "norm") -> tuple[Rule, ...]:
-    """The token table, the final norm and the head."""
+    """Return the rules for the token table, the final norm and the head."""
     return (
         Rule("embed_tokens.weight", "decoder.embedding.tokens.weight"),
         Rule(f"{norm}.{{kind}}", "decoder.final_norm.{kind}"),
@@ -49,7 +49,7 @@ def end_rules(norm: str = "norm") -> tuple[Rule, ...]:
 
 
 def heads_of(name: str) -> dict[str, Mapping[str, Any]]:
-    """Their two classes of a decoder: with a head, and without."""
+    """Return the model classes of a decoder with and without a head."""
     return {f"{name}ForCausalLM": {"head": {"type": "language_model"}}, f"{name}Model": {"head": "none"}}
 
 
@@ -64,7 +64,7 @@ ENDS = end_rules()
 class Llama(Family):
     """Llama: norms without a mean, rotary positions, a gated feed-forward, few key-value heads, no biases.
 
-    Families like it say in class variables how they place their tokens, and which of their layers have a window.
+    Similar families set positions and layer types in class variables.
     """
 
     model_types = ("llama",)
@@ -104,12 +104,12 @@ class Llama(Family):
     ignored: ClassVar[tuple[str, ...]] = ("layers.{layer}.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq")
 
     rope: ClassVar[Rope] = Rope()
-    stretched: ClassVar[Mapping[str, Any]] = {}  # rope_parameters, where the config does not give them
-    ties: ClassVar[bool] = False  # tie_word_embeddings, where the config does not give it
-    period: ClassVar[tuple[str, ...]] = (FULL,)  # types of the layers, repeated, where they are not listed
-    once: ClassVar[int] = 0  # layers before those that repeat
-    listed: ClassVar[bool] = False  # whether config.json may list the type of each layer
-    window: ClassVar[int | None] = None  # sliding_window, where the config does not give it
+    stretched: ClassVar[Mapping[str, Any]] = {}  # default of rope_parameters
+    ties: ClassVar[bool] = False  # default of tie_word_embeddings
+    period: ClassVar[tuple[str, ...]] = (FULL,)  # repeating layer types, unless listed
+    once: ClassVar[int] = 0  # leading layers before the repeating ones
+    listed: ClassVar[bool] = False  # True if config.json may list the layer types
+    window: ClassVar[int | None] = None  # default of sliding_window
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
@@ -141,7 +141,7 @@ class Llama(Family):
 
     @classmethod
     def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
-        """Their word for the type of each layer; raises DataError for one that is not known here."""
+        """Return the layer types as the config names them. Raise DataError for unknown ones."""
         if cls.listed and config.get("layer_types"):
             types = list(config["layer_types"])
         elif cls.period != (FULL,) and config.get("sliding_window", cls.window) is None:
@@ -156,23 +156,23 @@ class Llama(Family):
 
     @classmethod
     def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """The types of the layers, to be repeated, where a config does not list them."""
+        """Return the repeating layer types of a config that does not list them."""
         return cls.period
 
     @classmethod
     def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
-        """What is laid over `layer` for a type, besides its position."""
+        """Return the overrides of `layer` for a type, without its position."""
         size = config.get("sliding_window", cls.window)
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
 
     @classmethod
     def position(cls, config: Mapping[str, Any], name: str) -> Any:
-        """The position of layers of a type, or several; None where they have none."""
+        """Return the position part or parts for a layer type, or None."""
         return cls.rope.read(config, look(config, "rope_parameters") or look(config, "rope_scaling") or cls.stretched)
 
     @classmethod
     def say_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        """Say which layers have a window; raises DataError where there is no word for it."""
+        """Write the layer types and the window size. Raise DataError if the config cannot express them."""
         types = types_of(layers)
         sizes = {layer["mask"]["size"] for layer in layers if layer["mask"]}
         if len(sizes) > 1 or (sizes and cls.period == (FULL,) and not cls.listed):
@@ -182,28 +182,28 @@ class Llama(Family):
         elif len(set(types)) > 1:
             raise DataError("all layers have a window there, or none")
         if cls.listed or cls.period != (FULL,):
-            # theirs makes the mask of a window where a config lists types, though none of them has one
+            # the implementation creates a window mask if types are listed, even if none is windowed
             config["sliding_window"] = next(iter(sizes), cls.window if cls.listed else None)
 
     @classmethod
     def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        """Say the position of the layers; that all have it is checked by reading it back."""
+        """Write the layers' positions; reading them back checks that all layers agree."""
         config["rope_parameters"] = cls.rope.write(layers[0]["position"], config)
 
 
 def head_width(model: Mapping[str, Any]) -> int:
-    """The width of a head of a spelled-out model."""
+    """Return the head width of a spelled-out model."""
     heads: int = spelled(model, "layer.attention.num_heads")
     return int(spelled(model, "layer.attention.head_dim") or spelled(model, "d_model") // heads)
 
 
 def types_of(layers: Sequence[Tree]) -> list[str]:
-    """Their word for the type of each spelled-out layer."""
+    """Return the layer types of spelled-out layers in config.json's terms."""
     return [SLIDING if layer["mask"] else FULL for layer in layers]
 
 
 def _leave_out_defaults(model: Tree) -> None:
-    """Say nothing of heads that are what they would be anyway: their files always say it."""
+    """Drop head counts and widths that equal the defaults, as config files always state them."""
     attention = model["layer"]["attention"]
     if attention.get("num_kv_heads") == attention["num_heads"]:
         del attention["num_kv_heads"]

@@ -23,7 +23,7 @@ from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Fixed, look
 from tfkit.interop.huggingface.tensors import Rule
 
-CHUNKED = "chunked_attention"  # their word for layers that turn and see a chunk
+CHUNKED = "chunked_attention"  # layer type with rotary positions and chunks
 BLOCK = f"{THEIRS}.feed_forward"
 PARTS = ("gate", "up", "down")
 

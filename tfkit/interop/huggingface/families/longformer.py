@@ -41,7 +41,7 @@ class Longformer(Roberta):
 
 
 def window_sizes(masks: Sequence[Sequence[Mapping[str, Any]]]) -> list[int]:
-    """The windows of the layers; raises DataError unless each divides the largest, to which texts are padded."""
+    """Return the layers' window sizes. Raise DataError unless each divides the largest, to which texts are padded."""
     sizes: list[int] = [mask[0]["size"] for mask in masks]
     odd = [size for size in sizes if max(sizes) % size]
     if odd:
@@ -52,7 +52,7 @@ def window_sizes(masks: Sequence[Sequence[Mapping[str, Any]]]) -> list[int]:
 
 
 def windows_of(config: Mapping[str, Any], count: int) -> list[Tree]:
-    """The masks of `count` layers: a window, of one size or of one for each layer, and the tokens that see all."""
+    """Return the masks of `count` layers: a window, of one size or one per layer, and global tokens."""
     sizes = config.get("attention_window", 512)
     if isinstance(sizes, list):
         if len(sizes) != count:

@@ -1,4 +1,4 @@
-"""Megatron-BERT (Shoeybi et al. 2019), and a BERT that writes (Rothe et al. 2019)."""
+"""Megatron-BERT (Shoeybi et al. 2019), and BERT-Generation (Rothe et al. 2019)."""
 
 from __future__ import annotations
 

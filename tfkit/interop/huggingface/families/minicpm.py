@@ -13,7 +13,7 @@ from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Setting, amended
 
-DIGITS = 12  # that a product of a root and its inverse keeps
+DIGITS = 12  # decimals preserved by a root times its inverse
 
 
 @register("family", "minicpm3")

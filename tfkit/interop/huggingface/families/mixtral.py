@@ -26,7 +26,7 @@ from tfkit.interop.huggingface.tensors import Rule
 
 NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", False)
 NO_JITTER = Fixed("router_jitter_noise", (0.0, 0, None))
-BY_NUMBER = expert_rules("block_sparse_moe", "w1", "w3", "w2")  # gate, up and down as Mixtral's files call them
+BY_NUMBER = expert_rules("block_sparse_moe", "w1", "w3", "w2")  # gate, up and down in Mixtral's files
 
 
 @register("family", "mixtral")
@@ -47,7 +47,7 @@ class Mixtral(Sparse):
 
 
 class QwenMoe(Sparse):
-    """What Qwen2-MoE and Qwen3-MoE have in common: layers without experts by a step, or by number."""
+    """Base of Qwen2-MoE and Qwen3-MoE: dense layers by a step, or by number."""
 
     fixed = (Fixed("use_sliding_window", (False,)),)
     derived = ("sliding_window", "max_window_layers", "layer_types")
@@ -104,7 +104,7 @@ class Olmoe(Sparse):
     base = laid(BASE, {"layer.attention": {"qk_norm": True, "qk_norm_at": "width"}})
     heads = heads_of("Olmoe")
     settings = (*amended(SHELL, without=("head_dim",)), *expert_settings(d_ff="intermediate_size"), NORMALIZED)
-    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # theirs clips after the norm, ours before it
+    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # clipped after the norm there, before it here
     rules = (*ENDS, *NORMS, *ATTENTION, *expert_rules())
 
 
@@ -150,7 +150,7 @@ class MiniMaxM2(Sparse):
     def position(cls, config: Mapping[str, Any], name: str) -> Any:
         position, turned = super().position(config, name), config.get("rotary_dim")
         fractions = (look(config, f"{at}partial_rotary_factor") for at in ("", "rope_parameters.", "rope_scaling."))
-        if turned is not None and not any(fractions):  # the published files say how many channels of a head turn
+        if turned is not None and not any(fractions):  # published files give the number of rotary channels per head
             heads = config["num_attention_heads"]
             position["fraction"] = turned / (config.get("head_dim") or config["hidden_size"] // heads)
         return position

@@ -43,7 +43,7 @@ class ModernBert(ModernBertDecoder):
 
     @classmethod
     def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
-        size = config.get("local_attention", 128)  # half of it on each side
+        size = config.get("local_attention", 128)  # both sides together
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else super().over_layer(config, name)
 
     @classmethod

@@ -14,7 +14,7 @@ from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-FIRST = "first"  # the kind of the first layer, whose attention has no norm: the token vectors have one
+FIRST = "first"  # kind of the first layer, without an attention norm: the embeddings are normalized
 GATE_UP = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"))
 
 
@@ -98,7 +98,7 @@ class ModernBertDecoder(ByType):
     def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
         if name == FIRST:
             return {**cls.over_layer(config, cls._listed(config, 1)[0]), "attention_norm": None}
-        size = config.get("local_attention", 128) // 2  # half of it lies in the future, which a decoder does not see
+        size = config.get("local_attention", 128) // 2  # the other half is in the future
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
 
     @classmethod

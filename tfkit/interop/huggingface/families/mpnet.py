@@ -38,7 +38,7 @@ class MPNet(Offset):
     }
     heads: ClassVar = heads_of("MPNet")
     settings = amended(BertLike.settings, without=("type_vocab_size",), vocab_size=30527)
-    # the number of ranges is read nowhere but for the size of the table
+    # only the table size depends on the number of buckets
     fixed = (
         Fixed("tie_word_embeddings", (True,)),
         Fixed("relative_attention_num_buckets", (32,)),

@@ -16,7 +16,7 @@ ATTENTION = {"attention__query": "q_proj", "attention__key": "k_proj", "attentio
 
 
 def body_rules(side: str = "") -> tuple[Rule, ...]:
-    """The tables and the layers; `side` is what their names begin with."""
+    """Return the rules for tables and layers; `side` prefixes the checkpoint names."""
     layer = f"{side}layers.{{layer}}"
     return (
         Rule(f"{side}embed_tokens.weight", "decoder.embedding.tokens.weight"),
@@ -122,7 +122,7 @@ class BioGPT(ClassicDecoder):
     model_types = ("biogpt",)
     base: ClassVar = laid(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
     heads: ClassVar = heads_of("BioGpt")
-    # what their files say of layer_norm_eps is not read by their implementation
+    # the implementation ignores layer_norm_eps
     settings = (
         Setting("vocab_size", "vocab_size", 42384),
         Setting("max_position_embeddings", "max_length", 1024),

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019), and its relatives: places are counted by real tokens, after the row of padding."""
+"""RoBERTa (Liu et al. 2019) and its relatives: positions count real tokens and start after the padding row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FINAL_NORM = "encoder.final_norm"
 
 
 class Offset(BertLike):
-    """A table of places that begins after the row of padding: max_position_embeddings counts the rows of it all."""
+    """A position table that starts after the padding row; max_position_embeddings counts all of its rows."""
 
     base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {"position.skip_padding": True})
 
@@ -49,7 +49,7 @@ class Offset(BertLike):
 
     @classmethod
     def positions(cls, model: Mapping[str, Any]) -> Tree:
-        """The learned position, alone or among several."""
+        """Return the learned position part."""
         parts = model["position"] if isinstance(model["position"], list) else [model["position"]]
         found: Tree = next(part for part in parts if part["type"] == "learned")
         return found
@@ -77,7 +77,7 @@ class Roberta(Offset):
         "lm_head.decoder.bias": "lm_head.bias",
     }
     dropped = ("pooler.dense.{kind}",)
-    head_activation = "gelu"  # of the masked_lm, whatever that of the layers
+    head_activation = "gelu"  # of masked_lm, independent of the layers
 
 
 @register("family", "xlm_roberta")

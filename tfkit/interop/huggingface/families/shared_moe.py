@@ -61,7 +61,7 @@ class HunyuanMoe(Sparse):
 
 
 def _agreed(value: Any, key: str) -> Any:
-    """A number that may be listed for each layer; raises DataError where the layers differ."""
+    """Return a number that may be listed per layer. Raise DataError if layers differ."""
     if not isinstance(value, list):
         return value
     if len(set(value)) > 1:
@@ -121,7 +121,7 @@ class AriaText(Sparse):
         *amended(expert_settings("moe_num_experts", "moe_topk", "intermediate_size"), without=("hidden_act",)),
         Setting("moe_num_shared_experts", "layer.feedforward.num_shared", 2),
     )
-    # another activation is that of the expert for all tokens alone
+    # hidden_act would affect the shared expert only
     fixed = (Fixed("mlp_bias", (False,)), Fixed("hidden_act", ("silu", "swish")))
     rules = (
         *(*ENDS, *NORMS, *ATTENTION, *shared_rules()),

@@ -1,4 +1,4 @@
-"""Decoders that have DeepSeek-V3's experts after an attention of their own."""
+"""Decoders with DeepSeek-V3's experts and other attention variants."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Dots1(Grouped):
 
 
 class LocalTurns(Sparse):
-    """Layers with a window turn, those without do not, where there are windows at all."""
+    """Rotary positions in windowed layers only, if there are windows."""
 
     listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
 

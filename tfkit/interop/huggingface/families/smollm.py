@@ -12,7 +12,7 @@ from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import amended
 
-UNPLACED = "_without_position"  # follows the word of a type
+UNPLACED = "_without_position"  # suffix of a layer type
 
 
 @register("family", "smollm3")

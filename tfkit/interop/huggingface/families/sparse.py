@@ -1,4 +1,4 @@
-"""What the decoders with experts have in common: Llama's shell, experts in all layers or some, and their weights."""
+"""Base of the decoders with experts: Llama's base, experts in all or some layers, and their weights."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FEEDFORWARD = f"{LAYER}.feedforward"
 STACKS = f"{FEEDFORWARD}.experts"
 TOGETHER = "expert (slot inner) width -> slot expert inner width"  # gate and up of an expert in one matrix
 APART = "expert inner width -> 1 expert inner width"
-# Llama's settings but those of its feed-forward
+# Llama's settings without the feed-forward's
 SHELL = amended(Llama.settings, without=("intermediate_size", "hidden_act", "mlp_bias"))
 EXPERTS: Tree = {"type": "experts", "expert": {"type": "glu", "bias": False}, "router": {"type": "softmax"}}
 BASE = laid(Llama.base, {"layer.feedforward": EXPERTS})
-# scores by a sigmoid, chosen with a bias that does not weigh
+# sigmoid scores with a selection bias
 SIGMOID: Tree = {"router": {"type": "sigmoid", "selection_bias": True}}
 
 
@@ -29,7 +29,7 @@ def expert_settings(
     d_ff: str = "moe_intermediate_size",
     activation: str = "hidden_act",
 ) -> tuple[Setting, ...]:
-    """The settings that every family with experts has, under its names."""
+    """Return the settings common to all families with experts, under the family's names."""
     return (
         Setting(num_experts, "layer.feedforward.num_experts", also=("num_experts", "num_local_experts")),
         Setting(active, "layer.feedforward.num_active", also=("num_experts_per_tok",)),
@@ -41,7 +41,7 @@ def expert_settings(
 def expert_rules(
     block: str = "mlp", gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj", router: str = "gate"
 ) -> tuple[Rule, ...]:
-    """A router and its experts, each on its own or, as in memory, stacked with gate and up together."""
+    """Return the rules for the router and its experts, separate or, in memory, stacked with gate and up fused."""
     each = f"{THEIRS}.{block}.experts.{{expert}}"
     both = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
     routers = (
@@ -61,7 +61,7 @@ def expert_rules(
 
 
 def shared_rules(name: str = "shared_experts") -> tuple[Rule, ...]:
-    """What every token passes."""
+    """Return the rules for the shared expert."""
     return tuple(
         Rule(f"{THEIRS}.mlp.{name}.{part}_proj.{{kind}}", f"{FEEDFORWARD}.shared_expert.{part}.{{kind}}")
         for part in ("gate", "up", "down")
@@ -69,20 +69,20 @@ def shared_rules(name: str = "shared_experts") -> tuple[Rule, ...]:
 
 
 def selection_rules(*blocks: str) -> tuple[Rule, ...]:
-    """The bias that only chooses; the first block is that of their files, the others are read only."""
+    """Return the rules for the selection bias; the first block is written, the others are read only."""
     return spellings(
         *(Rule(f"{THEIRS}.{block}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias") for block in blocks)
     )
 
 
 class Sparse(Llama):
-    """Llama's shell with experts; a family says by `is_dense` which layers have a plain feed-forward instead."""
+    """Llama's base with experts; `is_dense` selects layers with a plain feed-forward."""
 
     base = BASE
     settings = SHELL
     rules = (*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules())
-    dense_key: ClassVar[str] = "intermediate_size"  # the width of a plain feed-forward
-    shared_key: ClassVar[str] = ""  # how many experts every token passes, as one that many times as wide
+    dense_key: ClassVar[str] = "intermediate_size"  # width of a plain feed-forward
+    shared_key: ClassVar[str] = ""  # key of the number of shared experts, which are one expert of multiple width
 
     @classmethod
     def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
@@ -121,19 +121,19 @@ class Sparse(Llama):
 
     @classmethod
     def is_dense(cls, config: Mapping[str, Any], layer: int) -> bool:
-        """Whether that layer has a plain feed-forward."""
+        """True if that layer has a plain feed-forward."""
         return False
 
     @classmethod
     def say_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
-        """Say in `config` which layers have a plain feed-forward."""
+        """Write to `config` which layers have a plain feed-forward."""
 
 
 class FirstDense(Sparse):
-    """The first layers have a plain feed-forward, `first_k_dense_replace` of them, or those that a list names."""
+    """The first `first_k_dense_replace` layers have a plain feed-forward, or those listed."""
 
-    dense_layers: ClassVar[int] = 0  # first_k_dense_replace, where the config does not give it
-    listed_dense: ClassVar[bool] = False  # whether config.json may list which layers are dense
+    dense_layers: ClassVar[int] = 0  # default of first_k_dense_replace
+    listed_dense: ClassVar[bool] = False  # True if config.json may list the dense layers
 
     @classmethod
     def is_dense(cls, config: Mapping[str, Any], layer: int) -> bool:
@@ -145,5 +145,5 @@ class FirstDense(Sparse):
     def say_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
         if cls.listed_dense:
             config["mlp_layer_types"] = ["dense" if each else "sparse" for each in dense]
-        # where others are dense, reading it back gives another architecture, and it is not of this family
+        # other dense layers read back as another architecture, so the family does not match
         config["first_k_dense_replace"] = list(dense).index(False) if False in dense else len(dense)

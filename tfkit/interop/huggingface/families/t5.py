@@ -27,18 +27,18 @@ DROPPED = (
 )
 ACTIVATION = Setting("dense_act_fn", "layer.feedforward.activation", None, ACTIVATIONS)
 SCALED: Tree = {"scale": "1/sqrt_d_model"}
-GATED_GELU = "gated-gelu"  # whose gelu is the one by tanh
+GATED_GELU = "gated-gelu"  # its gelu is the tanh approximation
 
 
 def sublayer_rules(side: str, place: int, theirs: str, ours: str, names: Mapping[Names, Names]) -> tuple[Rule, ...]:
-    """The projections of a sublayer and its norm; `place` is its number in a layer of theirs."""
+    """Return the rules for a sublayer's projections and norm; `place` is its index in a checkpoint layer."""
     block, layer = f"{side}.block.{{layer}}.layer.{place}", f"{side}.layers.{{layer}}.{ours}"
     projections = (Rule(_below(f"{block}.{theirs}", name), _below(layer, part)) for name, part in names.items())
     return (*projections, Rule(f"{block}.layer_norm.weight", f"{layer}_norm.weight"))
 
 
 def _below(place: str, names: Names) -> Names:
-    """The weights of linear layers that stand at `place`."""
+    """Return the weight names of linear layers below `place`."""
     return f"{place}.{names}.weight" if isinstance(names, str) else tuple(f"{place}.{name}.weight" for name in names)
 
 
@@ -94,12 +94,12 @@ class T5(Family):
     )
     rules = (*ENDS, *LAYERS, Rule(BIAS.replace("{layer}", "0"), "{side}.position.0.table.weight"))
     head_rules: ClassVar = HEAD_RULES
-    prefix = "transformer."  # of some of their classes
+    prefix = "transformer."  # in some model classes
     tied: ClassVar = dict.fromkeys(
         ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
     )
-    ignored = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)  # of old files; never read
-    projection: ClassVar[str] = "relu"  # feed_forward_proj, where the config does not give it
+    ignored = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)  # in old files; never read
+    projection: ClassVar[str] = "relu"  # default of feed_forward_proj
 
     @classmethod
     def prefix_of(cls, name: str, blueprint: Blueprint) -> str:
@@ -127,9 +127,9 @@ class T5(Family):
 
     @classmethod
     def output(cls, config: Mapping[str, Any]) -> Tree:
-        """Options of the head: 1.0 is tied and scales what it reads, 1.1 neither.
+        """Return the head's options: tied and scaled in 1.0, neither in 1.1.
 
-        Files that version 5 wrote always say that it is tied, which `to_stored` puts right, and whether it scales.
+        transformers 5 always writes tie_word_embeddings=true; `to_stored` corrects it from the tensors.
         """
         if config.get("tie_word_embeddings") is False:
             return {}
@@ -137,7 +137,7 @@ class T5(Family):
 
     @classmethod
     def to_stored(cls, model: Tree, theirs: Mapping[str, Tensor]) -> list[str]:
-        """An output that the files hold beside the table is no table, whatever config.json says."""
+        """Untie the head if the files contain an output that differs from the token table."""
         own, table = (theirs.get(name) for name in ("lm_head.weight", "shared.weight"))
         tied = look(model, "head.tied")
         if not tied or own is None or table is None or torch.equal(own, table):
@@ -160,7 +160,7 @@ class T5(Family):
 
     @classmethod
     def say_output(cls, config: Tree, head: Mapping[str, Any]) -> None:
-        """Say what `output` reads."""
+        """Write the config keys that `output` reads."""
         config["tie_word_embeddings"] = bool(head.get("tied", True))
         config["scale_decoder_outputs"] = bool(head.get("scale") if head else True)
 
@@ -199,11 +199,11 @@ class UMT5(MT5):
 
     @classmethod
     def output(cls, config: Mapping[str, Any]) -> Tree:
-        return super().output(config) | SCALED  # as their implementation does, whatever the files say
+        return super().output(config) | SCALED  # as in the implementation, regardless of the files
 
 
 def _say_feedforward(model: Tree, config: Mapping[str, Any], projection: str) -> None:
-    """Whether the feed-forward is gated and by what; stored words of the first count before `projection`."""
+    """Set the type and activation of the feed-forward; stored keys take precedence over `projection`."""
     activation = "gelu_new" if projection == GATED_GELU else projection.rpartition("-")[2]
     gated = projection.startswith("gated-")
     activation_name = look(config, "dense_act_fn") or activation

@@ -54,7 +54,7 @@ class T5Gemma(Family):
                 raise DataError(f"config.json says no {side}")
             ties = config.get("tie_word_embeddings", True)
             more = {"tie_word_embeddings": ties, "architectures": ["Gemma2ForCausalLM"]}
-            stack = Gemma2.recipe(ChainMap(more, config[side]))  # a view: which keys are read is watched
+            stack = Gemma2.recipe(ChainMap(more, config[side]))  # a view, so that reads are recorded
             head, model["init"] = stack.pop("head"), stack.pop("init")
             del stack["type"]
             lay(stack, {"layer.attention.dropout": config.get("attention_dropout", 0.0)})
@@ -79,7 +79,7 @@ class T5Gemma(Family):
 
 
 def _scale_windows(stack: Tree, factor: float) -> None:
-    """Their windows reach as far to each side as a decoder's do to one; ours count both sides."""
+    """Scale window sizes: config.json counts one side of the encoder's windows, tfkit both."""
     if "layers" in stack:
         stack["layers"] = {name: _scaled(kind, factor) for name, kind in stack["layers"].items()}
     stack["layer"] = _scaled(stack["layer"], factor)

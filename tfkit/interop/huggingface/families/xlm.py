@@ -30,7 +30,7 @@ class XLM(BertLike):
     """XLM of one language: a BERT without token types, its head the tied table and a bias."""
 
     model_types: ClassVar[tuple[str, ...]] = ("xlm",)
-    reads_ids: ClassVar[tuple[str, ...]] = ("pad_token_id",)  # to know how long a text is
+    reads_ids: ClassVar[tuple[str, ...]] = ("pad_token_id",)  # used to compute text lengths
     heads: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "XLMWithLMHeadModel": {"head": {"type": "language_model", "tied": True, "bias": True}},
         "XLMModel": {"head": "none"},
@@ -47,7 +47,7 @@ class XLM(BertLike):
         Setting("layer_norm_eps", "layer.norm.eps", 1e-12),
         Setting("init_std", "init.std", 0.02),
     )
-    # of several languages, a call would say which; sines and cosines are only what the table begins with
+    # calls of multilingual models would need the language; sinusoidal settings only initialize the table
     fixed: ClassVar[tuple[Fixed, ...]] = tuple(
         Fixed(key, (value,))
         for key, value in (

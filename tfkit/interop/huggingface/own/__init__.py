@@ -1,4 +1,4 @@
-"""A model that is none of theirs, as a folder that brings its own code: tfkit's sources as far as it needs them."""
+"""Export of a model that no transformers class covers: a folder with its own code, including tfkit's sources."""
 
 from tfkit.interop.huggingface.own.bundle import write_sources
 from tfkit.interop.huggingface.own.config import head_classes, own_config

@@ -1,4 +1,4 @@
-"""Which of tfkit's modules a model needs, found by walking their imports, and the file that holds them."""
+"""Collection of the tfkit modules that a model needs, by walking their imports."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tfkit.training.needs import parts_of
 
 ROOT = Path(__file__).parents[3]  # of tfkit
 HERE = Path(__file__).parent
-ENTRIES = ("tfkit.recipe.model", "tfkit.models.build")  # what tfkit_sources.build asks for
-# the pages of what a layer is made of, and the catalogues of several pages; those of no part of the model stay behind
+ENTRIES = ("tfkit.recipe.model", "tfkit.models.build")  # imported by tfkit_sources.build
+# pages of the slots of a layer, and catalogues of several pages; pages without a part of the model are left out
 SLOTS = {slot: module for slot, module in CATALOGUES.items() if module.startswith("tfkit.components.")}
 
 
 def write_sources(blueprint: Blueprint, folder: Path) -> None:
-    """Write the code that loads a model without tfkit installed: the classes for transformers, and their sources."""
+    """Write the code that loads a model without tfkit: the transformers classes and their sources."""
     parts = [part for part in parts_of(blueprint) if part.part_slot in (*SLOTS, "model")]
     sources = {f"{_file(name)}": text for name, text in sorted(_modules(parts).items())} | _own_files(parts)
     text = (HERE / "tfkit_sources.py").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def write_sources(blueprint: Blueprint, folder: Path) -> None:
 
 
 def _modules(parts: Iterable[type[Component]]) -> dict[str, str]:
-    """The text of every module that is needed, by name."""
+    """Return the text of every needed module by name."""
     parts = list(parts)
     waiting = [*ENTRIES, *filter(_is_catalogue, SLOTS.values())]
     waiting += [part.__module__ for part in parts if is_shipped(part)]
@@ -55,7 +55,7 @@ def _modules(parts: Iterable[type[Component]]) -> dict[str, str]:
 
 
 def _imports(text: str, name: str) -> Iterator[str]:
-    """The modules of tfkit that a text imports while it runs; of a catalogue, where that has its names from."""
+    """Yield the tfkit modules that a text imports at run time; for names of a catalogue, their source modules."""
     for node in _running(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -67,7 +67,7 @@ def _imports(text: str, name: str) -> Iterator[str]:
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """Everything in a module but what is for type checkers alone."""
+    """Yield all nodes of a module except TYPE_CHECKING blocks."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING":
             continue
@@ -76,7 +76,7 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _homes(catalogue: str) -> dict[str, str]:
-    """Where a catalogue has each of its names from."""
+    """Return the source module of each exported name."""
     path = _path(catalogue)
     tree = ast.parse("" if path is None else path.read_text(encoding="utf-8"))
     froms = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module is not None]
@@ -107,7 +107,7 @@ def _title(name: str) -> str:
 
 
 def _path(name: str) -> Path | None:
-    """The file of a module of tfkit, None for what is none."""
+    """Return the file of a tfkit module, None for other modules."""
     if name != "tfkit" and not name.startswith("tfkit."):
         return None
     place = ROOT.joinpath(*name.split(".")[1:])
@@ -118,21 +118,21 @@ def _path(name: str) -> Path | None:
 
 
 def _file(name: str) -> str:
-    """What SOURCES calls a module."""
+    """Return a module's key in SOURCES."""
     path = _path(name)
     package = path is not None and path.name == "__init__.py"
     return name.replace(".", "/") + ("/__init__.py" if package else ".py")
 
 
 def _own_files(parts: Iterable[type[Component]]) -> dict[str, str]:
-    """The files of the user's own parts, each once."""
+    """Return the files of user-defined parts, each once."""
     texts = {source_file(part) or "": _own_text(part) for part in parts if not is_shipped(part)}
     files = {f"parts/{Path(file).stem}_{number}.py": text for number, (file, text) in enumerate(texts.items())}
     return {"parts/__init__.py": "", **files} if files else {}
 
 
 def _own_text(part: type[Component]) -> str:
-    """The file that a part was defined in; raises UsageError where there is none, as in a notebook."""
+    """Return the file that defines a part. Raise UsageError if there is none, as in a notebook."""
     file = source_file(part)
     try:
         return Path(file or "").read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def _own_text(part: type[Component]) -> str:
 
 
 def _literal(sources: dict[str, str]) -> str:
-    """The texts as Python, to be read as they are."""
+    """Return the texts as Python source."""
     lines = ["SOURCES: dict[str, str] = {}\n"]
     for file, text in sources.items():
         plain = "'''" not in text and not text.endswith(("'", "\\"))

@@ -1,4 +1,4 @@
-"""The config.json of a model that brings its own code."""
+"""The config.json of an exported model with its own code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.recipe.text.source import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
 
 MODULE = "modeling_tfkit"
-# the type of a head -> their class that loads it, and ours
+# head type -> its transformers auto class and exported class
 HEADS = {
     "language_model": ("AutoModelForCausalLM", "TfkitForCausalLM"),
     "masked_lm": ("AutoModelForMaskedLM", "TfkitForMaskedLM"),
@@ -27,10 +27,10 @@ PAIR = ("AutoModelForSeq2SeqLM", "TfkitForSeq2SeqLM")
 
 
 def own_config(net: Model, labels: Sequence[str], tied: Mapping[str, str]) -> dict[str, Any]:
-    """What names the classes, holds the recipe, and says the sizes that their tools ask a config for.
+    """Return config.json with the model classes, the recipe, and the sizes that tools expect.
 
-    `labels` are the names of the head's classes, if known; `tied` are the further names of tensors, of which those of
-    buffers are left out: only layers that are one share them.
+    `labels` are the names of the head's classes, if known; `tied` maps further names of tensors to their owners. Names
+    of buffers are dropped: only shared layers have them.
     """
     blueprint = net.blueprint
     learned = dict(net.named_parameters(remove_duplicate=False))
@@ -51,7 +51,7 @@ def own_config(net: Model, labels: Sequence[str], tied: Mapping[str, str]) -> di
 
 
 def head_classes(blueprint: Blueprint) -> tuple[str, str] | None:
-    """Their class that loads the model with its head, and ours; None for a head that they have no class for."""
+    """Return the auto class that loads the model with its head, and the exported class; None for other heads."""
     name = "" if blueprint.head is None else blueprint.head.part.part_name
     paired = blueprint.encoder is not None and blueprint.decoder is not None
     return PAIR if paired and name == "language_model" else HEADS.get(name)
@@ -70,7 +70,7 @@ def _sizes(blueprint: Blueprint) -> dict[str, int]:
 
 
 def _outputs(labels: Sequence[str], model: Mapping[str, Any]) -> dict[str, Any]:
-    """What the classes of the head are called, and which problem they solve; nothing of a head without classes."""
+    """Return the class names and the problem_type; empty for a head without classes."""
     entries: dict[str, Any] = {}
     say_classes(entries, model)
     if look(model, "head.independent"):

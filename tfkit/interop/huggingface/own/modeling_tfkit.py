@@ -1,4 +1,4 @@
-"""A model of tfkit's for transformers: load it with trust_remote_code=True. Its recipe stands in config.json."""
+"""A tfkit model for transformers; load it with trust_remote_code=True. Its recipe is in config.json."""
 
 # mypy: disable-error-code="misc, override, no-untyped-call, arg-type"
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-# the sources need einops and pydantic, and transformers tells who has not installed what this file imports
+# the sources need einops and pydantic; transformers reports missing imports of this file
 import einops  # noqa: F401
 import pydantic  # noqa: F401
 import torch
@@ -26,11 +26,11 @@ from transformers.modeling_outputs import (
 
 from tfkit.interop.huggingface.own.tfkit_sources import build, write_code
 
-WEIGHTS = frozenset({"attention"})  # what output_attentions observes
+WEIGHTS = frozenset({"attention"})  # observed for output_attentions
 
 
 class TfkitConfig(PreTrainedConfig):
-    """`recipe` is the architecture in tfkit's recipe language, with every value spelled out."""
+    """`recipe` is the architecture in tfkit's recipe language, fully spelled out."""
 
     model_type = "tfkit"
 
@@ -41,13 +41,13 @@ class TfkitConfig(PreTrainedConfig):
 
 
 class Past:
-    """What decoding keeps between calls, as `generate` handles it."""
+    """The decode state, as a cache for `generate`."""
 
     def __init__(self, state: Any) -> None:
         self.state = state
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """How many tokens it holds."""
+        """Return the number of tokens held."""
         return int(self.state.length)
 
     def reorder_cache(self, beam_idx: Tensor) -> Past:
@@ -57,47 +57,47 @@ class Past:
 
 
 class TfkitPreTrainedModel(PreTrainedModel):
-    """Builds the model of a config's recipe."""
+    """Base class: builds the model from the recipe in a config."""
 
     config_class = TfkitConfig
     base_model_prefix = "model"
-    accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it by the steps that it accumulates
+    accepts_loss_kwargs = False  # losses are means: Trainer divides them by the accumulation steps
 
     def __init__(self, config: TfkitConfig, model: nn.Module | None = None) -> None:
-        """Take `model` as it is, or build the one of the config's recipe."""
+        """Wrap `model`, or build it from the config's recipe."""
         super().__init__(config)
         self.model: Any = self._built(config) if model is None else model
         self._tied_weights_keys = dict(config.tied)
         self.post_init()
 
     def _built(self, config: TfkitConfig) -> nn.Module:
-        loading = torch.get_default_device().type == "meta"  # weights come from a file right after
+        loading = torch.get_default_device().type == "meta"  # weights are loaded right after
         with torch.device("cpu" if loading else torch.get_default_device()):
             built: nn.Module = build(config.recipe, initialised=not loading)
         return built
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: the recipe says how weights begin."""
+        """Do nothing: the recipe defines the initialization."""
 
     def named_non_persistent_buffers(self, *args: Any, **kwargs: Any) -> Any:
-        """None, so that tables that parts have made are not taken for weights that a file should have held."""
+        """Return none, so that computed buffers are not reported as missing weights."""
         return iter(())
 
     def get_input_embeddings(self) -> nn.Module:
-        """The token table of the first stack; what takes its place in a model that reads vectors."""
+        """Return the token table of the first stack, or the whole embedding in a model that reads vectors."""
         stack = self.model.blueprint.encoder or self.model.blueprint.decoder
         embedding: nn.Module = self.model.stack(stack.side).embedding
         return getattr(embedding, "tokens", embedding)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save weights and config, with the code that loads them."""
+        """Save weights, config and the code that loads them."""
         write_code(self.model, Path(save_directory))
         super().save_pretrained(save_directory, *args, **kwargs)
 
     def called(self, asked: dict[str, Any], output_attentions: bool | None = None, **call: Any) -> Any:
-        """Return the model's own output, with the attention weights observed if they are asked for.
+        """Return the model's output, with attention weights if requested.
 
-        Arguments that are None are left out.
+        Arguments that are None are omitted.
         """
         if asked.get("output_hidden_states"):
             raise ValueError("output_hidden_states: the hidden states of each layer are not given; leave it out")
@@ -107,7 +107,7 @@ class TfkitPreTrainedModel(PreTrainedModel):
 
 
 class TfkitReader(TfkitPreTrainedModel):
-    """Base of the classes that read a text as a whole; they differ in what they say of it."""
+    """Base class of models that read whole texts; subclasses convert the output."""
 
     with_heads = True
 
@@ -128,7 +128,7 @@ class TfkitReader(TfkitPreTrainedModel):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """What `as_output` makes of the model's own output."""
+        """Run the model and convert its output with `as_output`."""
         out = self.called(
             kwargs,
             output_attentions,
@@ -147,43 +147,43 @@ class TfkitReader(TfkitPreTrainedModel):
         return _given(_with_weights(self.as_output(out, labels), out), return_dict)
 
     def as_output(self, out: Any, labels: Tensor | None) -> Any:
-        """The output in transformers' words; with `labels` its loss."""
+        """Convert the output to transformers' format, with the loss of `labels`."""
         raise NotImplementedError
 
 
 class TfkitModel(TfkitReader):
-    """Hidden states of the last stack."""
+    """The model without a head: hidden states of the last stack."""
 
     with_heads = False
 
     def as_output(self, out: Any, labels: Tensor | None) -> Any:
-        """Hidden states [batch time d_model]."""
+        """Return hidden states [batch time d_model]."""
         return BaseModelOutput(last_hidden_state=out.hidden)
 
 
 class TfkitForMaskedLM(TfkitReader):
-    """Logits of the tokens after masks."""
+    """Masked language modelling."""
 
     def as_output(self, out: Any, labels: Tensor | None) -> Any:
-        """Logits [batch time vocab]; the mean loss of `labels` (-100: none)."""
+        """Return logits [batch time vocab] and the mean loss of `labels` (-100: ignored)."""
         loss = None if labels is None else _loss(out.logits, labels)
         return MaskedLMOutput(loss=loss, logits=out.logits)
 
 
 class TfkitForTokenClassification(TfkitReader):
-    """Logits of the classes of each token."""
+    """Token classification."""
 
     def as_output(self, out: Any, labels: Tensor | None) -> Any:
-        """Logits [batch time classes]; the mean loss of `labels` (-100: none)."""
+        """Return logits [batch time classes] and the mean loss of `labels` (-100: ignored)."""
         loss = None if labels is None else _loss(out.logits, labels)
         return TokenClassifierOutput(loss=loss, logits=out.logits)
 
 
 class TfkitForSequenceClassification(TfkitReader):
-    """Logits of the classes of a text, or the one number that it stands for."""
+    """Text classification or regression."""
 
     def as_output(self, out: Any, labels: Tensor | None) -> Any:
-        """Logits [batch classes]; the mean loss of `labels`, whose kind is the config's problem_type."""
+        """Return logits [batch classes] and the mean loss of `labels` for the config's problem_type."""
         problem, logits = self.config.problem_type, out.logits
         logits = logits if logits.dim() == 2 else logits[:, None]
         if labels is None:
@@ -198,7 +198,7 @@ class TfkitForSequenceClassification(TfkitReader):
 
 
 class TfkitForQuestionAnswering(TfkitReader):
-    """Where an answer begins and ends."""
+    """Extractive question answering."""
 
     def forward(
         self,
@@ -211,7 +211,7 @@ class TfkitForQuestionAnswering(TfkitReader):
         end_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """What `as_output` makes of the model's own output; the labels are the two positions."""
+        """Run the model and convert its output with `as_output`; the labels are the two positions."""
         places = (start_positions, end_positions)
         labels = None if start_positions is None or end_positions is None else torch.stack(places, dim=-1)
         return super().forward(
@@ -219,27 +219,27 @@ class TfkitForQuestionAnswering(TfkitReader):
         )
 
     def as_output(self, out: Any, labels: Tensor | None) -> Any:
-        """Logits [batch time] of each of the two; their mean loss."""
+        """Return start and end logits [batch time] and their mean loss."""
         loss = None if labels is None else cross_entropy(out.logits, labels, ignore_index=-100)
         begins, ends = out.logits.unbind(dim=-1)
         return QuestionAnsweringModelOutput(loss=loss, start_logits=begins, end_logits=ends)
 
 
 class TfkitWriter(TfkitPreTrainedModel, GenerationMixin):
-    """Base of the classes that write."""
+    """Base class of models that generate."""
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # the past is the model's own
+        return False  # the model has its own cache
 
     def past(self, past: Past | None, use_cache: bool | None) -> Past | None:
-        """Return the past, or a new one; none where positions change with the length, so that all is computed anew."""
+        """Return the cache, or a new one; None if positions depend on the text length, so that all is recomputed."""
         serves = use_cache and self.model.caches and not self.model.stack(self.model.blueprint.last.side).moves
         return Past(self.model.new_state()) if past is None and serves else past
 
 
 class TfkitForCausalLM(TfkitWriter):
-    """Logits of the next token, and `generate`."""
+    """Causal language modelling and generation."""
 
     def forward(
         self,
@@ -256,7 +256,7 @@ class TfkitForCausalLM(TfkitWriter):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Logits [batch time vocab]; with `labels` (-100: none) the mean loss of the next tokens."""
+        """Return logits [batch time vocab]; with `labels` (-100: ignored) the mean loss of the next tokens."""
         past = self.past(past_key_values, use_cache)
         if position_ids is None and attention_mask is not None and past_key_values is None:
             position_ids = _places(attention_mask)
@@ -285,7 +285,7 @@ class TfkitForCausalLM(TfkitWriter):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The tokens that the past does not hold yet; positions are counted from each row's first real token."""
+        """Return the uncached tokens; positions count from each row's first real token."""
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         places = None if attention_mask is None else _places(attention_mask)[:, seen:]
         return {
@@ -300,11 +300,11 @@ class TfkitForCausalLM(TfkitWriter):
 
 
 class EncoderOnly(nn.Module):
-    """The encoder of a pair, as `generate` asks for it."""
+    """The encoder of an encoder-decoder, for `generate`."""
 
     def __init__(self, whole: Any) -> None:
         super().__init__()
-        object.__setattr__(self, "whole", whole)  # no submodule: it would hold itself
+        object.__setattr__(self, "whole", whole)  # not a submodule, to avoid a cycle
 
     def forward(
         self,
@@ -314,9 +314,9 @@ class EncoderOnly(nn.Module):
         prefix_length: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Hidden states [batch source d_model]."""
+        """Return hidden states [batch source d_model]."""
         whole: Any = self.whole
-        first = input_ids.new_zeros(input_ids.shape[0], 1)  # the pair is called as one; this token's states are dropped
+        first = input_ids.new_zeros(input_ids.shape[0], 1)  # a dummy target token; its states are dropped
         out = whole.called(
             kwargs,
             kwargs.pop("output_attentions", None),
@@ -332,10 +332,10 @@ class EncoderOnly(nn.Module):
 
 
 class TfkitForSeq2SeqLM(TfkitWriter):
-    """Logits of the next token of the target, and `generate`."""
+    """Sequence-to-sequence language modelling and generation."""
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """What `generate` encodes the source with."""
+        """Return the encoder for `generate`."""
         return EncoderOnly(self)
 
     def forward(
@@ -356,7 +356,7 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Logits [batch time vocab]; with `labels` (-100: none) their mean loss, the decoder's input made of them."""
+        """Return logits [batch time vocab]; `labels` (-100: ignored) add the mean loss and default decoder inputs."""
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self._shifted(labels)
         memory = None if encoder_outputs is None else encoder_outputs[0]
@@ -390,7 +390,7 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The tokens that the past does not hold yet, and the encoded source."""
+        """Return the uncached target tokens and the encoded source."""
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         return {
             "decoder_input_ids": input_ids[:, seen:],
@@ -403,7 +403,7 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         }
 
     def _shifted(self, labels: Tensor) -> Tensor:
-        """The labels after the start token, without their last."""
+        """Prepend the start token to the labels and drop the last one."""
         start = self.config.decoder_start_token_id
         if start is None:
             raise ValueError("the target begins with config.decoder_start_token_id: set it, or give decoder_input_ids")
@@ -416,7 +416,7 @@ def _places(attention_mask: Tensor) -> Tensor:
 
 
 def _marks(marks: Tensor | None, input_ids: Tensor, seen: int) -> Tensor | None:
-    """The marks of the tokens that are not seen yet; those that were written have none."""
+    """Return the marks of uncached tokens; generated tokens are unmarked."""
     if marks is None:
         return None
     written = input_ids.shape[1] - marks.shape[1]
@@ -424,7 +424,7 @@ def _marks(marks: Tensor | None, input_ids: Tensor, seen: int) -> Tensor | None:
 
 
 def _segments(model: Any, token_type_ids: Tensor | None) -> Tensor | None:
-    """The segments, where the model has any: tokenizers of others hand them over in any case."""
+    """Return the token types if the model has segments; other tokenizers always pass them."""
     stack = model.blueprint.encoder or model.blueprint.decoder
     return token_type_ids if getattr(stack.embedding, "segments", 0) else None
 
@@ -434,7 +434,7 @@ def _loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _with_weights(made: Any, out: Any) -> Any:
-    """The attention weights of the layers that have any, [batch heads query key] each, under transformers' names."""
+    """Add the attention weights, [batch heads query key] per layer, under transformers' names."""
     fields = made.__dataclass_fields__
     last = "decoder" if any(place.startswith("decoder") for place in out.observed) else "encoder"
     found: dict[str, list[Tensor]] = {}

@@ -1,8 +1,8 @@
-"""The sources of tfkit that this model is made of, and how they are imported.
+"""The sources of tfkit that this model needs, and their import system.
 
-They stand below as they are in tfkit, one text a module; where there are none, the tfkit that is installed is meant.
-They are imported under the name of this file, so that they meet neither a tfkit that is installed nor those of another
-model; what they call `tfkit` is this copy.
+Each text in SOURCES is an unmodified tfkit module; if there are none, the installed tfkit is used. They are imported as
+submodules of this file, so that they conflict neither with an installed tfkit nor with those of another model; in them,
+`tfkit` refers to this copy.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from types import ModuleType
 from typing import Any
 
 ROOT = f"{__name__}.tfkit"
-__path__: list[str] = []  # makes this file a package; the modules in it are found by Finder
+__path__: list[str] = []  # makes this file a package whose modules Finder loads
 
 
 def build(recipe: Mapping[str, Any], initialised: bool) -> Any:
-    """The model of a recipe, its weights drawn as the recipe says, or left for others to fill."""
+    """Build the model of a recipe, with weights initialized as the recipe says, or left uninitialized."""
     for file in SOURCES:
-        # what its author added to tfkit
+        # user-defined parts
         if file.startswith("parts/") and not file.endswith("__init__.py"):
             importlib.import_module(_module(file))
     blueprint = _tfkit("recipe.model").blueprint_of(recipe["model"])
@@ -36,7 +36,7 @@ def build(recipe: Mapping[str, Any], initialised: bool) -> Any:
 
 
 def write_code(model: Any, folder: Path) -> None:
-    """Write the files of code that load `model` into a folder."""
+    """Write the code files that load `model` into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     if not SOURCES:
         _tfkit("interop.huggingface.own.bundle").write_sources(model.blueprint, folder)
@@ -47,12 +47,12 @@ def write_code(model: Any, folder: Path) -> None:
 
 
 def _tfkit(module: str) -> ModuleType:
-    """Import a module of the copy, or of the tfkit that is installed."""
+    """Import a module of the copy, or of the installed tfkit."""
     return importlib.import_module(f"{ROOT if SOURCES else 'tfkit'}.{module}")
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the modules in SOURCES, and runs them."""
+    """Finds and executes the modules in SOURCES."""
 
     root = ROOT
 
@@ -71,15 +71,15 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec", dont_inherit=True), module.__dict__)
 
     def get_source(self, fullname: str) -> str:
-        """The text of a module, for tracebacks."""
+        """Return the text of a module, for tracebacks."""
         return SOURCES[FILES[fullname]]
 
 
 class Renamed(ast.NodeTransformer):
-    """What is called `tfkit` becomes ROOT: in imports, and in texts that name one of its modules."""
+    """Renames `tfkit` to ROOT in imports and in strings that name its modules."""
 
     def visit_Import(self, node: ast.Import) -> Any:
-        """Import this copy; `import tfkit.x` binds the name tfkit, which has to be in scope."""
+        """Import this copy; `import tfkit.x` must bind the name tfkit."""
         made: list[ast.stmt] = []
         for alias in node.names:
             name, alias_name = _renamed(alias.name), alias.asname
@@ -105,7 +105,7 @@ def _renamed(name: str) -> str:
 
 
 def _module(file: str) -> str:
-    """The name that a file of SOURCES is imported by."""
+    """Return the module name of a file in SOURCES."""
     return ".".join([__name__, *file.removesuffix(".py").removesuffix("/__init__").split("/")])
 
 
