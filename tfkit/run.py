@@ -207,12 +207,10 @@ class Run:
         """Generate the best continuation, or translation, of each prompt.
 
         A prompt is a text or a list of ids. The options (GenerateOptions) are those of the command: strategy,
-        temperature,
-        top_k, num_beams, seed, ..., by default those of the recipe's `generate:`; prompts are processed in batches of
-        `batch_size` (64). A masked language model fills the masks of a text instead. Warns about a text truncated
-        before
-        it satisfied the rules of `logits`.
-        Raises UsageError for an invalid prompt or a model that does not generate; RecipeError for an invalid part.
+        temperature, top_k, num_beams, seed, ..., by default those of the recipe's `generate:`; prompts are processed in
+        batches of `batch_size` (64). A masked language model fills the masks of a text instead. Warns about a text
+        truncated before it satisfied the rules of `logits`. Raises UsageError for an invalid prompt or a model that
+        does not generate; RecipeError for an invalid part.
         """
         best = [found[0] for found in self._found(prompts, max_new_tokens, options, scored=False)]
         warn_of_cut(best)
@@ -233,8 +231,7 @@ class Run:
         """Stream the text that `generate` returns for one prompt.
 
         Raises UsageError immediately for invalid arguments, and for a strategy that cannot stream. Closing the iterator
-        stops
-        the search. The generator returns the candidate.
+        stops the search. The generator returns the candidate.
         """
         writer = self.writer(max_new_tokens, **options)
         read = self._sources([prompt] if isinstance(prompt, Vectors) else prompt)
@@ -322,8 +319,8 @@ class Run:
         """Predict each text: its label, the tags of its words, the answer in it, or fills for its masks.
 
         A text is a string, or a mapping for pairs: `text` and `second`, `question` and `context`. For a model of
-        vectors it is
-        an array. Each prediction is a JSON-serializable mapping. Raises UsageError for a model without predictions.
+        vectors it is an array. Each prediction is a JSON-serializable mapping. Raises UsageError for a model without
+        predictions.
         """
         predictor = self.predictor
         given: Sequence[Any] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
@@ -345,8 +342,7 @@ class Run:
         """Return the pooled last hidden states of each text, [texts d_model], in float32 (float64 if the model is).
 
         `pooling` is the mean over all tokens but padding, or the first or last of them; `normalize` divides by the norm
-        of the
-        vector. Long texts are truncated. Raises UsageError.
+        of the vector. Long texts are truncated. Raises UsageError.
         """
         if self.reads_vectors:
             raise UsageError(f"{self.folder}: this model reads arrays, and embed reads texts; run.model does more")
@@ -366,8 +362,7 @@ class Run:
         """Return the attention weights of every head for a text, with its tokens as labels.
 
         An encoder-decoder reads `text` and the `target`, by default its own output. Raises UsageError for a text
-        without
-        tokens, or longer than the maximum, and for a model that exposes no weights.
+        without tokens, or longer than the maximum, and for a model that exposes no weights.
         """
         model = self.model
         pair = model.blueprint.encoder is not None and model.blueprint.decoder is not None
@@ -429,11 +424,9 @@ class Run:
     ) -> dict[str, float]:
         """Return loss and metrics on a split (test, else valid) or its first `limit` examples; also in evaluation.json.
 
-        `split` may also be the name of one of `train.evaluations`.
-        The metrics are those of `train.metrics`; by default those of the objective, such as accuracy or BLEU. With
-        `quantize="int8"` the weights are quantized; then, and for a run loaded with `sets`, no file is written. If the
-        file
-        cannot be written, a TfkitWarning is issued.
+        `split` may also be the name of one of `train.evaluations`. The metrics are those of `train.metrics`; by default
+        those of the objective, such as accuracy or BLEU. With `quantize="int8"` the weights are quantized; then, and
+        for a run loaded with `sets`, no file is written. If the file cannot be written, a TfkitWarning is issued.
         """
         if split in self.recipe.train.evaluations:
             return self._evaluated(str(split), limit, quantize)
@@ -641,15 +634,12 @@ def load_run(
     """Load the run in a folder; raise RunError for missing files, or files changed since they were written.
 
     `path` may also be a single weights file, FILE.safetensors: its metadata holds the architecture, and the run works
-    on
-    ids (run.model). Nothing else is read then, and no code runs except `imports`. hf://user/name is a run on the
-    Hugging
-    Face hub; its copy in the hub's cache is not modified.
-    `trust` imports the code of the run's parts, `imports` lists it by file, at its current place; `sets` overrides the
-    recipe's data, objective and generation in the syntax of `--set` ("generate.stop=[end_token]"), except settings that
-    the weights depend on. `accept_changes` records
-    the current files: use it if they were replaced on purpose. `device` is cpu, cuda, cuda:1 or
-    auto, which selects CUDA if available (the default of the commands).
+    on ids (run.model). Nothing else is read then, and no code runs except `imports`. hf://user/name is a run on the
+    Hugging Face hub; its copy in the hub's cache is not modified. `trust` imports the code of the run's parts,
+    `imports` lists it by file, at its current place; `sets` overrides the recipe's data, objective and generation in
+    the syntax of `--set` ("generate.stop=[end_token]"), except settings that the weights depend on. `accept_changes`
+    records the current files: use it if they were replaced on purpose. `device` is cpu, cuda, cuda:1 or auto, which
+    selects CUDA if available (the default of the commands).
     """
     choose_device(device, "device")
     for text in sets:

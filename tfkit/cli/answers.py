@@ -26,8 +26,8 @@ class AnswerPrinter:
     """Generates with a run and prints the candidates in one form.
 
     `best` prints one text per prompt, `all` every candidate, `stream` the best one incrementally, `jsonl` every
-    candidate
-    as an object. With `lines` each output is a single line; with `records` an object with the id of its record.
+    candidate as an object. With `lines` each output is a single line; with `records` an object with the id of its
+    record.
     """
 
     run: Run

@@ -57,8 +57,8 @@ class Alone:
         """Map [rows time d_model] to the same shape; `places` [1 time] are positions, `real` [rows key] the padding."""
         time = x.shape[1]
         keys = time if source is None else source.shape[1]
-        query = torch.arange(time)[None] if places is None else places
-        key = query if source is None else torch.arange(keys)[None]
+        query = torch.arange(time)[None] if places is None else places  # [1 query]
+        key = query if source is None else torch.arange(keys)[None]  # [1 key]
         mask = Visibility(self.rules, Span(time, keys, 0, x.device), real=real)
         context = Context(mask, Placement(position, query, key), source=source, collector=collector or Collector())
         with torch.no_grad():

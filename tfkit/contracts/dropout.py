@@ -40,7 +40,7 @@ def _keeps_the_mean(case: Case, made: Model, ids: Tensor) -> None:
     part = next(module for module in made.modules() if isinstance(module, case.part))
     seen: list[Tensor] = []
     hook = part.register_forward_hook(lambda module, arguments, out: seen.append(out))
-    many = ids.expand(ROWS, -1)
+    many = ids.expand(ROWS, -1)  # [ROWS time]
     run(case, many, on=made)
     made.eval()
     run(case, ids, on=made)

@@ -50,7 +50,7 @@ class Hiding(Position):
 
     def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
         hidden = -1e9 * (key_positions == HIDDEN).float()[:, None, None, :]
-        return hidden.expand(-1, num_heads, query_positions.shape[1], -1)
+        return hidden.expand(-1, num_heads, query_positions.shape[1], -1)  # [batch heads query key]
 
 
 @contract(

@@ -81,8 +81,7 @@ def verify(
     """Run the contract checks, or those named, on a registered part; its exceptions are caught and reported.
 
     Options are also changed one at a time: each change with `options` 1, every n-th with n, none with 0. `tell` is
-    called
-    before each check.
+    called before each check.
     """
     try:
         with torch.random.fork_rng(devices=[]):

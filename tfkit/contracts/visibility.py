@@ -114,7 +114,7 @@ def moved(case: Case, batch: int, least: float) -> Tensor:
     columns = [
         (run(case, changed(ids, place))["hidden"][0] - before).abs().amax(dim=-1) > least for place in range(TIME)
     ]
-    return torch.stack(columns, dim=1)
+    return torch.stack(columns, dim=1)  # [query key]
 
 
 def reachable(case: Case) -> Tensor:

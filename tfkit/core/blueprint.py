@@ -132,8 +132,7 @@ class StackPlan:
     """One stack. `order[i]` is the index in `layers` of layer i.
 
     `entries[i]` numbers the pattern entry of layer i, -1 if nothing in it is shared: layers of one entry share
-    everything
-    declared `shared`.
+    everything declared `shared`.
     """
 
     side: Side
@@ -271,8 +270,7 @@ class Parametrization:
     """muP: scaling of learning rates and initial weights relative to a `base` size.
 
     `base` is the same model with its base widths, this one's depth and its order of layers; `depths` are the base
-    depths
-    by side, if depth is scaled; `written` are the values by key as in the recipe.
+    depths by side, if depth is scaled; `written` are the values by key as in the recipe.
     """
 
     base: Blueprint = field(compare=False)

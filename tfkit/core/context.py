@@ -125,12 +125,10 @@ class Visibility:
         return self._dense
 
     def seen(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return the dense mask with fully masked rows opened, and [batch|1 query|1 1], True = row was not fully
-        masked.
+        """Return the dense mask with fully masked rows opened, and the rows that see a key [batch|1 query|1 1].
 
         Softmax over a fully masked row is NaN; the output of such rows is zeroed instead. The second is None if no row
-        can be
-        fully masked.
+        can be fully masked.
         """
         if self._seen is None:
             dense = self.dense()
@@ -166,7 +164,7 @@ class Visibility:
             return None
         if self.segments is not None:
             of_keys = self.segments[1]
-            begins = F.pad(of_keys[:, 1:] != of_keys[:, :-1], (1, 0), value=True)
+            begins = F.pad(of_keys[:, 1:] != of_keys[:, :-1], (1, 0), value=True)  # [batch position]
             return (begins * torch.arange(self.span.keys, device=self.span.device)).cummax(dim=1).values
         return None if self.real is None else self.real.int().argmax(dim=1, keepdim=True).expand_as(self.real)
 
@@ -174,27 +172,26 @@ class Visibility:
         """Return the visibility of keys at places [batch|1 ... key] from queries at places [batch|1 ... query].
 
         Returns [batch|1 ... query key]; keys outside the sequence are hidden. Openings are ignored if there are
-        additional
-        axes.
+        additional axes.
         """
-        dense = ((key >= self.span.first) & (key < self.span.keys))[..., None, :]
+        dense = ((key >= self.span.first) & (key < self.span.keys))[..., None, :]  # [batch|1 ... 1 key]
         if self.real is not None:
-            dense = dense & at(self.real, key)[..., None, :]
+            dense = dense & at(self.real, key)[..., None, :]  # [batch ... 1 key]
         if self.segments is not None:
             of_queries, of_keys = self.segments
             dense = dense & (at(of_queries, query - self.span.past)[..., :, None] == at(of_keys, key)[..., None, :])
         visible = self._ruled(query, key, openings=query.dim() == 2)
         dense = dense if visible is None else dense & visible
-        return dense.expand(*dense.shape[:-2], query.shape[-1], -1)
+        return dense.expand(*dense.shape[:-2], query.shape[-1], -1)  # [batch|1 ... query key]
 
     def _make(self) -> Tensor:
         visible = self._ruled(self.span.query()[:, :, 0], self.span.key()[:, 0])
         together = [] if visible is None else [visible]
         first = self.span.first
         if self.real is not None:
-            together.append(self.real[:, None, first:])
+            together.append(self.real[:, None, first:])  # [batch 1 key]
         if self.segments is not None:
-            together.append(self.segments[0][:, :, None] == self.segments[1][:, None, first:])
+            together.append(self.segments[0][:, :, None] == self.segments[1][:, None, first:])  # [batch query key]
         dense = _every(together)
         if dense is None:  # only openings: everything is visible already
             dense = torch.ones(1, 1, self.span.keys - first, dtype=torch.bool, device=self.span.device)
@@ -216,8 +213,8 @@ class Visibility:
 
 
 def opened(dense: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the dense mask with fully masked rows opened, and [... query 1], True = row was not fully masked."""
-    sees = dense.any(dim=-1, keepdim=True)
+    """Return the dense mask with fully masked rows opened, and the rows that see a key [... query 1]."""
+    sees = dense.any(dim=-1, keepdim=True)  # [... query 1]
     return dense | ~sees, sees
 
 
@@ -225,8 +222,8 @@ def at(facts: Tensor, places: Tensor) -> Tensor:
     """Gather facts [batch time] at places [batch|1 ... n] -> [batch ... n]; places outside are clamped."""
     places = places.clamp(0, facts.shape[1] - 1)
     if places.shape[0] == 1:
-        return facts[:, places[0]]
-    row = torch.arange(places.shape[0], device=places.device).view(-1, *[1] * (places.dim() - 1))
+        return facts[:, places[0]]  # [batch ... n]
+    row = torch.arange(places.shape[0], device=places.device).view(-1, *[1] * (places.dim() - 1))  # [batch 1 ...]
     return facts.expand(places.shape[0], -1)[row, places]
 
 

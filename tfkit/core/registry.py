@@ -101,10 +101,8 @@ class Registry:
         """Return a class decorator that registers a part under `name` in `slot`.
 
         Raises UsageError for an unknown slot, an invalid name, a class that is not a Component or has unknown
-        declarations,
-        and a name already taken (naming both places). Redefining a class at the same place (a reloaded module, a
-        notebook
-        cell) replaces it.
+        declarations, and a name already taken (naming both places). Redefining a class at the same place (a reloaded
+        module, a notebook cell) replaces it.
         """
         if slot not in HOMES:
             hint = nearest(slot, list(CATALOGUES))

@@ -25,10 +25,8 @@ class Composed:
     """A recipe with all its layers merged, not yet validated.
 
     `root` no longer has `extends` and `variants`; `variants` holds those of the file and its bases as written; `text`
-    is
-    the file as written (None for a mapping), `name` the file's stem or "recipe"; `overlays` is everything merged over
-    the
-    file: the `chosen` variants, and `changes`, single values by dotted key.
+    is the file as written (None for a mapping), `name` the file's stem or "recipe"; `overlays` is everything merged
+    over the file: the `chosen` variants, and `changes`, single values by dotted key.
     """
 
     root: Node
@@ -64,8 +62,7 @@ def compose(
     """Compose the recipe `source` (a shipped name, a path or a mapping) with its bases, variants, overrides and sets.
 
     Faults are collected in `.faults`; those of a mapping have the place `label`. Raises RecipeError if the source or a
-    base
-    is missing or not a mapping, since everything else would then be reported as missing too.
+    base is missing or not a mapping, since everything else would then be reported as missing too.
     """
     shipped = shipped_recipes() if shipped is None else shipped
     written = _written(source, shipped, label)

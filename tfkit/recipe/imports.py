@@ -30,8 +30,7 @@ class ImportedCode:
     """A file or module imported in this process at the user's request, and its registrations.
 
     `name` is the argument of --import, independent of the working directory; `sha256` is the hash of the executed
-    source,
-    None for a module.
+    source, None for a module.
     """
 
     name: str

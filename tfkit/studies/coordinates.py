@@ -43,9 +43,8 @@ def coordinate_changes(read: Reader, factors: Sequence[int], steps: int) -> Iter
     """Train a recipe at multiples of its base widths, with and without muP; yield the change of each part.
 
     The ids are random, the optimizer and the peak learning rate are the recipe's. Raises UsageError for a recipe
-    without
-    `model.parametrization`, and for a model that reads no ids or has no logits; RecipeError for a width that the recipe
-    does not allow.
+    without `model.parametrization`, and for a model that reads no ids or has no logits; RecipeError for a width that
+    the recipe does not allow.
     """
     chosen = read(()).blueprint(UNKNOWN if read(()).unknown_vocab else None).parametrization
     if chosen is None:

@@ -43,7 +43,7 @@ class StudyProgress:
     workers: list[Worker] = field(default_factory=list)
     failed: dict[PlannedRun, str] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)  # ratio of actual to predicted seconds for each run completed here
+    seconds: list[float] = field(default_factory=list)  # actual by predicted seconds of each run completed here
     jobs: int = 1
 
     @property

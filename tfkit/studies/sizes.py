@@ -1,9 +1,9 @@
 """The sizes of a ladder: one recipe scaled in width and depth together.
 
-The recipe is the largest size. A smaller one keeps the head size and the kinds of layers: its width has
-h of the H heads of the recipe, with `d_ff` and the key-value heads in proportion, and l of the L layers. Among all h
-and l, the pair is chosen whose h * h * l is nearest to the next size of a geometric series, and whose h / l is nearest
-to the recipe's.
+The recipe is the largest size. A smaller one keeps the head size and the kinds of layers: its width has h of the H
+heads of the recipe, with `d_ff` and the key-value heads in proportion, and l of the L layers. Among all h and l, the
+pair is chosen whose h * h * l is nearest to the next size of a geometric series, and whose h / l is nearest to the
+recipe's.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class SizeRule:
         return [value for key, value in self.written.items() if key.endswith(f".{name}")]
 
     def values(self, heads: int, layers: int) -> dict[str, int] | None:
-        """Return the overrides for this number of heads and layers; None if a width or number of heads is fractional.
-        """
+        """Return the overrides for this number of heads and layers; None if a width or head count is fractional."""
         found: dict[str, int] = {}
         for key, value in self.written.items():
             name = key.rpartition(".")[2]

@@ -31,7 +31,7 @@ PLAIN = [key for key in LAYER.values() if key.is_plain]  # values that the Bluep
 
 
 class LayerResolver:
-    """Resolves the layers of one stack."""
+    """Resolver for the layers of one stack."""
 
     def __init__(self, stack: StackText) -> None:
         self.stack = stack

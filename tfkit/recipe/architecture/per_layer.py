@@ -40,8 +40,7 @@ class Turns:
     """Iterates over the layers of a stack and selects the value of each `{per_layer: [...]}`.
 
     `texts` are the texts of the layers by kinds, `layers` the kinds of each layer in order. A list inside a kind has
-    one
-    value for each layer of that kind; any other, one for each layer.
+    one value for each layer of that kind; any other, one for each layer.
     """
 
     def __init__(self, texts: Mapping[Kinds, Node], layers: Sequence[Kinds]) -> None:

@@ -29,8 +29,7 @@ class Node:
     """A value with its place.
 
     `path` is dotted as in the recipe (`model.layer.attention.num_heads`, `model.pattern[2]`); `key_place` is the place
-    of
-    its key; `dropped` are options lost in a merge that changed the part's type; `under` is the value that this one
+    of its key; `dropped` are options lost in a merge that changed the part's type; `under` is the value that this one
     replaced. A value with a fault is None. Nodes are immutable, so trees may share them.
     """
 
