@@ -22,7 +22,7 @@ PAD = 0
 
 @cache
 def model(case: Case, dtype: torch.dtype = torch.float64, num_layers: int = 2) -> Model:
-    """Return the case's model in eval mode, with noise on every weight so that no error hides behind zeros."""
+    """Return the case's model in eval mode, with noise on every weight, so that zeros hide no error."""
     made = build_model(blueprint(case, num_layers), seed=1)
     if dtype != torch.float32:
         made.load_state_dict(model(case, torch.float32, num_layers).state_dict())

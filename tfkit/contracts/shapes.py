@@ -68,7 +68,7 @@ def _watched(case: Case, made: Model) -> list[RemovableHandle]:
 @contract("two calls in eval mode give the same", "shapes", every_option=True)
 @torch.no_grad()
 def check_determinism(case: Case) -> None:
-    """Check that eval mode is deterministic and calls leave no state behind."""
+    """Check that eval mode is deterministic and calls leave no state."""
     ids = tokens(2, 6)
     first, _, again = run(case, ids), run(case, tokens(3, 5, seed=1)), run(case, ids)
     for name, value in first.items():

@@ -138,7 +138,7 @@ class Registry:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[Registration]]:
-        """Record what an import registers, except own parts; roll back on failure unless its module stays loaded."""
+        """Record what an import registers, except shipped parts; undo it on failure unless its module stays loaded."""
         entries: list[Registration] = []
         self._recorders.append(entries)
         try:

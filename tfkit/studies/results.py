@@ -37,7 +37,7 @@ class Cell:
     examples: Mapping[str, int] = field(default_factory=dict)
 
     def examples_of(self, measure: str) -> int:
-        """Return the number of examples behind a measure; 0 if unknown."""
+        """Return the number of examples of a measure; 0 if unknown."""
         return self.examples.get(measure, self.examples.get(measure.partition(".")[0], 0))
 
 
