@@ -1,4 +1,4 @@
-"""The functions of the Python API that need several rooms."""
+"""Functions of the Python API that combine several packages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.source import from_value
 
-# the slots whose parts tfkit.part builds
+# slots whose parts tfkit.part can build
 ALONE = (
     *("attention", "mixer", "feedforward", "norm", "activation", "residual", "position", "embedding", "mask", "head"),
     "init",
@@ -44,10 +44,10 @@ def build(
     seed: int | None = 0,
     **reading: Unpack[ReadingOptions],
 ) -> Model:
-    """The model of a recipe (a shipped name, a path, a mapping, or one that is loaded), initialised with `seed`.
+    """Build the model of a recipe (a shipped name, a path, a mapping or a loaded recipe), initialised with `seed`.
 
-    On the device "meta" nothing is allocated. Other keywords are those of load_recipe: overrides, variant, trust, sets,
-    imports. Raises RecipeError, and UsageError where the vocabulary is known only after a tokenizer is trained.
+    On the device "meta" no memory is allocated. Further keywords are those of load_recipe: overrides, variant, trust,
+    sets, imports. Raises RecipeError, and UsageError if the vocabulary size depends on an untrained tokenizer.
     """
     loaded = read_for("build", ("device", "dtype", "seed"), recipe, reading)
     if seed is not None and (type(seed) is not int or not 0 <= seed <= SEED.most):
@@ -68,7 +68,7 @@ def build(
 
 
 class ShapeOptions(BaseModel):
-    """The shape of a part alone, as keywords of tfkit.part."""
+    """Shape of a standalone part, as keywords of tfkit.part."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -86,7 +86,7 @@ class ShapeOptions(BaseModel):
 
 @dataclass(frozen=True)
 class Unsized(Shape):
-    """A shape without a d_model, which raises UsageError when it is read."""
+    """Shape without d_model; reading d_model raises UsageError."""
 
     part: str = ""
 
@@ -105,11 +105,11 @@ def part(slot: str, type: str, **options: Any) -> nn.Module: ...
 def part(slot: str, type: str, *, embedding: nn.Module | None = None, **options: Any) -> Any:
     """Build one part of a model: `part("attention", "multi_head", num_heads=4, d_model=64)`.
 
-    The keywords are the options of the part and the sizes of its shape: d_model, vocab_size, max_length, memory_width,
+    The keywords are the part's options and the sizes of its shape: d_model, vocab_size, max_length, memory_width,
     num_heads (of a position), causal, side, layer, depth, other_depth. Sublayers are called with x [batch time d_model]
-    and the keywords of tfkit.context, embeddings with ids, residual layouts with x, functions and a norm, and what
-    takes tensors anyway with those. A head that is tied takes the `embedding`.
-    Raises RecipeError for wrong options, all of them at once, and UsageError for a slot that is not of a model.
+    and the keywords of tfkit.context, embeddings with ids, residual layouts with x, functions and a norm; all other
+    parts with their tensors. A tied head needs the `embedding`.
+    Raises RecipeError with all wrong options, and UsageError for a slot outside the model.
     """
     if slot not in ALONE:
         hint = nearest(slot, list(ALONE))
@@ -123,7 +123,7 @@ def part(slot: str, type: str, *, embedding: nn.Module | None = None, **options:
 
 
 def _described(slot: str, name: str, options: dict[str, Any], embedding: nn.Module | None) -> tuple[Config, Shape]:
-    """Tell the options of a part from its shape, and check both; raises RecipeError."""
+    """Separate the options of a part from its shape and validate both; raise RecipeError."""
     own = set(REGISTRY.get(slot, name).Config.model_fields) if REGISTRY.has(slot, name) else set(options)
     sizes = {key: value for key, value in options.items() if key in ShapeOptions.model_fields and key not in own}
     rest = {key: value for key, value in options.items() if key not in sizes}
@@ -155,7 +155,7 @@ def _sizes(node: Node, faults: Faults) -> ShapeOptions | None:
 
 
 def _shape(config: Config, given: ShapeOptions, embedding: nn.Module | None) -> Shape:
-    """The shape of a part alone: hidden from the future if it can stand nowhere else, as wide as what it is tied to."""
+    """Return the shape of a standalone part: causal if the part is only causal, as wide as a tied embedding."""
     sizes = given.model_dump(exclude_none=True)
     if isinstance(embedding, EmbeddingFacts):
         sizes = {"d_model": embedding.shape.d_model, "vocab_size": embedding.shape.vocab_size, **sizes}
@@ -169,7 +169,7 @@ def _shape(config: Config, given: ShapeOptions, embedding: nn.Module | None) -> 
 
 
 def _problems(config: Config, shape: Shape, embedding: nn.Module | None) -> Iterator[Problem]:
-    """What cannot fit a shape, or cannot be had without a model."""
+    """Yield options that do not fit the shape or need a whole model."""
     yield from config.check(shape)
     if isinstance(config, HeadFacts.Config) and config.is_tied() and embedding is None:
         yield Problem("tied", "is tied to the table of an embedding; give it as embedding=")
@@ -178,7 +178,7 @@ def _problems(config: Config, shape: Shape, embedding: nn.Module | None) -> Iter
 
 
 def parts(slot: str) -> list[str]:
-    """The names registered in `slot`, sorted: `parts("attention")`. Raises UsageError for an unknown slot."""
+    """Return the sorted part names of `slot`: `parts("attention")`. Raises UsageError for an unknown slot."""
     if slot not in CATALOGUES:
         hint = nearest(slot, list(CATALOGUES))
         more = f"Did you mean '{hint}'?" if hint else f"The slots are {', '.join(CATALOGUES)}."

@@ -1,4 +1,4 @@
-"""A Run: the folder that training writes, for generation, evaluation and resumption."""
+"""A Run: the folder written by training, for generation, evaluation and resumption."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ from tfkit.training.vocabularies import check_tokenizer, load_tokenizer, tokeniz
 from tfkit.training.weights import holds_int8, load_weights, saved_dtype
 from tfkit.training.weights_file import check_fits, is_weights_file, recipe_in
 
-# what a model without an objective, which is imported, is taken to say of a text, by its head
+# objectives of imported models, found by the head
 PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
 
 
-# a text, or a mapping of fields to texts, or several; for a model of vectors an array of them, or a list of arrays
+# a text, a mapping of fields to texts, or several; for a model of vectors an array of them, or a list of arrays
 Texts = str | Mapping[str, str] | Sequence[str | Mapping[str, str] | Array] | NDArray[np.float32] | Tensor
 
 
@@ -82,7 +82,7 @@ class Run:
     def __init__(self, folder: str | Path, recipe: Recipe, device: str = "cpu", as_saved: bool = True) -> None:
         self.folder = Path(folder)
         self.recipe = recipe
-        self.as_saved = as_saved  # whether the recipe is the folder's own
+        self.as_saved = as_saved  # True if the recipe is the folder's own
         self.device = choose_device(device)
         self._decoders: dict[Quantize | None, StepDecoder] = {}
 
@@ -94,14 +94,14 @@ class Run:
         return block_as_html(repr(self), read_bytes(file, LARGEST_TEXT) if file.is_file() else b"")
 
     def __reduce__(self) -> tuple[Callable[[Sequence[str]], Run], tuple[Sequence[str]], dict[str, Any]]:
-        """Copy and pickle without decoders, which are derived; the code of imported parts is imported first."""
+        """Copy and pickle without the derived decoders; unpickling first imports the code of the user's parts."""
         return _bare_run, (self.recipe.imports,), {**vars(self), "_decoders": {}}
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the model was trained with; of two, that of what it writes.
+        """Tokenizer that the model was trained with; if there are two, that of the output.
 
-        Raises RunError for an imported model that came with none.
+        Raises RunError for an imported model without one.
         """
         folder = RunFolder(self.folder)
         if self.recipe.data is None and not tokenizer_files(folder):
@@ -115,41 +115,41 @@ class Run:
 
     @property
     def source_tokenizer(self) -> Tokenizer:
-        """The tokenizer of what an encoder reads; `tokenizer`, unless source and target have one each."""
+        """Tokenizer of the encoder's input; equals `tokenizer` unless source and target have one each."""
         return self.tokenizer.source
 
     @property
     def blueprint(self) -> Blueprint:
-        """The architecture; a vocabulary of the tokenizer's size has its number."""
+        """The architecture, with the vocabulary size of the tokenizer."""
         recipe = self.recipe.labelled(len(self.labels))
         return recipe.blueprint(self.tokenizer.sizes if recipe.unknown_vocab else None)
 
     @property
     def cost(self) -> str:
-        """Parameters and, unless a part cannot be measured without weights, FLOPs, as sentences."""
+        """Parameters and FLOPs as sentences; FLOPs are omitted if a part cannot be measured without weights."""
         from tfkit.reports.counts import count  # the weights are not needed, and may not exist yet
 
         model = build_model(self.blueprint, device="meta")
         text = f"{sum(weight.numel() for weight in model.parameters()):,} parameters."
         try:
             found = count(self.blueprint)
-        except Exception:  # a part of the user's own, after a training that has ended well
+        except Exception:  # a failing part of the user must not spoil a completed training
             return text
         return f"{text} {found.total.flops_per_token:,} FLOPs per token of a forward pass at length {found.length:,}."
 
     @property
     def weights(self) -> Path:
-        """The file of weights: in the folder, or what the run was loaded from."""
+        """The weights file: in the folder, or the one the run was loaded from."""
         return self.folder if is_weights_file(self.folder) else self.folder / WEIGHTS
 
     @property
     def _described(self) -> Path:
-        """The file that holds the recipe."""
+        """The file containing the recipe."""
         return self.folder if self.folder == self.weights else self.folder / RESOLVED
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The names of the head's classes, in the order of the logits; empty if unknown."""
+        """Class names of the head, in the order of the logits; empty if unknown."""
         return read_labels(RunFolder(self.folder))
 
     @cached_property
@@ -171,14 +171,14 @@ class Run:
 
     @cached_property
     def objective(self) -> Objective:
-        """The objective that the model was trained for, bound to its tokenizer."""
+        """Objective that the model was trained for, bound to its tokenizer."""
         if self.recipe.objective is None:
             raise RunError(f"{self._described}: says no objective")
         return self._bound(self.recipe.objective.build())
 
     @cached_property
     def predictor(self) -> Objective:
-        """The objective that predicts for texts: the run's own, or for an imported model the one that fits its head."""
+        """Objective used for predictions: the run's own, or for an imported model the one matching its head."""
         if self.recipe.objective is not None:
             return self.objective
         head = self.blueprint.head
@@ -190,7 +190,7 @@ class Run:
         raise UsageError(f"{self.folder}: predicts nothing: this model {has}; tfkit generate, or embed, may serve")
 
     def _reads_as_imported(self, objective: Objective) -> Objective:
-        """An objective that frames a text as the tokenizer's own template does."""
+        """Set the objective's template to that of the tokenizer."""
         if isinstance(objective, Reading):
             objective.rows.template = Frame.of_template(self.tokenizer)
         return objective
@@ -204,14 +204,13 @@ class Run:
     def generate(
         self, prompts: Prompts, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> list[str]:
-        """The best continuation, or translation, of each prompt, in their order.
+        """Generate the best continuation, or translation, of each prompt.
 
-        A prompt is a text, or a list of ids. The options (GenerateOptions) are those of the command: strategy,
-        temperature, top_k, num_beams, seed, ..., by default as the recipe's `generate:` says; `batch_size` prompts (64)
-        are written together. A masked language model fills the masks of a text instead. Warns of a text that ended
-        before it was one that `logits` allows.
-        Raises UsageError for a prompt that the model cannot read, and for a model that does not write; RecipeError for
-        a part that is wrong.
+        A prompt is a text or a list of ids. The options (GenerateOptions) are those of the command: strategy,
+        temperature, top_k, num_beams, seed, ..., by default those of the recipe's `generate:`; prompts are processed in
+        batches of `batch_size` (64). A masked language model fills the masks of a text instead. Warns about a text
+        truncated before it satisfied the rules of `logits`. Raises UsageError for an invalid prompt or a model that
+        does not generate; RecipeError for an invalid part.
         """
         best = [found[0] for found in self._found(prompts, max_new_tokens, options, scored=False)]
         warn_of_cut(best)
@@ -220,19 +219,19 @@ class Run:
     def candidates(
         self, prompts: Prompts, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> list[list[GeneratedText]]:
-        """All candidates of each prompt, the best first: texts with ids, log-probability and score.
+        """Return all candidates of each prompt, the best first: texts with ids, log-probability and score.
 
-        Of a masked language model the likeliest ways to fill the masks of each text.
+        For a masked language model these are the likeliest fills of the masks of each text.
         """
         return self._found(prompts, max_new_tokens, options, scored=True)
 
     def stream(
         self, prompt: str | Ids, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> Generator[str, None, GeneratedText]:
-        """The text that `generate` returns for one prompt, in pieces as it is generated.
+        """Stream the text that `generate` returns for one prompt.
 
-        Raises UsageError at once for what cannot be written, and for a strategy that knows its text only at the end.
-        Closing the iterator ends the search. What the generator returns is the candidate.
+        Raises UsageError immediately for invalid arguments, and for a strategy that cannot stream. Closing the iterator
+        stops the search. The generator returns the candidate.
         """
         writer = self.writer(max_new_tokens, **options)
         read = self._sources([prompt] if isinstance(prompt, Vectors) else prompt)
@@ -241,7 +240,7 @@ class Run:
         return writer.stream(read[0])
 
     def writer(self, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]) -> Writer:
-        """The writer with its strategy and rules; raises as `generate` does."""
+        """Return a writer with its strategy and rules; raises as `generate` does."""
         if not self.writes:
             raise UsageError(f"{self.folder} holds an encoder, which reads texts but writes none")
         start = self._start if self.blueprint.encoder is not None else None
@@ -253,9 +252,9 @@ class Run:
         return writer
 
     def decoder(self, quantize: Quantize | None = None) -> StepDecoder:
-        """The decoder, made once for each value of `quantize`; raises UsageError for an unknown one.
+        """Return the decoder, cached for each value of `quantize`; raise UsageError for an unknown one.
 
-        On a CPU, weights that are stored in int8 decode in int8.
+        On a CPU, weights stored in int8 are decoded in int8.
         """
         if quantize is None and self.stores_int8 and self.device.type == "cpu":
             quantize = "int8"
@@ -265,7 +264,7 @@ class Run:
         return found
 
     def _other(self, path: str, quantize: Quantize | None) -> tuple[StepDecoder, Tokenizer]:
-        """The decoder and the tokenizer of another run, which is loaded once."""
+        """Return the decoder and the tokenizer of another run, loaded once."""
         if path not in self._others:
             self._others[path] = load_run(path, device=str(self.device))
         return self._others[path].decoder(quantize), self._others[path].tokenizer
@@ -281,7 +280,7 @@ class Run:
 
     @property
     def writes(self) -> bool:
-        """Whether the model has a decoder; a model without one may still fill masks."""
+        """True if the model has a decoder; without one it may still fill masks."""
         return self.blueprint.decoder is not None
 
     @parts_named()
@@ -293,7 +292,7 @@ class Run:
         return self._filled(prompts, {"max_new_tokens": max_new_tokens, **options})
 
     def _sources(self, prompts: Any) -> Sequence[Source]:
-        """The ids of prompts, or the vectors [time width] of arrays."""
+        """Return the ids of prompts, or the vectors [time width] of arrays."""
         if not self.reads_vectors:
             return prompt_ids(prompts, self.read)
         arrays = as_vectors(prompts)
@@ -303,7 +302,7 @@ class Run:
         return [rows[0].numpy() for rows in cut if rows is not None]
 
     def _filled(self, texts: Any, options: Mapping[str, Any]) -> list[list[GeneratedText]]:
-        """The ways to fill the masks of each text; raises UsageError for an encoder that fills none."""
+        """Return the fills for the masks of each text; raise UsageError for an encoder without masks."""
         if not isinstance(self.predictor, MaskedLm):
             raise UsageError(
                 f"{self.folder} holds an encoder, which reads texts but writes none; tfkit predict or embed may serve"
@@ -317,11 +316,11 @@ class Run:
 
     @parts_named()
     def predict(self, texts: Texts) -> list[Prediction]:
-        """The prediction for each text: its label, the tags of its words, the answer in it, or fills for its masks.
+        """Predict each text: its label, the tags of its words, the answer in it, or fills for its masks.
 
-        A text is a string, or a mapping where there are several: `text` and `second`, `question` and `context`. For a
-        model of vectors it is an array. Each prediction is a mapping that JSON can hold. Raises UsageError for a model
-        that predicts nothing.
+        A text is a string, or a mapping for pairs: `text` and `second`, `question` and `context`. For a model of
+        vectors it is an array. Each prediction is a JSON-serializable mapping. Raises UsageError for a model without
+        predictions.
         """
         predictor = self.predictor
         given: Sequence[Any] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
@@ -342,8 +341,8 @@ class Run:
     ) -> Tensor:
         """Return the pooled last hidden states of each text, [texts d_model], in float32 (float64 if the model is).
 
-        `pooling` takes the mean over the real tokens, or the first or the last of them; `normalize` divides by the
-        length of the vector. A text that is too long is cut. Raises UsageError.
+        `pooling` is the mean over all tokens but padding, or the first or last of them; `normalize` divides by the norm
+        of the vector. Long texts are truncated. Raises UsageError.
         """
         if self.reads_vectors:
             raise UsageError(f"{self.folder}: this model reads arrays, and embed reads texts; run.model does more")
@@ -362,8 +361,8 @@ class Run:
     def attention(self, text: str, target: str | None = None) -> AttentionMaps:
         """Return the attention weights of every head for a text, with its tokens as labels.
 
-        An encoder-decoder reads `text` and the `target`, by default the one that it generates. Raises UsageError for a
-        text without tokens, or longer than the model can read, and for a model that hands out no weights.
+        An encoder-decoder reads `text` and the `target`, by default its own output. Raises UsageError for a text
+        without tokens, or longer than the maximum, and for a model that exposes no weights.
         """
         model = self.model
         pair = model.blueprint.encoder is not None and model.blueprint.decoder is not None
@@ -378,7 +377,7 @@ class Run:
         return attention_of(model, ids, self._target(text, target) if pair else None, self._labels, special)
 
     def _target(self, source: str, target: str | None) -> list[int]:
-        """The ids of a target from the start to the end token; None: of the one that the model generates."""
+        """Return the ids of a target from the start to the end token; None: generate it."""
         ids = self.tokenizer.encode(target) if target is not None else list(self.candidates(source)[0][0].ids)
         end = dict(self.blueprint.special_ids).get("end", self.tokenizer.special_ids.get("end"))
         ids = ids if end is None or ids[-1:] == [end] else [*ids, end]
@@ -388,13 +387,13 @@ class Run:
         return tuple(self.tokenizer.readable_token(id_) for id_ in ids)
 
     def _read_plainly(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of texts between the special tokens of the objective, or of an imported tokenizer's own template."""
+        """Return the ids of texts with the special tokens of the objective, or of an imported tokenizer template."""
         if self.recipe.objective is not None:
             return [self.objective.rows.prompt(ids) for ids in self.source_tokenizer.encode_batch(texts)]
         return self.source_tokenizer.encode_batch(texts, template=True)
 
     def _cut(self, ids: list[int], longest: int | None) -> list[int]:
-        """The first tokens that the model can read; a special token that ends the text stays its end."""
+        """Truncate to the maximum length, keeping a special token at the end."""
         if not ids:
             return [self.source_tokenizer.special_ids.get("pad", 0)]
         if longest is None or len(ids) <= longest:
@@ -403,16 +402,16 @@ class Run:
         return [*ids[: longest - 1], ids[-1]] if ends else ids[:longest]
 
     def read(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of texts as the model expects them, as its objective or an imported model's own tokenizer says."""
+        """Return the ids of texts in the format of the objective, or of an imported model's tokenizer."""
         if self.recipe.objective is not None:
             return [self.objective.rows.prompt(ids) for ids in self.source_tokenizer.encode_batch(texts)]
         first = dict(self.blueprint.special_ids).get("start")
-        nothing = [] if first is None else [first]  # where a text begins
+        nothing = [] if first is None else [first]  # the start token
         return [ids or nothing for ids in self.source_tokenizer.encode_batch(texts, special=True, template=True)]
 
     @property
     def _start(self) -> int:
-        """The id of the first token of the decoder, in an encoder-decoder."""
+        """Id of the decoder's start token, in an encoder-decoder."""
         special_ids = dict(self.blueprint.special_ids) if self.recipe.objective is None else {}
         found = special_ids.get("start", self.tokenizer.special_ids.get("start"))
         if found is None:
@@ -423,12 +422,11 @@ class Run:
     def evaluate(
         self, split: str | None = None, limit: int | None = None, quantize: Quantize | None = None
     ) -> dict[str, float]:
-        """Loss and metrics on a split (test, else valid) or its first `limit` examples; also in evaluation.json.
+        """Return loss and metrics on a split (test, else valid) or its first `limit` examples; also in evaluation.json.
 
-        A split may be the name of one of `train.evaluations`, too.
-        The metrics are those of `train.metrics`; by default those of the objective, such as accuracy or BLEU. With
-        `quantize="int8"` they are those of weights in int8; no file is written then, nor for a run read with `sets`.
-        Where the file cannot be written a TfkitWarning says so.
+        `split` may also be the name of one of `train.evaluations`. The metrics are those of `train.metrics`; by default
+        those of the objective, such as accuracy or BLEU. With `quantize="int8"` the weights are quantized; then, and
+        for a run loaded with `sets`, no file is written. If the file cannot be written, a TfkitWarning is issued.
         """
         if split in self.recipe.train.evaluations:
             return self._evaluated(str(split), limit, quantize)
@@ -447,11 +445,11 @@ class Run:
 
     @property
     def _judged(self) -> str:
-        """The split that a run is judged by."""
+        """The split of the final scores."""
         return "valid" if self._data.test is None else "test"
 
     def _evaluated(self, name: str, limit: int | None = None, quantize: Quantize | None = None) -> dict[str, float]:
-        """The scores with the values that an evaluation of `train.evaluations` names, in evaluation.json."""
+        """Return the scores under an entry of `train.evaluations`, and save them in evaluation.json."""
         other = copy.copy(self) if quantize is None else self._quantized(quantize)
         other.recipe = self.recipe.evaluated(name)
         other.__dict__.pop("objective", None)
@@ -462,20 +460,20 @@ class Run:
         return scores
 
     def _generation_rate(self, asked: GenerationRate) -> float:
-        """The tokens per second that the model generates, in evaluation.json."""
+        """Return the generated tokens per second, and save them in evaluation.json."""
         start = self._start if self.blueprint.encoder is not None else None
         rate = generation_rate(self.decoder(), start, asked.batch, asked.prompt, asked.new)
         self._keep("generation", {"tokens_per_second": rate})
         return rate
 
     def _quantized(self, quantize: Quantize) -> Run:
-        """The same run with a model that computes by quantized weights; this one's stays as it is."""
+        """Return a copy of the run with quantized weights; this one's are unchanged."""
         other = copy.copy(self)
         other.model = self.decoder(quantize).current()
         return other
 
     def _keep(self, split: str, scores: Mapping[str, Any]) -> None:
-        """Add the scores of a split to evaluation.json; raises RunError."""
+        """Add the scores of a split to evaluation.json; raise RunError."""
         file = self.folder / EVALUATION
         before = read_json(file) if file.exists() else {}
         if not isinstance(before, dict):
@@ -483,16 +481,16 @@ class Run:
         write_json(file, {**before, split: scores})
 
     def _concluding_scores(self, split: str) -> dict[str, float]:
-        """The scores that training ends with, in evaluation.json; raises RunError, so that the run is not finished."""
+        """Compute and save the scores at the end of training; on RunError the run stays unfinished."""
         examples = self._examples(split)
         scores = self._scores(examples, self.recipe.train.metrics)
         self._keep(split, {"examples": len(examples), **scores})
         return scores
 
     def _during(self, task: Task) -> ValidationScores:
-        """The metrics and samples of a validation, by a copy of the model in training that shares its weights.
+        """Compute the metrics and samples of a validation with a copy of the model that shares its weights.
 
-        What generation keeps with a model stays with the copy.
+        State cached by generation stays with the copy.
         """
         shared: dict[int, Any] = {id(weight): weight for weight in task.model.parameters()}
         other = copy.copy(self)
@@ -504,7 +502,7 @@ class Run:
         return ValidationScores({name: scores[name] for name in asked.names}, other.samples(asked.samples))
 
     def _scores(self, examples: Sequence[Mapping[str, str]], metrics: Sequence[Config]) -> dict[str, float]:
-        """Loss and metrics of examples; without metrics, those that the objective is judged by."""
+        """Compute loss and metrics of examples; by default the metrics of the objective."""
         nats, targets = total_loss(self.model, self._feed(examples))
         loss = nats / targets
         scores = {"loss": loss}
@@ -526,14 +524,14 @@ class Run:
         return scores
 
     def _characters(self, examples: Sequence[Mapping[str, str]], metric: str) -> int:
-        """The characters that the loss of the examples is about; raises UsageError where it is not about characters."""
+        """Count the characters predicted in the examples; raise UsageError if the loss is not about characters."""
         if "characters" not in self.objective.capabilities:
             raise UsageError(f"{metric} is of models that write a text; {self.objective.part_name} does not")
         written = self.objective.rows.fields[-1]
         return max(1, sum(len(example[written]) for example in examples))
 
     def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
-        """Outputs beside references, of the first examples of a split; none of a model that translates nothing."""
+        """Return outputs next to references for the first examples of a split; none if the model does not translate."""
         fields = self.objective.rows.fields
         translates = self.writes and fields in (("source", "target"), ("vectors", "target"))
         if not count or not translates or getattr(self._data, split) is None:
@@ -544,7 +542,7 @@ class Run:
         return [SampleOutput(*texts) for texts in zip(sources, outputs, references, strict=True)]
 
     def inputs(self, path: str) -> list[Vectors]:
-        """Read arrays, pictures or sounds from a file or folder as those of training were read; raises DataError."""
+        """Read arrays, pictures or sounds from a file or folder with the settings of training; raise DataError."""
         corpus = self._data.train.build()
         if not self.reads_vectors or not isinstance(corpus, VectorCorpus):
             raise UsageError(f"{self.folder}: this model reads texts")
@@ -569,7 +567,7 @@ class Run:
         return Feed(self.objective, items, self._data.batch, self.recipe.train.seed, self.device, VALID)
 
     def task(self, examples: int) -> Task:
-        """A copy of the model in float32 with an objective and the first examples, as training takes them.
+        """Return a task for training a float32 copy of the model on the first examples.
 
         Raises RunError for a run without data or objective.
         """
@@ -588,7 +586,7 @@ class Run:
         return Task(self.recipe, model, self.tokenizer, objective, settings, settings.steps or 1, feed, None, {})
 
     def _outputs(self, examples: Sequence[Mapping[str, str]], purpose: str) -> tuple[list[str], list[str]]:
-        """The model's output for each example, and the reference; empty for a source that is too long."""
+        """Return the model's outputs and the references; the output is empty if the source is too long."""
         answers = self.objective.answers
         if answers is None or answers.reference is None:
             name = self.objective.part_name
@@ -616,7 +614,7 @@ def _bare_run(imports: Sequence[str]) -> Run:
 
 
 def _example(text: Any, fields: Sequence[str]) -> dict[str, str]:
-    """A text that is to be read, as an example of a corpus; raises UsageError where it lacks a field."""
+    """Convert an input text to an example; raise UsageError for missing fields."""
     example = {fields[0]: text} if isinstance(text, str) and len(fields) == 1 else text
     known = dict(example) if isinstance(example, Mapping) else {}
     missing = [field for field in fields if not isinstance(known.get(field), str)]
@@ -633,16 +631,15 @@ def load_run(
     sets: Sequence[str] = (),
     accept_changes: bool = False,
 ) -> Run:
-    """The run in a folder; raises RunError naming what is missing, or has changed since it was written.
+    """Load the run in a folder; raise RunError for missing files, or files changed since they were written.
 
-    `path` may also be a single file of weights, FILE.safetensors: its metadata holds the architecture, and the run
-    works on ids (run.model). Nothing else is read then, and no code runs but `imports`. hf://user/name is a run on the
-    Hugging Face hub, whose copy in the hub's cache stays as it is.
-    `trust` imports the code that its parts are in, `imports` gives it file by file, wherever it is now; `sets` changes
-    what the recipe says of data, objective and generation, as `--set` writes it ("generate.stop=[end_token]"); what the
-    weights depend on stays. `accept_changes` records
-    what is there now: files that were exchanged on purpose are right from then on. `device` is cpu, cuda, cuda:1 or
-    auto, which takes CUDA where there is one (the default of the commands).
+    `path` may also be a single weights file, FILE.safetensors: its metadata holds the architecture, and the run works
+    on ids (run.model). Nothing else is read then, and no code runs except `imports`. hf://user/name is a run on the
+    Hugging Face hub; its copy in the hub's cache is not modified. `trust` imports the code of the run's parts,
+    `imports` lists it by file, at its current place; `sets` overrides the recipe's data, objective and generation in
+    the syntax of `--set` ("generate.stop=[end_token]"), except settings that the weights depend on. `accept_changes`
+    records the current files: use it if they were replaced on purpose. `device` is cpu, cuda, cuda:1 or auto, which
+    selects CUDA if available (the default of the commands).
     """
     choose_device(device, "device")
     for text in sets:
@@ -683,12 +680,12 @@ def train(
 ) -> Run:
     """Train the model of a recipe (a name, a path, a mapping or a Recipe) into the folder `out`.
 
-    By default that is runs/<its name>, with the variants and changed values (`names-rotary-s3`) and a free number.
+    The default is runs/<its name> with the variants and changed values (`names-rotary-s3`) and a free number.
 
-    `resume` goes on with what is in the folder, or starts; `force` replaces the run in it. Ctrl-C raises Interrupted,
-    with a checkpoint saved. `accept_changes` is that of load_run, for the run that is resumed and the one whose weights
-    training starts from. Other keywords are those of load_recipe: overrides, variant, trust, sets, imports. Raises
-    RunError, UsageError or DataError for what cannot be done, before training starts.
+    `resume` continues the run in the folder, or starts it; `force` replaces it. Ctrl-C saves a checkpoint and raises
+    Interrupted. `accept_changes` is that of load_run, applied to the resumed run and the run that training starts from.
+    Further keywords are those of load_recipe: overrides, variant, trust, sets, imports. Raises RunError, UsageError or
+    DataError for invalid arguments before training starts.
     """
     loaded = read_for("train", ("out", "resume", "force", "progress", "accept_changes"), recipe, reading)
     loaded.tell_warnings()
@@ -730,12 +727,12 @@ def save(
     force: bool = False,
     **reading: Unpack[ReadingOptions],
 ) -> Run:
-    """Save a model that a training loop of one's own has trained as a run in the folder `out`.
+    """Save a model from a custom training loop as a run in the folder `out`.
 
-    `tokenizer` may be None where the recipe has no `data:`; the run works on ids then. `labels` name the classes of a
-    classifier in the order of its logits. `force` replaces a run that is there. Other keywords are those of
-    load_recipe. Raises UsageError for a model that is not the recipe's, RunError for a folder in the way; nothing is
-    left then.
+    `tokenizer` may be None if the recipe has no `data:`; the run then works on ids. `labels` are the class names of a
+    classifier in the order of its logits. `force` replaces an existing run. Further keywords are those of load_recipe.
+    Raises UsageError if the model does not match the recipe, RunError if the folder is occupied; nothing is written
+    then.
     """
     loaded = read_for("save", ("labels", "force"), recipe, reading)
     run = load_run(save_run(model, loaded, tokenizer, out, labels, force))
@@ -744,7 +741,7 @@ def save(
 
 
 def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
-    """Record the files that training reads as they are: of the initial run, the teacher, and the resumed run."""
+    """Record the current files of the initial run, the teacher, and the resumed run."""
     others = [source.run for source in (recipe.train.initial, recipe.train.teacher) if source is not None]
     for other in (RunFolder(Path(run)) for run in dict.fromkeys(others)):
         if record.has_record(other):
@@ -755,7 +752,7 @@ def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
 
 
 def _conclude(run: Run, reporter: Reporter) -> None:
-    """Measure and show what training ends with."""
+    """Compute and show the scores at the end of training."""
     settings, data = run.recipe.train, run.recipe.data
     split = "valid" if data is None else run._judged
     for measured in data.measured() if settings.metrics and data is not None else []:
@@ -777,7 +774,7 @@ def _scores_line(split: str, scores: Mapping[str, float]) -> str:
 
 
 def _next(run: Run, prompt: str = "...") -> str:
-    """The commands to try next."""
+    """Return the suggested next commands."""
     lines = [f"tfkit evaluate {run.folder}", f"tfkit show {run.folder}"]
     if predicts(run.objective) or run.objective.reads != "bidirectional":
         given = "--input FILE.npy" if run.reads_vectors else f'"{prompt}"'
@@ -792,5 +789,5 @@ def evaluate(
     trust: bool = False,
     imports: Sequence[str | Path] = (),
 ) -> dict[str, float]:
-    """`Run.evaluate`, of a run or the folder of one, which `trust` and `imports` open as load_run does."""
+    """Call `Run.evaluate` on a run or a folder, loaded with `trust` and `imports` by load_run."""
     return (run if isinstance(run, Run) else load_run(run, trust, imports=imports)).evaluate(split, limit)

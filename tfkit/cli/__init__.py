@@ -1,1 +1,1 @@
-"""The command line: one thin file per command, imported when that command runs."""
+"""The command line: one small module per command, imported on demand."""

@@ -1,4 +1,4 @@
-"""What a run writes for prompts, printed: as lines, in pieces, or as JSON."""
+"""Print generated text: as lines, as a stream, or as JSON."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from tfkit.generation.writer import GeneratedText
     from tfkit.run import Run
 
-NAMED = 5  # unknown pieces that are named at once
-LONG = 30  # characters of one that are shown
+NAMED = 5  # unknown pieces named in one warning
+LONG = 30  # characters shown of one piece
 Form = Literal["best", "all", "stream", "jsonl"]
 
 
 @dataclass(frozen=True)
 class AnswerPrinter:
-    """How a run answers: what is asked of it, and in what form it is printed.
+    """Generates with a run and prints the candidates in one form.
 
-    `best` is one text for each prompt, `all` every candidate, `stream` the best in pieces, `jsonl` every candidate as
-    an object. With `lines` an output is one line; with `records` an object with the id of its record.
+    `best` prints one text per prompt, `all` every candidate, `stream` the best one incrementally, `jsonl` every
+    candidate as an object. With `lines` each output is a single line; with `records` an object with the id of its
+    record.
     """
 
     run: Run
@@ -35,11 +36,11 @@ class AnswerPrinter:
     lines: bool = False
     records: bool = False
     output: TextOutput = field(default_factory=TextOutput)
-    noted: set[str] = field(default_factory=set)  # unknown words that the user was told about
-    cut: list[int] = field(default_factory=list)  # the numbers of prompts whose texts are cut
+    noted: set[str] = field(default_factory=set)  # unknown pieces already reported
+    cut: list[int] = field(default_factory=list)  # numbers of prompts with truncated output
 
     def give(self, prompts: Sequence[Text]) -> None:
-        """Write the answers to prompts; raises TfkitError."""
+        """Generate for prompts and print the results; raise TfkitError."""
         self._note_unknown(prompts)
         if self.form == "stream":
             self._stream(prompts)
@@ -52,12 +53,12 @@ class AnswerPrinter:
                 self._note_cut(prompt, candidate)
 
     def alone(self, prompt: str) -> None:
-        """Print the answer to one prompt, while it is written where that is possible."""
+        """Print the output for one prompt, streaming if the strategy can."""
         streams = self.form == "best" and self.run.writes and self.run.writer(**self.asked).strategy.streams
         (replace(self, form="stream") if streams else self).give([Text((prompt,), 1)])
 
     def _write(self, prompt: Text, candidate: GeneratedText) -> None:
-        """Write a candidate in the form that was asked for."""
+        """Print a candidate in the chosen form."""
         if self.records:
             self.output.record(prompt, self._object(prompt, candidate))
         elif self.form == "jsonl":
@@ -66,7 +67,7 @@ class AnswerPrinter:
             self.output.text(self._shown(candidate.text))
 
     def _note_cut(self, prompt: Text, candidate: GeneratedText) -> None:
-        """Say on standard error that a candidate for a prompt is cut."""
+        """Warn on standard error that a candidate is truncated."""
         from tfkit.generation.writer import CUT
 
         if candidate.cut:
@@ -74,7 +75,7 @@ class AnswerPrinter:
             warn(f"tfkit: {prompt.named('prompt')}: {CUT}")
 
     def _object(self, prompt: Text, candidate: GeneratedText) -> dict[str, Any]:
-        """A candidate as JSON can hold it, where there is no infinity."""
+        """Convert a candidate to JSON; infinities become null."""
         cut = {"cut": True} if candidate.cut else {}
         if self.form != "jsonl":
             return {"text": candidate.text, **cut}
@@ -89,7 +90,7 @@ class AnswerPrinter:
         }
 
     def _stream(self, prompts: Sequence[Text]) -> None:
-        """Print each answer while it is written; that none is wrong is known before the first begins."""
+        """Stream the outputs; all prompts are checked before the first starts."""
         streams = []
         for prompt in prompts:
             with located([prompt]):
@@ -103,28 +104,28 @@ class AnswerPrinter:
             self._note_cut(prompt, written)
 
     def _streamed(self, pieces: Generator[str, None, GeneratedText]) -> GeneratedText:
-        """Print a text in its pieces."""
+        """Print a text incrementally."""
         from tfkit.generation.writer import CutWarning
 
         text = shown = ""
         while True:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", CutWarning)  # it is told with the number of the prompt
+                    warnings.simplefilter("ignore", CutWarning)  # reported later, with the number of the prompt
                     text += next(pieces)
             except StopIteration as end:
                 written: GeneratedText = end.value
                 return written
-            line = self._shown(text)  # which grows as the text does
+            line = self._shown(text)  # grows with the text
             self.output.text(line[len(shown) :], end="")
             shown = line
 
     def _shown(self, text: str) -> str:
-        """An output as it is printed; on one line where each line answers a line."""
+        """Format an output; with `lines`, join it into a single line."""
         return " ".join(text.splitlines()) if self.lines else text
 
     def _note_unknown(self, prompts: Sequence[Text]) -> None:
-        """Say on standard error what a model that writes cannot read of prompts, each piece once."""
+        """Warn once on standard error about each piece of a prompt outside the vocabulary."""
         role = self.run.source_tokenizer.special_ids.get("unknown")
         if role is None or not self.run.writes or self.run.reads_vectors:
             return
@@ -140,7 +141,7 @@ class AnswerPrinter:
             warn(f"tfkit: not in the vocabulary, and read as {token}: {', '.join(new[:NAMED])}{more}")
 
     def _unknown(self, prompt: str) -> list[str]:
-        """What of a prompt the vocabulary lacks, in words; raises PromptError for what is no text at all."""
+        """Return the quoted out-of-vocabulary pieces of a prompt; raise PromptError if it is not text."""
         from tfkit.generation.prompts import PromptError
 
         try:
@@ -151,5 +152,5 @@ class AnswerPrinter:
 
 
 def _quoted(piece: str) -> str:
-    """A piece of a text in quotes; of a long one its beginning, and how long it is."""
+    """Quote a piece; a long one is truncated and its length added."""
     return repr(piece) if len(piece) <= LONG else f"{piece[:LONG]!r}... ({len(piece):,} characters)"

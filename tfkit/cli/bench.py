@@ -1,4 +1,4 @@
-"""`tfkit bench`: time and memory, measured on this machine."""
+"""`tfkit bench`: time and memory on this machine."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LENGTHS = "512,1024,2048,4096,8192,16384"
 
 
 class Several(click.ParamType):  # type: ignore[type-arg]
-    """Values with commas between them."""
+    """Comma-separated values."""
 
     def __init__(self, one: click.ParamType) -> None:  # type: ignore[type-arg]
         self.one = one
         self.name = f"{one.name},..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
-        """Each value by itself, once."""
+        """Convert each value; drop duplicates."""
         found = [self.one.convert(part.strip(), param, ctx) for part in str(value).split(",") if part.strip()]
         return list(dict.fromkeys(found)) or self.fail("expected at least one value", param, ctx)
 
@@ -173,7 +173,7 @@ def coordinates(
 
 
 def _print_growth(found: Sequence[dict[str, Any]], factors: Sequence[int]) -> None:
-    """Print a table for each parametrization."""
+    """Print one table per parametrization."""
     from tfkit.core.console import Console
     from tfkit.reports.parts_table import rows
 

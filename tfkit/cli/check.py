@@ -1,4 +1,4 @@
-"""`tfkit check`: the faults of recipes."""
+"""`tfkit check`: validation of recipes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tfkit.core.output import json_line
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
 
-SHOWN = 2  # examples of each split
-NOTEWORTHY = 64 * 2**30  # bytes of weights from which on their size is worth a word
+SHOWN = 2  # examples shown per split
+NOTEWORTHY = 64 * 2**30  # weights larger than this, in bytes, are reported
 
 
 @click.command("check")
@@ -53,9 +53,9 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) ->
 
 
 def _opened(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
-    """Return the first examples of each split, and tell warnings; raise RecipeError for data that cannot be used.
+    """Return the first examples of each split and show warnings; raise RecipeError for unusable data.
 
-    Missing files may come later, or be elsewhere, unless they are data that the user's own recipe names.
+    A missing file is only an error if the user's own recipe names it.
     """
     from tfkit.core.errors import Fault, RecipeError, RecipeWarning
     from tfkit.recipe.settings.files import CORPORA
@@ -78,7 +78,7 @@ def _opened(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
 
 
 def _lines(split: str, examples: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """Yield a line for each example, no wider than the terminal: the fields share it, a short one leaves its rest."""
+    """Yield a line per example, fitted to the terminal width; short fields leave room for long ones."""
     from rich.cells import cell_len, set_cell_size
 
     width = max(shutil.get_terminal_size().columns, LEAST)
@@ -97,14 +97,14 @@ def _lines(split: str, examples: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
 
 def _shown(value: str, width: int) -> str:
-    """A text in quotes; of an array its name, shape and range."""
+    """Quote a text; describe an array by name, shape and range."""
     from tfkit.training.splits import described
 
     return described(value) or json_line(value[:width])
 
 
 def _compared(file: str, reading: ReadOptions) -> str:
-    """How many variants the study in a recipe compares; raises RecipeError with the faults of all of them."""
+    """Return the number of variants of the recipe's study; raise RecipeError with the faults of all variants."""
     from tfkit.studies.arms import StudySource
     from tfkit.studies.planning import check_study
 

@@ -1,4 +1,4 @@
-"""`tfkit compare`: tables, verdicts and a page from runs that exist."""
+"""`tfkit compare`: tables, verdicts and a page from existing runs."""
 
 from __future__ import annotations
 

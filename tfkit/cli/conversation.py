@@ -1,4 +1,4 @@
-"""A prompt on the terminal: a text is typed, and answered."""
+"""Interactive prompt in the terminal."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ SIGN = "> "
 
 
 def converse(answer: Callable[[str], None]) -> None:
-    """Ask for a text and answer it, until Ctrl-D or Ctrl-C; Ctrl-C in an answer ends that answer.
+    """Read texts and answer them until Ctrl-D or Ctrl-C; Ctrl-C during an answer ends only that answer.
 
-    A text without an answer is reported, and the next one is read. Lines typed before come back with the arrow keys,
-    where Python has readline.
+    Errors are reported and the next text is read. The arrow keys recall earlier lines if readline is available.
     """
     from tfkit.cli.main import complain
 
@@ -32,7 +31,7 @@ def converse(answer: Callable[[str], None]) -> None:
 
 
 def _typed() -> str | None:
-    """A line from the terminal; None when there are to be no more."""
+    """Read a line from the terminal; None at the end of input."""
     try:
         return input(SIGN)
     except UnicodeDecodeError:

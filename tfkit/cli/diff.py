@@ -1,4 +1,4 @@
-"""`tfkit diff`: how two recipes differ."""
+"""`tfkit diff`: differences between two recipes."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ def command(
 
 
 def beside(recipe: Recipe, other: Recipe) -> Blueprint:
-    """The architecture of `recipe`; a vocabulary that is not known yet is as large as the other's, where it may be."""
+    """Return the blueprint of `recipe`; an unknown vocabulary size is taken from the other recipe if it fits."""
     from tfkit.core.errors import RecipeError
 
     size = None if other.unknown_vocab else other.blueprint().last.vocab_size
     if recipe.unknown_vocab and size is not None and size <= (recipe.vocabulary_bound or size):
-        with contextlib.suppress(RecipeError):  # what else the recipe says may be against that size
+        with contextlib.suppress(RecipeError):  # the size may contradict the rest of the recipe
             return recipe.blueprint(size)
     return recipe.blueprint()
 
 
 def laid_note(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
-    """The message about a vocabulary whose size is not known yet."""
+    """Yield the note about a vocabulary size that is not known yet."""
     note = vocabulary_note(recipe)
     if note is not None:
         taken = f"vocabulary known after the tokenizer is trained: taken as {blueprint.last.vocab_size:,}, the other's"
@@ -86,7 +86,7 @@ def laid_note(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
 
 
 def read(text: str, reading: ReadOptions) -> Recipe:
-    """The recipe that is called so; its own variants come before those of the command line."""
+    """Load a recipe by name or path; its own variants precede those of the command line."""
     source, variants = split(text)
     folder = Path(source)
     reading = replace(reading, variants=(*variants, *reading.variants))
@@ -94,7 +94,7 @@ def read(text: str, reading: ReadOptions) -> Recipe:
 
 
 def split(text: str) -> tuple[str, tuple[str, ...]]:
-    """A recipe and the variants after its @ signs; a file that has an @ in its own name wins."""
+    """Split a source into the recipe and the variants after its @ signs; existing files with an @ in the name win."""
     from tfkit.recipe.shipped import shipped_recipes
 
     words = text.split("@")
@@ -106,6 +106,6 @@ def split(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def laid_name(source: str, reading: ReadOptions) -> str:
-    """What a recipe is called once values are laid over it."""
+    """Name of a recipe including its variants and overrides."""
     laid = [f"--variant {name}" for name in reading.variants] + [f"--set {text}" for text in reading.sets]
     return " ".join([source, *laid])

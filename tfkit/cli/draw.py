@@ -1,4 +1,4 @@
-"""`tfkit draw`: a picture of an architecture, or of two and what differs."""
+"""`tfkit draw`: a picture of one architecture, or of two with their differences."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def command(
 
 
 def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
-    """Write a picture to `file`; raises UsageError where it cannot be or is there already, before it is drawn."""
+    """Draw a picture and write it to `file`; raise UsageError before drawing if the file cannot be written."""
     from tfkit.core.errors import UsageError
     from tfkit.core.files import whole
 
@@ -82,7 +82,7 @@ def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str]
 
 
 def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], recipes: Sequence[Recipe]) -> str | bytes:
-    """The pictures in the format of a file's ending."""
+    """Render the pictures in the format of the file's suffix."""
     from tfkit.reports.explain import KeyAnswers
     from tfkit.reports.gallery import page
     from tfkit.reports.picture_text import mermaid, text
@@ -100,7 +100,7 @@ def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], rec
 
 
 def _notes(recipe: Recipe) -> Notes:
-    """Return the origins that a run's resolved.yaml notes."""
+    """Return the origins noted in a run's resolved.yaml."""
     from tfkit.recipe.views.resolved import notes
     from tfkit.training.folder import RESOLVED
 
@@ -121,7 +121,7 @@ def _png(svg: str) -> bytes:
 
 
 def _marked_whole(line: re.Match[str]) -> str:
-    """Mark a whole line with new words: cairosvg does not centre a line of several pieces."""
+    """Mark the whole line as new: cairosvg does not center a line made of several spans."""
     named, words = line[1], re.sub("</?tspan[^>]*>", "", line[2])
     named = named.replace('class="', 'class="new ') if "class=" in named else f'{named} class="new"'
     return f"<text{named}>{words}</text>"
@@ -130,7 +130,7 @@ def _marked_whole(line: re.Match[str]) -> str:
 def _pictures(
     source: str, other: str | None, sizes: bool, reading: ReadOptions
 ) -> tuple[list[Picture], list[str], list[Recipe]]:
-    """The pictures, the differences in words, and the recipes."""
+    """Return the pictures, the differences as text, and the recipes."""
     from tfkit.cli.options import vocabulary_note
     from tfkit.reports.counts import count
     from tfkit.reports.diff import diff_architectures

@@ -1,4 +1,4 @@
-"""`tfkit embed`: vectors of texts."""
+"""`tfkit embed`: embeddings of texts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def command(
     loaded = reading.run(run, device)
     values = [text.values[0] for text in texts]
     if given.output is None or not given.output.endswith(".npy"):
-        with output_to(given.output) as output:  # first, since nothing is worth computing that cannot be written
+        with output_to(given.output) as output:  # open the output first: nothing is computed that cannot be written
             _write(output, texts, loaded.embed(values, pooling, normalize, batch_size), given.are_records)
         return
     from tfkit.core.files import whole
@@ -65,7 +65,7 @@ def command(
 
 
 def _joined(given: TextOptions, file: str | None, out: str | None) -> TextOptions:
-    """The options with FILE as --input and --out as --output; raises UsageError where both are given, or no file."""
+    """Merge FILE into --input and --out into --output; raise UsageError for duplicates or a missing input."""
     for one, other, names in ((file, given.file, "FILE and --input"), (out, given.output, "--out and --output")):
         if one is not None and other is not None:
             raise UsageError(f"{names} are the same; give one of them")
@@ -76,7 +76,7 @@ def _joined(given: TextOptions, file: str | None, out: str | None) -> TextOption
 
 
 def _write(output: TextOutput, texts: list[Text], vectors: Tensor, records: bool) -> None:
-    """Write a JSON list for each text, or a record with its id."""
+    """Write one JSON list per text, or one record with its id."""
     for text, row in zip(texts, vectors.tolist(), strict=True):
         if records:
             output.record(text, {"vector": row})

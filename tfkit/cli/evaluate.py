@@ -1,4 +1,4 @@
-"""`tfkit evaluate`: the metrics of a run."""
+"""`tfkit evaluate`: metrics of a run."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Two examples for each command, which its help ends with; the tests parse all of them and run the quick ones."""
+"""Two examples per command, shown at the end of its help; the tests parse all of them and run the quick ones."""
 
 from __future__ import annotations
 
 import click
 
-# command, or command and subcommand -> its examples, without `tfkit`
+# command, or command and subcommand -> examples without `tfkit`
 EXAMPLES: dict[str, tuple[str, str]] = {
     "": ("new mine", "train mine.yaml --out runs/mine"),
     "recipes": ("recipes", "recipes bert"),
@@ -48,10 +48,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 
 
 def with_examples(command: click.Command, path: str) -> click.Command:
-    """The command, and its subcommands, with examples at the end of the help."""
+    """Append the examples to the help of a command and its subcommands."""
     if path in EXAMPLES:
         lines = [f"  tfkit {line}" for line in EXAMPLES[path]]
-        command.epilog = "\n".join(("\b", "Examples:", *lines))  # \b: lines stay as they are
+        command.epilog = "\n".join(("\b", "Examples:", *lines))  # \b: click keeps the line breaks
     for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
         with_examples(inner, f"{path} {name}")
     return command

@@ -1,4 +1,4 @@
-"""`tfkit explain`: where a value comes from."""
+"""`tfkit explain`: the origin of a value."""
 
 from __future__ import annotations
 

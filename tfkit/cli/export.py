@@ -1,4 +1,4 @@
-"""`tfkit export`: a run in the format of others."""
+"""`tfkit export`: export of a run to other formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfkit generate`: text from a run."""
+"""`tfkit generate`: text generation with a run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tfkit.generation.shorthands import Shorthands
     from tfkit.run import Run
 
-TOGETHER = 32  # lines that are answered together
-CUT_OFF = 1  # the exit status where a text is not what its rules promise
+TOGETHER = 32  # lines per batch
+CUT_OFF = 1  # exit status if a text violates its constraints because it is truncated
 
 
 @click.command("generate")
@@ -72,12 +72,12 @@ def command(
 
 
 def on_terminal() -> bool:
-    """Whether somebody types, and reads what is printed."""
+    """True if standard input and output are terminals."""
     return is_terminal(sys.stdin) and is_terminal(sys.stdout)
 
 
 def _form(stream: bool, jsonl: bool, shorthands: Shorthands, given: TextOptions) -> Form:
-    """How outputs are printed; raises UsageError for options that exclude each other."""
+    """Return the output form; raise UsageError for conflicting options."""
     others = ["--jsonl"] * jsonl + shorthands.given("n_best", "batch_size")
     others += ["--field"] * given.are_records + ["--output"] * (given.output is not None)
     if stream and others:
@@ -88,7 +88,7 @@ def _form(stream: bool, jsonl: bool, shorthands: Shorthands, given: TextOptions)
 
 
 def _asked(run: Run, shorthands: Shorthands, sets: tuple[str, ...]) -> dict[str, Any]:
-    """What the run is asked for; raises UsageError, RecipeError for what it cannot do, before anything is read."""
+    """Return the generation options; raise UsageError or RecipeError for unsupported ones before any input is read."""
     given = shorthands.given()
     if not run.writes:
         if given:

@@ -1,4 +1,4 @@
-"""`tfkit import`: a model of Hugging Face's as a run."""
+"""`tfkit import`: import of a Hugging Face model as a run."""
 
 from __future__ import annotations
 

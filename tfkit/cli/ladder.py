@@ -1,4 +1,4 @@
-"""`tfkit ladder`: train sizes of a recipe, fit a law to their losses, and predict the largest before it is trained."""
+"""`tfkit ladder`: train several sizes of a recipe, fit a scaling law, and predict the largest before training it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def command(
 
 
 def _announce(plan: LadderPlan, jobs: int) -> None:
-    """Print the sizes and budgets, and the time that they take."""
+    """Print the sizes and budgets with the estimated time."""
     from tfkit.core.console import Console
     from tfkit.studies.ladder_plan_table import announced, print_ladder
 
@@ -99,7 +99,7 @@ def _announce(plan: LadderPlan, jobs: int) -> None:
 
 
 def _climbed(climb: Climb) -> int:
-    """Train what is left and predict; return the exit status."""
+    """Train the remaining runs and predict; return the exit status."""
     from tfkit.cli.main import INTERRUPTED, LOST
 
     outcome = climb.run()

@@ -1,4 +1,4 @@
-"""`tfkit look`: what the heads of a run attend to in a text."""
+"""`tfkit look`: attention of a run's heads in a text."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""`tfkit`: finds the command, and turns what goes wrong in it into a message and an exit status.
+"""`tfkit`: dispatches commands and turns errors into messages and exit statuses.
 
-Exit status: 0 all is well; 1 the output could not be written, nobody read it to its end, `generate` cut a text off, or
-`prove` found a broken promise; 2 a recipe, a file, a run, a part of one's own or the command line is wrong (the message
-is on standard error); 130 stopped with Ctrl-C, or by a signal. The work of `train`, `study` and `ladder` is on disk:
-they continue without a reader, into a log in their folder, and the status is that of the work. Nothing heavy is
-imported before it is needed.
+Exit status: 0 success; 1 the output could not be written or its reader closed early, `generate` truncated a text, or
+`prove` found a broken promise; 2 a recipe, file, run, own part or the command line is wrong (message on standard
+error); 130 interrupted by Ctrl-C or a signal. The results of `train`, `study` and `ladder` are on disk: without a
+reader they continue and log into their folder, and the status is that of the work. Heavy modules are imported on
+demand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tfkit.core.output import OutputLost, lost
 from tfkit.core.registry import nearest
 from tfkit.core.synonyms import key_for, split_target
 
-# command -> its line in `tfkit --help`, by group; its module is tfkit.cli.<command> (of a word of Python's, <command>_)
+# command -> its line in `tfkit --help`, by group; its module is tfkit.cli.<command> (<command>_ for a Python keyword)
 GROUPS = {
     "Recipes": {
         "recipes": "List the shipped recipes.",
@@ -73,11 +73,11 @@ GROUPS = {
 }
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 LOST, WRONG, INTERRUPTED = 1, 2, 130
-TRACEBACK = "TFKIT_TRACEBACK"  # set in the environment it shows all of an exception of a part of one's own
+TRACEBACK = "TFKIT_TRACEBACK"  # environment variable: show the full traceback of exceptions in own parts
 
 
 class Commands(click.Group):
-    """The commands by name; each is imported when it is asked for."""
+    """Click group that imports each command on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -112,7 +112,7 @@ class Commands(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command line, and end the program with its exit status."""
+        """Run a command line and exit with its status."""
         run = functools.partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
         if not standalone_mode:
             return run()
@@ -144,7 +144,7 @@ class Commands(click.Group):
 
 @contextlib.contextmanager
 def _logged() -> Iterator[None]:
-    """What is logged as a warning, and by nothing else shown, goes to standard error as warnings do."""
+    """Show logged warnings that have no other handler on standard error, in the style of tfkit's warnings."""
     before, logging.lastResort = logging.lastResort, WarningHandler()
     try:
         yield
@@ -153,7 +153,7 @@ def _logged() -> Iterator[None]:
 
 
 def _status(run: Callable[[], Any], args: Sequence[str]) -> int:
-    """The exit status of a command; raises OutputLost."""
+    """Return the exit status of a command; raise OutputLost."""
     try:
         result = run()
     except click.ClickException as error:
@@ -172,7 +172,7 @@ def _status(run: Callable[[], Any], args: Sequence[str]) -> int:
 
 
 def _hinted(error: click.NoSuchOption, args: Sequence[str]) -> click.UsageError:
-    """Suggest --set for an unknown option that is a value of the recipe, if the command takes --set."""
+    """Suggest --set for an unknown option that is a key of the recipe, if the command takes --set."""
     taken = {param.name for param in error.ctx.command.params} if error.ctx is not None else set()
     name = error.option_name.lstrip("-")
     key, value = split_target(name if "." in name else key_for(name) or "")
@@ -186,7 +186,7 @@ def _hinted(error: click.NoSuchOption, args: Sequence[str]) -> click.UsageError:
 
 
 def _by_click(error: OSError) -> bool:
-    """Whether click failed to print: it writes help and version by itself."""
+    """True if click itself failed to print (help and version)."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -201,8 +201,8 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning of tfkit's as it prints errors; others as Python does."""
-    if issubclass(category, RecipeWarning):  # says its own place
+    """Print tfkit's warnings in the style of its errors, others as Python does."""
+    if issubclass(category, RecipeWarning):  # includes its own place
         text = str(message)
     elif issubclass(category, TfkitWarning):
         text = f"tfkit: {message}"
@@ -212,15 +212,15 @@ def _show_warning(
 
 
 def _for_want_of_memory(error: Exception) -> bool:
-    """Whether an allocation failed; torch has a class of its own for devices, and a plain RuntimeError for a CPU."""
+    """True for a failed allocation; torch raises its own class for devices and a plain RuntimeError for the CPU."""
     told = isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
     return told or isinstance(error, MemoryError)
 
 
 def complain(error: Exception) -> bool:
-    """Print what is the user's to mend on standard error: wrong input, or an exception of a part of their own.
+    """Print errors that the user can fix on standard error: wrong input, or an exception in the user's own part.
 
-    The faults of a recipe say their own places. Returns False, with nothing printed, for a mistake of tfkit's.
+    Recipe faults include their places. Returns False, printing nothing, for a bug in tfkit.
     """
     if isinstance(error, TfkitError):
         warn_wrapped(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}")

@@ -1,4 +1,4 @@
-"""`tfkit new`: a new recipe, or a new part."""
+"""`tfkit new`: create a recipe or a part."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
     from tfkit.core.files import whole
     from tfkit.recipe.derive import Derived
 
-    original = reading.recipe(source)  # every fault of the original, and of what is laid over it, at its place
+    original = reading.recipe(source)  # reports every fault of the original, and of the overrides, at its place
     derived = Derived(source, file, reading.sets, reading.variants)
     text = derived.text()
     with whole(file) as beside:
         beside.write_text(text, encoding="utf-8", newline="")
         alone = ReadOptions(imports=reading.imports, trust=reading.trust)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TfkitWarning)  # the original has warned already
+            warnings.simplefilter("ignore", TfkitWarning)  # the original has already warned
             derived.check(alone.recipe(str(beside)), original)
     echo(f"{file}: made from {source}")
     echo(f"Type: tfkit {'show' if original.objective is None else 'train'} {file}")
@@ -70,7 +70,7 @@ def _part(file: Path, slot: str, force: bool) -> None:
 
 
 def _file(name: str, endings: tuple[str, ...], force: bool) -> Path:
-    """The file to write, refused where it cannot be or is there already."""
+    """Return the path to write; raise if it is invalid or exists."""
     path = Path(name if name.endswith(endings) else name + endings[0])
     if not name.strip() or name.endswith(("/", "\\")) or path.stem in endings:
         raise click.UsageError(f"NAME is the name of a file or a path to one, got {name!r}")
@@ -79,7 +79,7 @@ def _file(name: str, endings: tuple[str, ...], force: bool) -> Path:
 
 
 def refuse(path: Path, force: bool) -> None:
-    """Raise UsageError for a folder, or of a file that is not to be replaced."""
+    """Raise UsageError if the path is a folder, or exists without `force`."""
     from tfkit.core.errors import UsageError
 
     if path.is_dir():

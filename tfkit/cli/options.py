@@ -1,4 +1,4 @@
-"""Options that several commands have, each declared once."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Whole(click.ParamType):  # type: ignore[type-arg]
-    """A whole number from `least` to a bound of core/bounds.py; the message says so."""
+    """Integer from `least` to a bound of core/bounds.py; the error message names the range."""
 
     name = "n"
 
@@ -29,7 +29,7 @@ class Whole(click.ParamType):  # type: ignore[type-arg]
         self.bound, self.least = bound, least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """`value` as a number; click prints what is wrong with it."""
+        """Convert `value` to an integer; click reports failures."""
         try:
             number = int(str(value).replace("_", "").replace(",", ""))
         except ValueError:
@@ -41,12 +41,12 @@ class Whole(click.ParamType):  # type: ignore[type-arg]
 
 
 class Device(click.ParamType):  # type: ignore[type-arg]
-    """The name of a device that tfkit runs on."""
+    """Name of a supported device."""
 
     name = "device"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name; click prints what is wrong with it."""
+        """Check the device name; click reports failures."""
         from tfkit.core.devices import check_device_name
 
         try:
@@ -57,7 +57,7 @@ class Device(click.ParamType):  # type: ignore[type-arg]
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How the command line wants recipes and runs to be read."""
+    """Command line settings for loading recipes and runs."""
 
     sets: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class ReadOptions:
     accept_changes: bool = False
 
     def recipe(self, source: str) -> Recipe:
-        """The recipe of that name or path; raises RecipeError with every fault, RunError for a run's resolved.yaml."""
+        """Load a recipe by name or path; raise RecipeError with every fault, RunError for a run's resolved.yaml."""
         from tfkit.core.hub import is_on_hub
         from tfkit.recipe.load import load_recipe
         from tfkit.training.folder import RunFolder
@@ -85,7 +85,7 @@ class ReadOptions:
         return load_recipe(source, variant=self.variants, trust=self.trust, sets=self.sets, imports=self.imports)
 
     def run(self, folder: str, device: str, quantize: str | None = None) -> Run:
-        """The run in that folder; raises RunError. `auto` is the CPU for int8, which computes nowhere else."""
+        """Load the run in a folder; raise RunError. With int8, `auto` means the CPU, the only supported device."""
         from tfkit.run import load_run
 
         where = "cpu" if device == "auto" and quantize is not None else device
@@ -133,17 +133,17 @@ VARIANTS = click.option(
 
 
 def reads_recipe(function: Function) -> Function:
-    """Give a command --set, --variant, --import and --trust; it gets them as `reading`."""
+    """Add --set, --variant, --import and --trust to a command, passed as `reading`."""
     return _reading(function, SETS, VARIANTS, IMPORTS, TRUST)
 
 
 def reads_run(function: Function) -> Function:
-    """Give a command --import, --trust and --accept-changes; it gets them as `reading`."""
+    """Add --import, --trust and --accept-changes to a command, passed as `reading`."""
     return _reading(function, IMPORTS, TRUST, ACCEPT)
 
 
 def sets_run(function: Function) -> Function:
-    """Give a command --set, --import, --trust and --accept-changes; it gets them as `reading`."""
+    """Add --set, --import, --trust and --accept-changes to a command, passed as `reading`."""
     return _reading(function, GENERATE_SETS, IMPORTS, TRUST, ACCEPT)
 
 
@@ -167,7 +167,7 @@ def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
 
 
 def vocabulary_note(recipe: Recipe) -> str | None:
-    """The notes on a vocabulary or classes whose number is not known yet, and on ids without a token."""
+    """Return notes on unknown vocabulary or class counts, and on ids without a token."""
     notes = []
     bound = recipe.vocabulary_bound
     if recipe.unknown_vocab:

@@ -1,4 +1,4 @@
-"""`tfkit parts`: what is registered, and all there is to know about one part."""
+"""`tfkit parts`: list the registered parts, or describe one."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def command(
         _print_matrix(as_json)
     else:
         _print_parts(slot, name, as_json)
-    if not right or REGISTRY.problems:  # a broken plugin is warned of when it is loaded
+    if not right or REGISTRY.problems:  # broken plugins have been reported when they were loaded
         ctx.exit(WRONG)
 
 
 def _refuse_together(slot: str | None, as_json: bool, asked: dict[str, bool]) -> None:
-    """Options that exclude each other, or that ask for nothing."""
+    """Raise UsageError for conflicting or useless options."""
     given = [option for option, is_given in asked.items() if is_given]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} print different things; give one of them")
@@ -76,7 +76,7 @@ def _refuse_together(slot: str | None, as_json: bool, asked: dict[str, bool]) ->
 
 
 def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
-    """What could be imported, and whether that is all; failures are printed on standard error."""
+    """Return the imported modules, and True if all succeeded; failures are printed on standard error."""
     from tfkit.cli.main import complain
     from tfkit.recipe.imports import import_parts
 
@@ -90,7 +90,7 @@ def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
 
 
 def _parts(slot: str | None, name: str | None) -> list[type[Component]]:
-    """The parts that SLOT and NAME ask for; raises UsageError with the nearest word."""
+    """Return the parts selected by SLOT and NAME; raise UsageError with a suggestion."""
     slots = [_slot(slot)] if slot else list(CATALOGUES)
     if slot and name:
         return [_part(slot, name)]
@@ -124,7 +124,7 @@ def _part(slot: str, name: str) -> type[Component]:
 
 
 def _of(modules: Sequence[ModuleType], slot: str | None, name: str | None) -> list[type[Component]]:
-    """The parts that the modules registered, of SLOT and NAME where they are given."""
+    """Return the parts registered by the modules, filtered by SLOT and NAME."""
     from tfkit.contracts.verify import registered_by
 
     asked = _parts(slot, name)
@@ -139,7 +139,7 @@ def _of(modules: Sequence[ModuleType], slot: str | None, name: str | None) -> li
 
 
 def _hold(parts: Sequence[type[Component]]) -> bool:
-    """Whether every part keeps its contracts; what holds and what does not is printed."""
+    """Run the contract checks and print the results; True if all pass."""
     from tfkit.contracts.verify import run_verification
     from tfkit.core.console import Console
 

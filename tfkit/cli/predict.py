@@ -1,4 +1,4 @@
-"""`tfkit predict`: what a run predicts for texts."""
+"""`tfkit predict`: predictions of a run for texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.cli.options import DEVICE, ReadOptions, reads_run
 from tfkit.cli.texts import Text, TextOptions, located, output_to, takes_texts
 from tfkit.core.output import printable
 
-TOGETHER = 256  # lines that are answered together
+TOGETHER = 256  # lines per batch
 
 
 @click.command("predict")
@@ -50,7 +50,7 @@ def command(run: str, given: TextOptions, as_json: bool, device: str, reading: R
 
 
 def _fields(text: Text, fields: Sequence[str]) -> str | dict[str, str]:
-    """The one text, or two by the names of their fields."""
+    """Return the single text, or a mapping of field names to two texts."""
     if fields == ["vectors"]:
         return text.values[0]
     values = text.values if len(text.values) > 1 else tuple(text.values[0].split("\t", 1))
@@ -58,7 +58,7 @@ def _fields(text: Text, fields: Sequence[str]) -> str | dict[str, str]:
 
 
 def shown(prediction: Mapping[str, Any]) -> str:
-    """A prediction on one line, for people."""
+    """Format a prediction as one line of text."""
     if "tags" in prediction:
         return " ".join(f"{word}/{tag}" for word, tag in zip(prediction["words"], prediction["tags"], strict=True))
     if "fills" in prediction:

@@ -1,4 +1,4 @@
-"""`tfkit prove`: what a run promises, measured on its own weights and data."""
+"""`tfkit prove`: a run's promises, measured on its own weights and data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def command(context: click.Context, run: str, as_json: bool, reading: ReadOption
 
 
 def _promises(run: Run) -> Iterator[Promise]:
-    """Measure all promises; raises RunError or DataError if the data of the run cannot be read."""
+    """Measure all promises; raise RunError or DataError if the data of the run cannot be read."""
     from tfkit.contracts.proving import NotApplicable, model_promises, proved, random_texts
     from tfkit.contracts.proving_training import task_texts, training_promises
     from tfkit.interop.huggingface.verifying import TOLERANCE
@@ -65,7 +65,7 @@ def _promises(run: Run) -> Iterator[Promise]:
 
 
 def _exported(run: Run) -> float:
-    """Export the run, and compare what transformers computes with it."""
+    """Export the run and compare the outputs of transformers with it."""
     from tfkit.contracts.proving import NotApplicable
     from tfkit.interop.huggingface.exporting import export_model
     from tfkit.interop.huggingface.verifying import verify
@@ -75,7 +75,7 @@ def _exported(run: Run) -> float:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "exported"
         export_model(run, target)
-        verdict = verify(run, str(target), trust=True)  # the code in the folder is tfkit's
+        verdict = verify(run, str(target), trust=True)  # the code in the folder is tfkit's own
     return max(one.relative for one in verdict.differences)
 
 

@@ -1,4 +1,4 @@
-"""`tfkit quantize`: a run with its weights in int8."""
+"""`tfkit quantize`: int8 weights for a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfkit recipes`: what ships."""
+"""`tfkit recipes`: list the shipped recipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfkit runs`: the runs that there are, as a table."""
+"""`tfkit runs`: a table of existing runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfkit schema`: the recipe language for editors."""
+"""`tfkit schema`: JSON Schema of the recipe language for editors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short options of generation on the command line."""
+"""Generation options of the command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS = (
 
 
 def takes_generation_options(function: Function) -> Function:
-    """Give a command the short options of generation; it gets them as `shorthands`."""
+    """Add the generation options to a command, passed as `shorthands`."""
 
     @functools.wraps(function)
     def with_shorthands(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The parts that `tfkit new --part` writes: a skeleton of the slot under a name of one's own, and a test of it."""
+"""Skeletons written by `tfkit new --part`: a named part of a slot and a test for it."""
 
 from __future__ import annotations
 
@@ -69,10 +69,9 @@ STREAM = MODEL.replace("vocab_size: 100", "vocab_size: tokenizer") + TEXTS
 
 @dataclass(frozen=True)
 class Use:
-    """How a recipe uses a part of a slot: at which key, with which options; `shipped` is a recipe to check it in.
+    """Use of a slot's part in a recipe: its key and options; `shipped` is a recipe to check it in.
 
-    `beside` are the parts before it where the key holds a list; `others` are options that are said otherwise in that
-    recipe.
+    `beside` are the parts before it if the key holds a list; `others` are options that differ in the shipped recipe.
     """
 
     key: str
@@ -83,7 +82,7 @@ class Use:
     beside: tuple[str, ...] | None = None
 
     def value(self, name: str, shipped: bool = False) -> Any:
-        """What stands at the key for the part called `name`."""
+        """Return the value of the key for the part `name`."""
         options = {**self.options, **(self.others if shipped else {})}
         part = {"type": name, **options} if options else name
         return part if self.beside is None else [*self.beside, part]
@@ -115,14 +114,14 @@ USES: dict[str, Use] = {
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A part of `slot` to be called `name`."""
+    """Skeleton of a part `name` for `slot`."""
 
     slot: str
     name: str
 
     @classmethod
     def of(cls, slot: str, name: str) -> Skeleton:
-        """The skeleton; raises UsageError for a slot that has none, and for a name that cannot be a part's."""
+        """Return the skeleton; raise UsageError for a slot without one or an invalid part name."""
         if slot not in USES:
             hint = nearest(slot, list(USES))
             there = f"Did you mean '{hint}'?" if hint else f"There are skeletons for {', '.join(USES)}."
@@ -135,11 +134,11 @@ class Skeleton:
         return cls(slot, name)
 
     def part(self) -> str:
-        """The text of the part's file."""
+        """Return the source of the part's file."""
         return self._named((FOLDER / f"{self.slot}.py").read_text(encoding="utf-8"))
 
     def test(self) -> str:
-        """The text of the test of it."""
+        """Return the source of its test."""
         use = USES[self.slot]
         trial = "in_model" if use.recipe == MODEL else "in_training"
         text = (FOLDER / "trials" / f"{trial}.py").read_text(encoding="utf-8")
@@ -147,7 +146,7 @@ class Skeleton:
         return self._named(text).replace('"""the recipe"""', f'"""\\\n{recipe}"""')
 
     def commands(self, file: Path, test: Path) -> list[str]:
-        """What to type next."""
+        """Return the commands to run next."""
         use = USES[self.slot]
         setting = shlex.quote(f"{use.key}={inline(use.value(self.name, shipped=True))}")
         return [
@@ -157,7 +156,7 @@ class Skeleton:
         ]
 
     def _named(self, text: str) -> str:
-        """The text under the part's name; where its class would be called like something in the text, otherwise."""
+        """Insert the part's name; the class is renamed if its name collides with a word of the text."""
         words = "".join(word[:1].upper() + word[1:] for word in self.name.split("_"))
         if not words.isidentifier():
             words = f"My{words}"

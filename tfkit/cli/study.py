@@ -1,4 +1,4 @@
-"""`tfkit study`: train the variants that a recipe compares, and say which is better."""
+"""`tfkit study`: train the variants of a recipe and compare them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def command(
 
 
 def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan:
-    """Make the plan of a study, and write it to its folder if it is kept."""
+    """Build the plan of a study; write it to the folder if `kept`."""
     from tfkit.core.console import Console
     from tfkit.studies.plan_file import keep_plan
     from tfkit.studies.planning import make_plan
@@ -91,7 +91,7 @@ def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan
 
 
 def _print_commands(source: StudySource, plan: Plan, folder: Path) -> None:
-    """Print a command line for each run that is left."""
+    """Print a command line for each remaining run."""
     from tfkit.studies.runner import commands
 
     for words in commands(source, plan, folder):
@@ -99,7 +99,7 @@ def _print_commands(source: StudySource, plan: Plan, folder: Path) -> None:
 
 
 def _announce(plan: Plan, jobs: int) -> None:
-    """Print the plan and the time that it takes."""
+    """Print the plan and the estimated time."""
     from tfkit.core.console import Console
     from tfkit.studies.watching import predicted, print_plan
 
@@ -108,7 +108,7 @@ def _announce(plan: Plan, jobs: int) -> None:
 
 
 def _trained(runner: Runner) -> int:
-    """Train what is left and write the report; returns the exit status."""
+    """Train the remaining runs and write the report; return the exit status."""
     from tfkit.cli.main import INTERRUPTED, LOST
     from tfkit.core.console import Console
     from tfkit.studies.compare import print_results, study_report

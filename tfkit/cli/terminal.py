@@ -1,4 +1,4 @@
-"""Standard input and output as the commands use them."""
+"""Standard streams of the commands."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from tfkit.core.output import OutputLost, emit, json_line, lost, printable
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-OUTPUT = "output.log"  # in the folder of a study or ladder, what it prints after its reader is gone
-LEAST = 40  # columns that a message is wrapped at, in a narrower terminal too
+OUTPUT = "output.log"  # log in the folder of a study or ladder for output after its reader is gone
+LEAST = 40  # minimum width for wrapping messages, even in narrower terminals
 
 
 def echo(text: str = "", end: str = "\n") -> None:
-    """Print a message of a command, with control characters spelled out; raises OutputLost."""
+    """Print a message with control characters escaped; raise OutputLost."""
     emit(printable(text) + end, sys.stdout)
 
 
 def echo_text(text: str, end: str = "\n") -> None:
-    """Print what a model wrote: as it is into a file or a pipe, with control characters spelled out on a terminal."""
+    """Print generated text: unchanged to a file or pipe, with control characters escaped on a terminal."""
     shown = printable(text) if is_terminal(sys.stdout) else text
     emit(shown + end, sys.stdout)
 
 
 def echo_json(data: Any, indent: int | None = 2) -> None:
-    """Print data as JSON; raises OutputLost."""
+    """Print data as JSON; raise OutputLost."""
     emit(json_line(data, indent) + "\n", sys.stdout)
 
 
 def warn(text: str) -> None:
-    """Print a message on standard error; where nobody can read it, nothing happens."""
+    """Print a message on standard error; a no-op if the stream is lost."""
     with contextlib.suppress(OutputLost):
         emit(printable(text) + "\n", sys.stderr)
 
 
 def warn_wrapped(text: str) -> None:
-    """`warn` with lines as wide as the terminal, or as COLUMNS says; in a pipe each fault stays on one line."""
+    """Like `warn`, wrapped to the width of the terminal or COLUMNS; in a pipe each fault stays on one line."""
     if is_terminal(sys.stderr) or os.environ.get("COLUMNS", "").isdecimal():
         width = max(shutil.get_terminal_size().columns, LEAST)
         text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
@@ -55,7 +55,7 @@ def warn_wrapped(text: str) -> None:
 
 
 def _wrapped(line: str, width: int) -> str:
-    """A line in several, cut between words; those after the first are indented."""
+    """Wrap a line between words with a hanging indent."""
     if len(line) <= width:
         return line
     return textwrap.fill(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
@@ -63,7 +63,7 @@ def _wrapped(line: str, width: int) -> str:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show on standard error that something takes its time, and what is logged of it; only where it is a terminal."""
+    """Show a spinner and log messages on standard error while the block runs; a no-op unless it is a terminal."""
     if not is_terminal(sys.stderr):
         yield
         return
@@ -83,7 +83,7 @@ def working(what: str) -> Iterator[None]:
 
 
 class WarningHandler(logging.Handler):
-    """Hands warnings that are logged to standard error, and what else is logged to `show`."""
+    """Sends logged warnings to standard error and other messages to `show`."""
 
     def __init__(self, show: Callable[[str], None] | None = None) -> None:
         super().__init__(logging.WARNING if show is None else logging.INFO)
@@ -93,13 +93,13 @@ class WarningHandler(logging.Handler):
         if self.show is None or record.levelno >= logging.WARNING:
             warn(f"{record.name}: {record.getMessage()}")
         else:
-            self.show(record.getMessage().replace("[", "\\["))  # no markup of rich's
+            self.show(record.getMessage().replace("[", "\\["))  # escape rich's markup
 
 
 class LastingOutput(io.RawIOBase):
-    """Standard output of a command whose work is on disk: once it is lost, the rest goes to the file `log`.
+    """Standard output of a command with results on disk: output after a loss goes to the file `log`.
 
-    The loss is reported once, on standard error and in that file.
+    The loss is reported once, on standard error and in the log.
     """
 
     def __init__(self, stream: TextIO | None, log: Path, encoding: str) -> None:
@@ -127,7 +127,7 @@ class LastingOutput(io.RawIOBase):
         return memoryview(data).nbytes
 
     def _print(self, text: bytes) -> None:
-        """Write to the stream; raises OutputLost."""
+        """Write to the stream; raise OutputLost."""
         if self.stream is None:
             raise OutputLost("the stream is closed")
         try:
@@ -139,7 +139,7 @@ class LastingOutput(io.RawIOBase):
 
 @contextlib.contextmanager
 def outlasting(log: Path) -> Iterator[None]:
-    """Continue if standard output is lost within the block: say so once, and append the rest to `log`."""
+    """Survive the loss of standard output within the block: report it once and append the rest to `log`."""
     before = sys.stdout
     encoding = "utf-8" if before is None else before.encoding
     sys.stdout = io.TextIOWrapper(LastingOutput(before, log, encoding), encoding, newline="\n", write_through=True)
@@ -150,28 +150,28 @@ def outlasting(log: Path) -> Iterator[None]:
 
 
 def standard_input() -> BinaryIO:
-    """The bytes of standard input; raises UsageError where it is closed."""
+    """Return standard input as bytes; raise UsageError if it is closed."""
     if sys.stdin is None:
         raise UsageError("standard input is closed; give texts on the command line, or a file with <")
     return sys.stdin.buffer
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether somebody sits at the other end of a standard stream."""
+    """True if a standard stream is a terminal."""
     return stream is not None and bool(stream.isatty())
 
 
 def open_streams() -> None:
-    """Put the null device in the place of closed standard streams, so that no file of a run gets their number."""
+    """Open the null device for closed standard streams, so that no file of a run gets their descriptor."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor: this one
 
 
 def settle(stream: IO[str] | None) -> None:
-    """Have the stream write what it still holds; where it cannot, drop that, so that Python ends in peace."""
+    """Flush the stream; if that fails, redirect it to the null device so that Python exits silently."""
     if stream is None:
         return
     try:

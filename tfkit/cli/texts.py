@@ -1,4 +1,4 @@
-"""The texts that `generate`, `predict` and `embed` answer, and the file that answers are written to."""
+"""Inputs of `generate`, `predict` and `embed`, and the file for their outputs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tfkit.core.output import json_line
 if TYPE_CHECKING:
     from tfkit.run import Run
 
-LONGEST = 2**24  # bytes of a line; an endless one is refused before it fills the memory
-RECORDS = (".jsonl", ".ndjson")  # suffixes of files of JSON lines
+LONGEST = 2**24  # maximum bytes of a line, so that an endless one cannot fill the memory
+RECORDS = (".jsonl", ".ndjson")  # suffixes of JSON lines files
 STDIN = "standard input"
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text to answer: its values (two that are read together), its number, its place and the id of its record.
+    """Input text: its values (two for pairs), number, place and record id.
 
-    A text of the command line has no place.
+    Texts of the command line have no place.
     """
 
     values: tuple[str, ...]
@@ -40,13 +40,13 @@ class Text:
     id: str | int | float | None = None
 
     def named(self, noun: str) -> str:
-        """The place, or the noun with the number, for a message."""
+        """Return the place, or the noun with the number, for messages."""
         return self.place or f"{noun} {self.number}"
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """The texts of the command line, or the file of texts, and where answers go."""
+    """Texts of the command line or an input file, and the output file."""
 
     texts: tuple[str, ...] = ()
     file: str | None = None
@@ -55,16 +55,16 @@ class TextOptions:
 
     @property
     def are_typed(self) -> bool:
-        """True if neither texts nor files are given, so that a person at a terminal may type."""
+        """True if neither texts nor files are given, so that texts may be typed at a terminal."""
         return not self.texts and self.file is None and self.output is None
 
     @property
     def are_records(self) -> bool:
-        """True if texts are JSON lines, so that answers are JSON lines with their ids."""
+        """True if inputs, and therefore outputs, are JSON lines with ids."""
         return bool(self.fields)
 
     def check(self, most_fields: int = 1) -> None:
-        """Raise UsageError for options that contradict each other, and for a TEXT that is a file."""
+        """Raise UsageError for conflicting options and for a TEXT that names a file."""
         if self.texts and self.file is not None:
             raise UsageError(f"--input {self.file} and TEXT both give texts; leave one of them out")
         if self.fields and self.file is None:
@@ -81,7 +81,7 @@ class TextOptions:
                 )
 
     def _check_output(self) -> None:
-        """Raise UsageError for an output that would replace the input, or a file of a run."""
+        """Raise UsageError if the output would overwrite the input or a file of a run."""
         if self.output in (None, "-"):
             return
         if self.file is not None and _same_file(str(self.output), self.file):
@@ -90,10 +90,10 @@ class TextOptions:
             raise UsageError(f"--output {self.output} would replace a file of a run; name another")
 
     def batches(self, together: int) -> Iterator[list[Text]]:
-        """Yield the texts in batches; raise DataError for a text that cannot be read.
+        """Yield the texts in batches; raise DataError for unreadable ones.
 
-        A file is checked to its end before its first text is answered. Lines of standard input are answered as they
-        arrive: one by one if typed.
+        A file is validated completely before its first text is processed. Lines of standard input are processed as they
+        arrive, one at a time if typed.
         """
         if self.texts:
             yield [Text((text,), number) for number, text in enumerate(self.texts, 1)]
@@ -106,7 +106,7 @@ class TextOptions:
         yield from _batched(lines, 1 if is_terminal(sys.stdin) else together)
 
     def arrays(self, run: Run, together: int) -> Iterator[list[Text]]:
-        """Yield the arrays, pictures or sounds of --input in batches, for a run that reads those; raise UsageError."""
+        """Yield the arrays, pictures or sounds of --input in batches for a run that reads vectors; raise UsageError."""
         if self.file is None or self.file == "-" or self.texts or self.fields:
             what = "a .npy file of arrays, or a file or folder of pictures or sounds"
             raise UsageError(f"{run.folder}: this model reads vectors and no texts; give --input PATH, {what}")
@@ -114,7 +114,7 @@ class TextOptions:
         yield from _batched((Text((name,), number, str(name)) for number, name in names), together)
 
     def all(self) -> list[Text]:
-        """Every text at once."""
+        """Return all texts."""
         return [text for together in self.batches(LONGEST) for text in together]
 
     def _of_file(self, file: str) -> list[Text]:
@@ -129,7 +129,7 @@ class TextOptions:
         return texts
 
     def _text(self, name: str, number: int, line: str) -> Text:
-        """The text of a line of a file; raises DataError, and UsageError for JSON lines without --field."""
+        """Parse a line of a file; raise DataError, and UsageError for JSON lines without --field."""
         place = _place(name, number)
         if not line.strip():
             raise DataError(f"{place}: the line is empty; remove it")
@@ -145,7 +145,7 @@ class TextOptions:
 
 @dataclass(frozen=True)
 class TextOutput:
-    """Where answers are written: a file, or standard output."""
+    """Destination of outputs: a file or standard output."""
 
     file: IO[str] | None = None
 
@@ -161,19 +161,19 @@ class TextOutput:
         self.text(json_line(data))
 
     def record(self, text: Text, answer: dict[str, Any]) -> None:
-        """Write an answer as a JSON line with the id of the record, by default the number of its line."""
+        """Write an output as a JSON line with the record's id, by default the line number."""
         self.json({"id": text.number if text.id is None else text.id, **answer})
 
 
 @contextlib.contextmanager
 def output_to(path: str | None) -> Iterator[TextOutput]:
-    """Standard output for None and `-`; else a file that appears when everything is written, or not at all."""
+    """Open standard output for None and `-`, else a file that is written atomically."""
     if path is None or path == "-":
         yield TextOutput()
         return
     from tfkit.core.files import whole
 
-    if os.path.isfile(path):  # the file that a link leads to, not the link: /dev/stdout may be one to a file
+    if os.path.isfile(path):  # resolve links and write to their target: /dev/stdout may link to a file
         path = os.path.realpath(path)
     with whole(Path(path)) as beside, open(beside, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as f:
         yield TextOutput(f)
@@ -181,7 +181,7 @@ def output_to(path: str | None) -> Iterator[TextOutput]:
 
 @contextlib.contextmanager
 def located(texts: Sequence[Text]) -> Iterator[None]:
-    """Name the place of a text in errors about it."""
+    """Add the place of the text to errors."""
     from tfkit.generation.prompts import PromptError
 
     try:
@@ -208,7 +208,7 @@ OUTPUT = click.option("--output", metavar="FILE", help="Write to FILE, which app
 
 
 def takes_texts(function: Function) -> Function:
-    """Give a command --input, --field and --output; it gets them, and the argument `texts`, as `given`."""
+    """Add --input, --field and --output to a command, passed with the argument `texts` as `given`."""
 
     @functools.wraps(function)
     def with_texts(
@@ -232,10 +232,10 @@ def _place(name: str, number: int) -> str:
 
 
 def _is_of_run(path: Path) -> bool:
-    """True if the path is that of a file that tfkit writes into the run's folder that it is in."""
+    """True if tfkit writes this path in the run folder that contains it."""
     from tfkit.training.folder import CARD, CHECKPOINTS, OURS, RunFolder
 
-    with contextlib.suppress(OSError, ValueError):  # a path that cannot be written either
+    with contextlib.suppress(OSError, ValueError):  # unwritable paths fail later
         path = Path(os.path.realpath(path))
     written = path.name in (*OURS, CARD)
     folders = [path.parent] if written else [one.parent for one in path.parents if one.name == CHECKPOINTS]
@@ -251,7 +251,7 @@ def _same_file(first: str, second: str) -> bool:
 
 @contextlib.contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
-    """Standard input for `-`, else a regular file; raises RunError."""
+    """Open standard input for `-`, else a regular file; raise RunError."""
     if file == "-":
         yield standard_input()
         return
@@ -264,7 +264,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
 
 
 def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
-    """Lines without their ends and a byte-order mark; raises DataError for one that is too long or not UTF-8."""
+    """Yield lines without newline and byte-order mark; raise DataError for overlong lines or invalid UTF-8."""
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
         place = _place(name, number)
         if len(line) > LONGEST:
@@ -283,7 +283,7 @@ def _batched(texts: Iterable[Text], count: int) -> Iterator[list[Text]]:
 
 
 def _keys(line: str) -> str:
-    """The keys of the first record, for a message."""
+    """Return the keys of the first record, for messages."""
     import json
 
     try:

@@ -1,4 +1,4 @@
-"""`tfkit train`: train the model of a recipe."""
+"""`tfkit train`: training of a recipe's model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def command(recipe: str, out: str | None, resume: bool, force: bool, reading: Re
 
 
 def _with_a_task(error: RecipeError, recipe: str) -> RecipeError:
-    """The error of a recipe that is not there, suggesting the nearest that trains; any other error as it is."""
+    """Suggest the nearest trainable recipe if the recipe does not exist; return other errors unchanged."""
     from tfkit.core.errors import RecipeError
     from tfkit.recipe.shipped import named_like, shipped_tasks
 

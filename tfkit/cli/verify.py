@@ -1,4 +1,4 @@
-"""`tfkit verify`: a run next to a model of Hugging Face's, or to its own files for ONNX or CTranslate2."""
+"""`tfkit verify`: comparison of a run with a Hugging Face model, or with its own ONNX or CTranslate2 files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def command(
 
 
 def _verified(run: Run, folder: Path, provider: str | None, tolerance: float) -> FilesVerdict:
-    """Compare with a folder of ONNX, else with one of CTranslate2."""
+    """Compare with an ONNX or CTranslate2 folder."""
     if (folder / METADATA).is_file():
         from tfkit.interop.onnx.verifying import verify_onnx
 

@@ -1,4 +1,4 @@
-"""A sublayer by itself, with the context that a stack would hand it."""
+"""A standalone sublayer with the context that a stack would pass."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TIME = 6
 
 
 def states(rows: int, time: int, width: int = D_MODEL, seed: int = 1) -> Tensor:
-    """Random hidden states [rows time width] in float64."""
+    """Draw random hidden states [rows time width] in float64."""
     return torch.randn(rows, time, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 class Alone:
-    """The part of a case, built for a layer of its direction (causal where it can be), its weights randomised."""
+    """The part of a case, built for one direction (causal if it can be), with randomized weights."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class Alone:
         real: Tensor | None = None,
         collector: Collector | None = None,
     ) -> Tensor:
-        """[rows time d_model] -> the same; `places` [1 time] are positions, `real` [rows key] = no padding."""
+        """Map [rows time d_model] to the same shape; `places` [1 time] are positions, `real` [rows key] the padding."""
         time = x.shape[1]
         keys = time if source is None else source.shape[1]
-        query = torch.arange(time)[None] if places is None else places
-        key = query if source is None else torch.arange(keys)[None]
+        query = torch.arange(time)[None] if places is None else places  # [1 query]
+        key = query if source is None else torch.arange(keys)[None]  # [1 key]
         mask = Visibility(self.rules, Span(time, keys, 0, x.device), real=real)
         context = Context(mask, Placement(position, query, key), source=source, collector=collector or Collector())
         with torch.no_grad():
@@ -67,5 +67,5 @@ class Alone:
 
 
 def built(slot: str, name: str, shape: Shape) -> Any:
-    """A shipped part as it comes."""
+    """Build a shipped part with its defaults."""
     return Slot(slot).validate(name).build(shape)

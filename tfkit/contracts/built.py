@@ -1,4 +1,4 @@
-"""A part is built from its options, and its options survive being written and read."""
+"""Building a part from its options, and round trips of the options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVERY = tuple(CATALOGUES)
 
 
 def foreign(part: type[Component]) -> str | None:
-    """The message about a part that does not extend the base class of its slot; None where it does."""
+    """Return a message if the part does not extend the base class of its slot, else None."""
     module, name = base_of(part.part_slot)
     if issubclass(part, getattr(import_module(module), name)):
         return None
@@ -27,7 +27,7 @@ def foreign(part: type[Component]) -> str | None:
 
 @contract("the part is built from its options, one of a model in a small recipe", slots=EVERY, every_option=True)
 def check_built(case: Case) -> None:
-    """Ask for the small model, or for the part itself."""
+    """Build the small model, or the part itself."""
     if case.slot in MODEL:
         model(case)
         return
@@ -40,7 +40,7 @@ def check_built(case: Case) -> None:
 
 @contract("options survive being written, read, copied and pickled", "built", slots=EVERY, every_option=True)
 def check_config(case: Case) -> None:
-    """A config that is spelled, read again, pickled or copied equals itself."""
+    """Check that options survive serialization, parsing, pickling and copying."""
     config, slot = case.config, Slot(case.slot)
     spelled = config.spelled()
     again = slot.validate(json.loads(json.dumps(spelled)))

@@ -1,4 +1,4 @@
-"""Decoding a few tokens at a time from a state gives what the whole text at once gives."""
+"""Incremental decoding equals a full forward pass."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tfkit.contracts.cases import Case, loads
 from tfkit.contracts.check import MIXING, contract, expect, expect_equal
 from tfkit.core.errors import UsageError
 
-WINDOW = 3  # keys that a token sees where a state is to forget the others
+WINDOW = 3  # window size that forces the state to drop keys
 
 
 def decodes(case: Case) -> bool:
-    """Whether the model decodes from a state: it is causal, and all its sublayers can."""
+    """True if the model is causal and all its sublayers can cache."""
     plan = case.blueprint.last
     parts = [sublayer.config.part for layer in plan.layers for sublayer in layer.sublayers]
     return case.causal and all("cache" in part.capabilities for part in parts)
@@ -33,7 +33,7 @@ def stepwise(
     every_mask: bool = True,
     **more: Any,
 ) -> dict[str, Tensor]:
-    """The outputs for [batch time] ids, given a few at a time to a decode state."""
+    """Return the outputs for [batch time] ids, decoded in steps of `sizes` with a decode state."""
     state, found, start = model(case).new_state(), [], 0
     for size in sizes:
         end = start + size
@@ -56,7 +56,7 @@ def stepwise(
 )
 @torch.no_grad()
 def check_cache(case: Case) -> None:
-    """In steps of several sizes, without padding and with padding on the left; what is forgotten, and taken back."""
+    """Decode in steps of several sizes, without and with left padding; drop and rewind cached tokens."""
     ids = tokens(3, 7)
     more = memory_of(case, 3)
     full = tokenwise(run(case, ids, **more))
@@ -74,7 +74,7 @@ def check_cache(case: Case) -> None:
 
 
 def _rewound(case: Case) -> None:
-    """Tokens are taken back and others read; a state that cannot do so says it, and goes on."""
+    """Rewind the state and read other tokens; a state that cannot rewind must refuse and remain usable."""
     ids, other, more = tokens(2, 7), tokens(2, 4, seed=70), memory_of(case, 2)
     state = model(case).new_state()
     run(case, ids[:, :4], state=state, **more)
@@ -96,7 +96,7 @@ def _rewound(case: Case) -> None:
 
 
 def _forgotten(case: Case) -> None:
-    """A window lets a state forget: in steps, after a long prompt, and with padding on the left."""
+    """Let a window drop keys from the state: in steps, after a long prompt, and with left padding."""
     masked = case.with_layer(mask={"type": "window", "size": WINDOW})
     if not loads(masked):
         return
@@ -111,7 +111,7 @@ def _forgotten(case: Case) -> None:
 
 
 def memory_of(case: Case, rows: int) -> dict[str, Any]:
-    """A source of its own for every row, some of it padding, where the model has an encoder."""
+    """Return a different, partly padded source for each row if the model has an encoder."""
     if not case.pair:
         return {}
     real = torch.ones(rows, SOURCE, dtype=torch.long)
@@ -125,7 +125,7 @@ def _left_padded(case: Case) -> None:
     more = memory_of(case, 3)
     full = tokenwise(run(case, **call, **more))
     kept = call["real"].bool()
-    # the first call must hold the longest padding, and the prefix if there is one; what follows is real
+    # the first step contains the longest padding and the prefix; later steps have no padding
     for every_mask, sizes in ((True, [9, 1]),) if case.opens else ((True, [7, 1, 2]), (False, [7, 2, 1])):
         steps = stepwise(case, sizes=sizes, every_mask=every_mask, **call, **more)
         for name, value in full.items():
@@ -143,7 +143,7 @@ def _left_padded(case: Case) -> None:
 )
 @torch.no_grad()
 def check_reorder(case: Case) -> None:
-    """Rows repeated, swapped and dropped after five tokens."""
+    """Repeat, swap and drop rows after five tokens."""
     ids, more = tokens(3, 5), memory_of(case, 3)
     for order in ([2, 0, 0, 1], [1]):
         rows = torch.tensor(order)
@@ -169,9 +169,9 @@ def check_reorder(case: Case) -> None:
 )
 @torch.no_grad()
 def check_encoder_runs_once(case: Case) -> None:
-    """Count the calls of the encoder in four steps."""
+    """Count the encoder's calls in four steps."""
     made = model(case)
-    tokenwise(run(case, tokens(2, 4)))  # asks the model what its head gives, the first time
+    tokenwise(run(case, tokens(2, 4)))  # the first call also determines the output of the head
     calls: list[int] = []
     hook = made.stack("encoder").register_forward_hook(lambda *arguments: calls.append(1))
     try:

@@ -1,4 +1,4 @@
-"""Small models with a part in them, and calls of them."""
+"""Small models containing a part, and calls to them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tfkit.contracts.options import VOCABULARY
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
 
-SOURCE = 6  # tokens of the source that every row of an encoder-decoder reads
-PREFIX = 3  # tokens of the prefix that a prefix mask opens
+SOURCE = 6  # source length of the encoder-decoder
+PREFIX = 3  # prefix length of the prefix mask
 PAD = 0
 
 
 @cache
 def model(case: Case, dtype: torch.dtype = torch.float64, num_layers: int = 2) -> Model:
-    """The case's model in eval mode, every weight moved off its initial value, so that nothing hides there."""
+    """Return the case's model in eval mode, with noise on every weight, so that zeros hide no error."""
     made = build_model(blueprint(case, num_layers), seed=1)
     if dtype != torch.float32:
         made.load_state_dict(model(case, torch.float32, num_layers).state_dict())
@@ -32,14 +32,14 @@ def model(case: Case, dtype: torch.dtype = torch.float64, num_layers: int = 2) -
 
 
 def fresh(case: Case) -> Model:
-    """A copy of the case's model in float64 that may be changed."""
+    """Return a modifiable float64 copy of the case's model."""
     made = build_model(blueprint(case), seed=1).double().eval()
     made.load_state_dict(model(case).state_dict())
     return made
 
 
 def forget() -> None:
-    """Drop the models and architectures that are kept between checks."""
+    """Clear the caches of models and architectures."""
     for kept in (model, blueprint, load, answers_tokens):
         kept.cache_clear()
 
@@ -56,19 +56,19 @@ def randomise(made: nn.Module) -> None:
 
 
 def tokens(batch: int, time: int, seed: int = 0) -> Tensor:
-    """Random ids [batch time], never 0."""
+    """Draw random ids [batch time], never 0."""
     return torch.randint(1, VOCABULARY, (batch, time), generator=torch.Generator().manual_seed(100 + seed))
 
 
 def changed(ids: Tensor, place: int) -> Tensor:
-    """The ids with another token at `place`."""
+    """Return the ids with a different token at `place`."""
     out = ids.clone()
     out[:, place] = out[:, place] % (VOCABULARY - 1) + 1
     return out
 
 
 def special(needs: frozenset[str], ids: Tensor, past: int, shift: Tensor) -> dict[str, Tensor]:
-    """What a call must give besides ids for the parts that ask; `shift` [batch] is the padding left of each row."""
+    """Return the call inputs that the parts require besides ids; `shift` [batch] is the left padding of each row."""
     given = {}
     for name in needs:
         if name == "prefix_length":
@@ -84,7 +84,7 @@ def special(needs: frozenset[str], ids: Tensor, past: int, shift: Tensor) -> dic
 
 
 def padded(rows: Sequence[Tensor], side: str, fill: int) -> dict[str, Tensor]:
-    """Rows of different lengths as one batch: ids, which are real, the positions, and the padding on the left."""
+    """Batch rows of different lengths: ids, padding mask, positions and the left padding of each row."""
     width = max(len(row) for row in rows) + 1
     ids = torch.full((len(rows), width), fill)
     real = torch.zeros(len(rows), width, dtype=torch.long)
@@ -100,13 +100,13 @@ def padded(rows: Sequence[Tensor], side: str, fill: int) -> dict[str, Tensor]:
 
 
 def arguments_of(case: Case, ids: Tensor) -> dict[str, Tensor]:
-    """The least that the model's forward must be given for [batch time] ids; a pair reads them on both sides."""
+    """Return the minimal inputs of the forward for [batch time] ids; an encoder-decoder reads them on both sides."""
     given = special(case.needs, ids, 0, torch.zeros(ids.shape[0], dtype=torch.long))
     return as_read(case, given | {"input_ids": ids, **({"decoder_input_ids": ids} if case.pair else {})})
 
 
 def as_read(case: Case, arguments: dict[str, Any], dtype: torch.dtype = torch.float64) -> dict[str, Any]:
-    """The arguments with a vector for each id, for the stacks that read vectors."""
+    """Replace ids by vectors for stacks that read vectors."""
     plans = list(case.blueprint.stacks())
     for plan, name in zip(plans, ("input_ids", "decoder_input_ids"), strict=False):
         width = None if plan.embedding is None else plan.embedding.reads(plan.shape())
@@ -117,7 +117,7 @@ def as_read(case: Case, arguments: dict[str, Any], dtype: torch.dtype = torch.fl
 
 @cache
 def _vectors(width: int, dtype: torch.dtype) -> Tensor:
-    """A vector for each id, [ids width]."""
+    """Return a vector for each id, [ids width]."""
     return torch.randn(VOCABULARY, width, generator=torch.Generator().manual_seed(60)).to(dtype)
 
 
@@ -135,9 +135,9 @@ def run(
     on: Any = None,
     **more: Any,
 ) -> dict[str, Tensor]:
-    """What the model gives for [batch time] ids: `hidden` and `logits`, or `pooled` where a row has one answer.
+    """Return the outputs for [batch time] ids: `hidden` and `logits`, or `pooled` for one output per row.
 
-    In a pair the ids are the decoder's; every row then reads the same source unless `source` says otherwise.
+    In an encoder-decoder the ids are the decoder's; every row reads the same source unless `source` is given.
     """
     called = on if on is not None else model(case)
     state = more.get("state")
@@ -156,7 +156,7 @@ def run(
 
 
 def outputs(case: Case, out: Any) -> dict[str, Tensor]:
-    """A model's output by name; a head that gives a row one answer is called `pooled`."""
+    """Return the outputs by name; those with one entry per row are called `pooled`."""
     found = {"hidden": out.hidden}
     if out.logits is not None:
         found["logits" if answers_tokens(case) else "pooled"] = out.logits
@@ -164,13 +164,13 @@ def outputs(case: Case, out: Any) -> dict[str, Tensor]:
 
 
 def tokenwise(out: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The outputs that have an entry for each token."""
+    """Return the outputs with one entry per token."""
     return {name: value for name, value in out.items() if name != "pooled"}
 
 
 @cache
 def answers_tokens(case: Case) -> bool:
-    """Whether the head answers for every token: its second axis grows with the text."""
+    """True if the head has an output per token: its second axis grows with the length."""
     shapes = []
     for time in (5, 6):
         with torch.no_grad():

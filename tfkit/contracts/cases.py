@@ -1,4 +1,4 @@
-"""A part to be checked: its options, the topology it is tried in, and the small recipe with it in it."""
+"""A part under test: its options, the topology, and the small recipe that contains it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfkit.core.shape import Shape
 from tfkit.core.slots import ResidualFacts, SublayerFacts
 from tfkit.recipe.load import Recipe, load_recipe
 
-# The topologies that a part of each slot is tried in; a part's capabilities may take some away.
+# Topologies in which the parts of a slot are tested; capabilities of a part may exclude some.
 TOPOLOGIES: dict[str, tuple[str, ...]] = {
     "attention": ("decoder", "encoder", "encoder_decoder"),
     "mixer": ("decoder", "encoder", "encoder_decoder"),
@@ -31,7 +31,7 @@ TOPOLOGIES: dict[str, tuple[str, ...]] = {
     "activation": ("decoder",),
     "init": ("encoder_decoder",),
 }
-# What a topology asks of a part that looks at several tokens, and of any other.
+# Capabilities that a topology requires of parts that mix tokens, and of all others.
 NEEDED = {
     "decoder": ("causal",),
     "encoder": ("bidirectional",),
@@ -42,16 +42,16 @@ IN_WORDS = {"decoder": "in a decoder", "encoder": "in an encoder", "encoder_deco
 
 @dataclass(frozen=True)
 class Case:
-    """One part with its options, in one topology; `place` is "layer" for a position that the layers have.
+    """One part with its options in one topology; `place` is "layer" for a position inside the layers.
 
-    `beside` are keys of the layer that stand beside the part. Parts outside the model have no topology.
+    `beside` are further keys of the layer. Parts outside the model have no topology.
     """
 
     slot: str
     name: str
     topology: str = "decoder"
     place: str = ""
-    variant: tuple[tuple[str, Any], ...] = ()  # options besides the required ones; () = as the part comes
+    variant: tuple[tuple[str, Any], ...] = ()  # options besides the required ones; () = defaults
     beside: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def where(self) -> str:
-        """In words: the topology and the options that are not as the part comes."""
+        """The topology and the options that differ from the defaults, as text."""
         topology = "" if self.slot not in MODEL else IN_WORDS.get(self.topology, "")
         place = "said in the layer" if self.place else ""
         options = " and ".join(f"{name}: {_spelled(thawed(value))}" for name, value in self.variant)
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Every option that is set."""
+        """All options that are set."""
         return required(self.slot, self.name) | {name: thawed(value) for name, value in self.variant}
 
     @property
@@ -82,47 +82,47 @@ class Case:
         return Slot(self.slot).validate({"type": self.name, **self.options})
 
     def declares(self, capability: str) -> bool:
-        """Whether the part promises `capability`."""
+        """True if the part declares `capability`."""
         return declares(self.part, capability)
 
     def with_(self, **options: Any) -> Case:
-        """The same with some more options set."""
+        """Return a copy with further options."""
         more = {name: frozen(value) for name, value in options.items()}
         return replace(self, variant=tuple((dict(self.variant) | more).items()))
 
     def with_layer(self, **keys: Any) -> Case:
-        """The same with some more keys in the layer."""
+        """Return a copy with further keys in the layer."""
         return replace(self, beside=(*self.beside, *((name, frozen(value)) for name, value in keys.items())))
 
     # --- the model
 
     @property
     def blueprint(self) -> Blueprint:
-        """The architecture of the small model with the part in it."""
+        """The architecture of the small model containing the part."""
         return blueprint(self)
 
     @property
     def pair(self) -> bool:
-        """Whether there are an encoder and a decoder."""
+        """True for an encoder-decoder."""
         return len(list(self.blueprint.stacks())) == 2
 
     @property
     def causal(self) -> bool:
-        """Whether the last stack hides the future."""
+        """True if the last stack is causal."""
         return self.blueprint.last.causal
 
     @property
     def opens(self) -> bool:
-        """Whether a mask rule shows more than the limits allow."""
+        """True if a mask rule can reveal more than the limits allow."""
         return any(rule.part.opens for plan in self.blueprint.last.layers for rule in plan.mask)
 
     @property
     def needs(self) -> frozenset[str]:
-        """The call inputs that some part reads."""
+        """Call inputs that the parts read."""
         return frozenset(name for stack in self.blueprint.stacks() for name in stack.needs)
 
     def recipe(self, num_layers: int = 2) -> dict[str, Any]:
-        """A small model with the part in it, as a recipe."""
+        """Return the recipe of a small model containing the part."""
         layer: dict[str, Any] = {
             "residual": "pre_norm",
             "norm": "layer_norm",
@@ -158,17 +158,17 @@ class Case:
         return {"tfkit": 1, "model": model}
 
     def _join(self, model: dict[str, Any], layer: dict[str, Any]) -> None:
-        """Adapt the recipe of a pair whose stacks would not learn from each other."""
-        if self.slot == "mixer":  # nothing of the encoder's last layer is read but its last state
+        """Adapt the recipe of an encoder-decoder in which gradients would vanish."""
+        if self.slot == "mixer":  # only the last state of the encoder's last layer is read
             del layer["feedforward"]
             model["decoder"] = {"memory": "last_state"}
         elif issubclass(self.part, ResidualFacts) and not self.part.norm_names(["attention"]):
-            # attention on attention with no path around forgets its token (Dong et al. 2021, arXiv 2103.03404)
+            # attention without residual paths loses token identity with depth (Dong et al. 2021, arXiv 2103.03404)
             model["num_layers"] = 1
 
 
 def _spelled(value: Any) -> str:
-    """A value as a recipe has it."""
+    """Format a value as in a recipe."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{name}: {_spelled(entry)}' for name, entry in value.items())}}}"
     if isinstance(value, list):
@@ -178,12 +178,12 @@ def _spelled(value: Any) -> str:
 
 @cache
 def load(case: Case, num_layers: int = 2) -> Recipe:
-    """The case's recipe, validated."""
+    """Return the validated recipe of the case."""
     return load_recipe(case.recipe(num_layers))
 
 
 def refusal(case: Case) -> str | None:
-    """Why the recipe (or, of a part outside the model, its options) is refused; None where it is accepted."""
+    """Return the error message if the recipe (outside the model: the options) is invalid, else None."""
     try:
         if case.slot in MODEL:
             load(case)
@@ -195,7 +195,7 @@ def refusal(case: Case) -> str | None:
 
 
 def loads(case: Case) -> bool:
-    """Whether the recipe is accepted; an error of the part itself is no refusal, and is told when it is checked."""
+    """True if the recipe is valid; errors of the part itself are left to the checks."""
     try:
         return refusal(case) is None
     except Broken:
@@ -206,7 +206,7 @@ def loads(case: Case) -> bool:
 
 @cache
 def blueprint(case: Case, num_layers: int = 2) -> Blueprint:
-    """The case's architecture; raises Broken, in words, where it is refused."""
+    """Return the architecture of the case; raise Broken if its recipe is invalid."""
     try:
         return load(case, num_layers).blueprint()
     except RecipeError as error:
@@ -217,7 +217,7 @@ def blueprint(case: Case, num_layers: int = 2) -> Blueprint:
 
 
 def cases(slot: str, name: str) -> list[Case]:
-    """The part as it comes, in every topology that its capabilities promise; at least one."""
+    """Return the part with its defaults in every topology that its capabilities allow; at least one."""
     if slot == "model":
         return [Case(slot, name, name)]
     if slot not in TOPOLOGIES:
@@ -225,8 +225,8 @@ def cases(slot: str, name: str) -> list[Case]:
     found = [Case(slot, name, topology) for topology in TOPOLOGIES[slot]]
     promised = [case for case in found if not lacks(case)]
     if slot in ("mask", "head"):
-        # a rule may have no meaning under one direction, nor a head that reads one token: the first of a causal stack
-        # has seen nothing; every other part keeps its promises
+        # a rule may have no meaning in one direction, nor a head that reads one token: the first of a causal stack
+        # has seen nothing; all other parts must keep their promises
         promised = [case for case in promised if loads(case)]
     if slot == "position" and "embed" not in found[0].part.hooks():  # type: ignore[attr-defined]
         promised.append(Case(slot, name, "decoder", "layer"))
@@ -234,7 +234,7 @@ def cases(slot: str, name: str) -> list[Case]:
 
 
 def lacks(case: Case) -> list[str]:
-    """What the topology asks for and the part does not declare; a memory concerns mixing parts, a last state mixers."""
+    """Return the capabilities that the topology requires and the part lacks."""
     reads = case.slot in ("attention", "residual")
     asked = [name for name in NEEDED[case.topology] if name != "cross_attention" or reads]
     lacking = [name for name in asked if not case.declares(name)]
@@ -244,13 +244,13 @@ def lacks(case: Case) -> list[str]:
 
 
 def hands_over(case: Case) -> bool:
-    """True if the part is a recurrence whose last state another stack can start from."""
+    """True if the part is recurrent and its last state can initialize another stack."""
     config = case.config
     return isinstance(config, SublayerFacts.Config) and bool(config.state_widths(Shape(D_MODEL, causal=True)))
 
 
 def variants(slot: str, name: str) -> Iterator[Case]:
-    """The part with one option changed at a time, in the first topology whose recipe accepts that."""
+    """Yield the part with one option changed at a time, in the first topology that accepts it."""
     try:
         options = required(slot, name)
     except Broken:
@@ -261,5 +261,5 @@ def variants(slot: str, name: str) -> Iterator[Case]:
             continue
         for value in alternatives(option, field.annotation, field.default):
             accepted = [changed for case in plain if loads(changed := case.with_(**{option: value}))]
-            # attention differs most between its own input and a memory
+            # self-attention and cross-attention differ most
             yield from dict.fromkeys(accepted[:1] + accepted[-1:]) if slot == "attention" else accepted[:1]

@@ -1,4 +1,4 @@
-"""What a check is, how a contract is entered, and how numbers are compared."""
+"""Checks, their registration, and numeric comparison."""
 
 from __future__ import annotations
 
@@ -23,54 +23,54 @@ if TYPE_CHECKING:
     from tfkit.contracts.cases import Case
 
 T = TypeVar("T")
-SAME = 1e-6  # of outputs that come from the same numbers
-EQUAL = 1e-5  # of outputs computed in another order; some parts work in float32
-FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')  # of a traceback within a message
+SAME = 1e-6  # tolerance for identical computations
+EQUAL = 1e-5  # tolerance for reordered computations; some parts compute in float32
+FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')  # traceback frame within a message
 
 MODEL = (
     "attention", "mixer", "position", "feedforward", "norm", "residual", "embedding", "head", "mask", "activation",
     "init", "model",
 )  # fmt: skip
 SUBLAYERS = ("attention", "mixer", "feedforward")
-MIXING = ("attention", "mixer")  # the sublayers that look at several tokens
+MIXING = ("attention", "mixer")  # sublayers that mix tokens
 
 
 class Broken(Exception):
-    """A contract does not hold; the message says what was seen."""
+    """A violated contract; the message describes the observation."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A contract: what it promises, when it is asked for, and the function that holds a case to it.
+    """Contract: its promise, its conditions, and the function that checks a case.
 
-    `needs` are the checks that must have held before; where one failed, this one would only say so again.
+    `needs` are checks that must pass first; otherwise this one would only repeat their failure.
     """
 
     name: str
     promise: str
     function: Callable[[Case], None]
     slots: tuple[str, ...]
-    capability: str  # what the part must declare; "" = nothing
+    capability: str  # required capability; "" = none
     needs: tuple[str, ...]
     when: Callable[[Case], bool]
-    every_option: bool  # worth running with each option changed
-    once: bool  # the same in every topology
+    every_option: bool  # also run with each option changed
+    once: bool  # independent of the topology
     slow: bool  # takes seconds
 
     def concerns(self, part: type[Component]) -> bool:
-        """Whether parts of that slot have anything to do with it."""
+        """True if the check is meaningful for the part's slot."""
         return part.part_slot in self.slots and self.name in ENOUGH.get(part.part_slot, (self.name,))
 
     def asked_of(self, part: type[Component]) -> bool:
-        """Whether it concerns the part, which declares what it is about."""
+        """True if the check is meaningful for the part and the part declares its capability."""
         return self.concerns(part) and (not self.capability or declares(part, self.capability))
 
     def applies(self, case: Case) -> bool:
-        """Whether the part promises this, and the case has a use for it."""
+        """True if the part makes this promise and the case can test it."""
         return self.asked_of(case.part) and self.when(case)
 
     def __call__(self, case: Case) -> None:
-        """Hold the case to the contract; raises Broken, whatever the part itself raises."""
+        """Check the case; any exception becomes Broken."""
         try:
             self.function(case)
         except (Exception, SystemExit) as error:
@@ -78,7 +78,7 @@ class Check:
 
 
 CHECKS: dict[str, Check] = {}
-# slots of which some checks tell all there is to know
+# slots for which these checks are sufficient
 ENOUGH = {
     "init": ("built", "config", "shapes", "determinism", "seed", "initial", "saving"),
     "activation": (
@@ -89,12 +89,12 @@ ENOUGH = {
 
 
 def declares(part: type[Component], capability: str) -> bool:
-    """Whether the part promises it; a part that declares nothing at all is asked for everything."""
+    """True if the part declares `capability`; a part that declares nothing must satisfy everything."""
     return not part.capabilities or capability in part.capabilities
 
 
 def always(case: Case) -> bool:
-    """Applies to any case."""
+    """True for any case."""
     return True
 
 
@@ -108,7 +108,7 @@ def contract(
     once: bool = False,
     slow: bool = False,
 ) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
-    """Enter a check into CHECKS under its name without `check_`; `needs` are entered before it."""
+    """Register a check in CHECKS by its name without `check_`; `needs` must be registered before."""
 
     def enter(function: Callable[[Case], None]) -> Callable[[Case], None]:
         name = function.__name__.removeprefix("check_")
@@ -119,7 +119,7 @@ def contract(
 
 
 def with_needs(name: str) -> list[str]:
-    """The check and all that must have held before it, in the order in which they run."""
+    """Return the check and all its dependencies in order of execution."""
     wanted, pending = set(), [name]
     while pending:
         one = pending.pop()
@@ -129,7 +129,7 @@ def with_needs(name: str) -> list[str]:
 
 
 def with_dependents(name: str) -> list[str]:
-    """The checks that mean nothing where `name` fails, in the order in which they run."""
+    """Return the checks that depend on `name`, in order of execution."""
     return [one for one in CHECKS if one != name and name in with_needs(one)]
 
 
@@ -137,7 +137,7 @@ def with_dependents(name: str) -> list[str]:
 
 
 def told(error: BaseException, part: type[Component]) -> str:
-    """What went wrong; of an error that the part raised, also where in its own file."""
+    """Describe an error; if the part raised it, include the line in its file."""
     if isinstance(error, (Broken, TfkitError)):
         return str(error)
     message = shortened(error)
@@ -145,7 +145,7 @@ def told(error: BaseException, part: type[Component]) -> str:
 
 
 def source_of(part: type[Component]) -> Path | None:
-    """The file that the part is written in, None where there is none."""
+    """Return the source file of the part, or None."""
     try:
         return Path(inspect.getfile(part))
     except (OSError, TypeError):
@@ -153,7 +153,7 @@ def source_of(part: type[Component]) -> Path | None:
 
 
 def where(error: BaseException, part: type[Component]) -> str:
-    """The innermost line of the part's own file that the error came from, or that its message tells of."""
+    """Return the innermost line of the part's file in the traceback or the message."""
     source = source_of(part)
     if source is None:
         return ""
@@ -169,9 +169,9 @@ def where(error: BaseException, part: type[Component]) -> str:
 
 
 def twins(thing: T, what: str, part: type[Component]) -> Iterator[tuple[str, T]]:
-    """Yield the thing pickled, then copied, each after the word for it; nothing else is ever unpickled.
+    """Yield a pickled and a copied twin, each with its description; nothing else is ever unpickled.
 
-    Raises Broken where that fails: Python's own message differs between its versions and need not name pickle.
+    Raises Broken on failure: Python's own message differs between versions and need not mention pickle.
     """
     makers: tuple[tuple[str, Callable[[T], T]], ...] = (
         ("pickled", lambda one: pickle.loads(pickle.dumps(one))),
@@ -195,7 +195,7 @@ def expect(holds: object, message: str) -> None:
 
 
 def far(a: Tensor, b: Tensor) -> float:
-    """The greatest difference, relative to the size of the numbers; infinite where one is not a number."""
+    """Maximum difference, relative to the magnitude of `b`; infinite for NaN."""
     if a.numel() == 0:
         return 0.0
     difference = (a.double() - b.double()).abs().max().item()
@@ -203,13 +203,13 @@ def far(a: Tensor, b: Tensor) -> float:
 
 
 def expect_equal(a: Tensor, b: Tensor, what: str, tolerance: float = EQUAL) -> None:
-    """Raise Broken unless the two have one shape and, within the tolerance, the same numbers."""
+    """Raise Broken unless shapes match and values agree within the tolerance."""
     expect(a.shape == b.shape, f"{what}: shape {list(a.shape)} instead of {list(b.shape)}")
     distance = far(a, b)
     expect(distance <= tolerance, f"{what}: off by {distance:.1e}")
 
 
 def expect_finite(tensors: Mapping[str, Tensor], what: str) -> None:
-    """Raise Broken where a tensor holds something that is no finite number."""
+    """Raise Broken if a tensor has non-finite values."""
     for name, tensor in tensors.items():
         expect(bool(torch.isfinite(tensor).all()), f"{what}: {name} is not finite")

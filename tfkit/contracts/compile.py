@@ -1,4 +1,4 @@
-"""The whole model is one graph, and is exported with any sizes."""
+"""Compilation into one graph, and export with dynamic sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Ignore warnings: those of a tracer are about Python or torch, and raised as errors they would read as a break."""
+    """Ignore warnings: those of the tracer concern Python or torch, not the part."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -30,7 +30,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_graph(function: Callable[P, T]) -> Iterator[Callable[P, T]]:
-    """Compile the function into one graph, whatever was traced before; torch forgets the graph at the end."""
+    """Compile the function into one graph; torch's caches are cleared before and after."""
     torch._dynamo.reset()
     try:
         with quiet():
@@ -40,7 +40,7 @@ def one_graph(function: Callable[P, T]) -> Iterator[Callable[P, T]]:
 
 
 def call_of(case: Case, batch: int, time: int, masked: bool) -> dict[str, Tensor]:
-    """Arguments of the model's forward."""
+    """Return inputs of the model's forward."""
     ids = tokens(batch, time)
     real = torch.ones(batch, time, dtype=torch.long)
     real[-1, -1] = 0
@@ -54,7 +54,7 @@ def call_of(case: Case, batch: int, time: int, masked: bool) -> dict[str, Tensor
 
 @torch.no_grad()
 def compiles(case: Case, made: Model, masked: bool) -> None:
-    """Raise Broken unless the model is one graph that equals itself without."""
+    """Raise Broken unless the model compiles into one graph with equal outputs."""
     arguments = call_of(case, 2, 6, masked)
     want = outputs(case, made(**arguments))
     how = " with an attention_mask" * masked
@@ -70,7 +70,7 @@ def compiles(case: Case, made: Model, masked: bool) -> None:
 
 @contract("the whole model compiles into one graph", "determinism", capability="compile", once=True, slow=True)
 def check_compile(case: Case) -> None:
-    """Trace it without running a compiler."""
+    """Trace the model without a compiler backend."""
     made = model(case, torch.float32, num_layers=1)
     for masked in (False, True) if case.declares("padding") else (False,):
         compiles(case, made, masked)
@@ -78,7 +78,7 @@ def check_compile(case: Case) -> None:
 
 @torch.no_grad()
 def exports(case: Case, made: Model) -> None:
-    """Raise Broken unless the model exported with any batch and length equals itself at other sizes."""
+    """Raise Broken unless the model, exported with dynamic batch and length, agrees at other sizes."""
     masked = case.declares("padding")
     arguments = call_of(case, 2, 6, masked)
     any_size: dict[str, Any] = {name: {0: torch.export.Dim.DYNAMIC} for name in arguments}
@@ -100,5 +100,5 @@ def exports(case: Case, made: Model) -> None:
 
 @contract("the model exports with any batch and length", "determinism", capability="export", once=True, slow=True)
 def check_export(case: Case) -> None:
-    """Export it at one size, run it at two others."""
+    """Export at one size, run at two others."""
     exports(case, model(case, torch.float32, num_layers=1))

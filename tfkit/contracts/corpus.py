@@ -1,4 +1,4 @@
-"""Corpora: the examples have the fields that are promised, and are the same whenever they are read."""
+"""Corpora: declared fields and reproducible examples."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CORPUS = ("corpus",)
 
 
 def made(case: Case, **changed: Any) -> Corpus:
-    """The corpus, with options changed."""
+    """Build the corpus with changed options."""
     corpus: Corpus = case.with_(**changed).config.build()
     return corpus
 
 
 def read(case: Case) -> list[Example]:
-    """Its examples."""
+    """Return the examples of the corpus."""
     return made(case).examples()
 
 
 @contract("every example has the declared fields, each a text", "built", slots=CORPUS, every_option=True)
 def check_fields(case: Case) -> None:
-    """Read them all."""
+    """Check the fields of all examples."""
     corpus = made(case)
     examples = corpus.examples()
     expect(corpus.fields, 'it declares no fields; say  fields = ("text",)  or the like')
@@ -42,7 +42,7 @@ def check_fields(case: Case) -> None:
 
 @contract("reading twice gives the same examples in the same order", "fields", slots=CORPUS, every_option=True)
 def check_repeatable(case: Case) -> None:
-    """Read one corpus twice, and another of the same options."""
+    """Read one corpus twice, and a second corpus with equal options."""
     corpus = made(case)
     first, again = corpus.examples(), corpus.examples()
     for other, how in ((again, "read a second time it"), (read(case), "a second corpus of the same options")):
@@ -59,7 +59,7 @@ def _difference(first: list[Example], second: list[Example]) -> str:
 
 @contract("a limit takes the first examples", "fields", slots=CORPUS)
 def check_limit(case: Case) -> None:
-    """With limit: 2, and with more than there are."""
+    """Check limit: 2, and a limit beyond the number of examples."""
     examples = read(case)
     two = made(case, limit=2).examples()
     expect(two == examples[:2], f"with limit: 2 it gives {len(two)} examples, not the first two of {len(examples)}")
@@ -71,7 +71,7 @@ def check_limit(case: Case) -> None:
 
 @contract("a file that is missing is named", "fields", slots=CORPUS)
 def check_missing_file(case: Case) -> None:
-    """Of a corpus with paths: each in turn."""
+    """Set each path option to a missing file in turn."""
     for option, field in case.part.Config.model_fields.items():
         if not is_path(field) or option not in case.options:
             continue

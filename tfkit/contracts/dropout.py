@@ -1,4 +1,4 @@
-"""Dropout belongs to training, and keeps the mean."""
+"""Dropout: active in training only, preserving the mean."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfkit.contracts.check import SAME, SUBLAYERS, contract, expect, expect_equa
 from tfkit.models.base import Model
 
 RATE = 0.25
-ROWS = 1500  # over which the mean is taken
+ROWS = 1500  # samples for the mean
 
 
 @contract(
@@ -21,7 +21,7 @@ ROWS = 1500  # over which the mean is taken
 )
 @torch.no_grad()
 def check_dropout(case: Case) -> None:
-    """The part with an option `dropout`, against itself without."""
+    """Compare the part with and without its `dropout` option."""
     dropping = case.with_(dropout=RATE)
     made = fresh(dropping)
     ids = tokens(2, 6)
@@ -36,11 +36,11 @@ def check_dropout(case: Case) -> None:
 
 
 def _keeps_the_mean(case: Case, made: Model, ids: Tensor) -> None:
-    """The part's own output, over many copies of one row, has the mean of its output without dropout."""
+    """Check that the part's output with dropout, averaged over copies of one row, equals the output without."""
     part = next(module for module in made.modules() if isinstance(module, case.part))
     seen: list[Tensor] = []
     hook = part.register_forward_hook(lambda module, arguments, out: seen.append(out))
-    many = ids.expand(ROWS, -1)
+    many = ids.expand(ROWS, -1)  # [ROWS time]
     run(case, many, on=made)
     made.eval()
     run(case, ids, on=made)

@@ -1,4 +1,4 @@
-"""Finds where a computation in float64 goes through a lower dtype."""
+"""Detection of lower dtypes in a float64 computation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch.utils._pytree import tree_leaves
 from tfkit.contracts.check import Broken
 from tfkit.core.output import some
 
-# bfloat16 is left out: in a model of float64 it is used only where an option says so
+# bfloat16 is excluded: a float64 model uses it only if an option requests it
 LOWER = frozenset({torch.float32, torch.float16})
 
 
 class _Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The names of the operations between float64 and a lower dtype within the block."""
+    """Records operations that mix float64 with a lower dtype."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -40,9 +40,9 @@ class _Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def in_float64(where: str) -> Iterator[None]:
-    """Raise Broken, `where` first, if an operation within the block mixes float64 with a lower dtype.
+    """Raise Broken, prefixed by `where`, if an operation within the block mixes float64 with a lower dtype.
 
-    It mixes them if tensors of both go in or come out: what passed through one is not exact.
+    Inputs and outputs both count: values that passed through a lower dtype are not exact.
     """
     with _Mixing() as mixing:
         yield

@@ -1,4 +1,4 @@
-"""Logits rules and stop rules: each row by itself, nothing in place, and the same whenever they are asked."""
+"""Logits rules and stop rules: independent rows, no in-place changes, deterministic."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tfkit.generation.stop import StopRule, WrittenRow
 
 LOGITS, STOP = ("logits",), ("stop",)
 ROWS, TIME = 4, 7
-WRITTEN = (0, 3, 1, 5)  # of each row's tokens, those after its prompt
+WRITTEN = (0, 3, 1, 5)  # number of generated tokens per row
 
 
 def rule_of(case: Case) -> LogitsRule:
-    """The rule, bound to a vocabulary of letters."""
+    """Build the rule, bound to a vocabulary of letters."""
     rule: LogitsRule = case.config.build()
     rule.bind(letters())
     return rule
 
 
 def call(rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits of the next token, each row's tokens (some repeated, the last row shorter), how many were written."""
+    """Return next-token logits, the tokens of each row (some repeated, the last row shorter), and generated counts."""
     tokenizer = letters()
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(rows, tokenizer.vocab_size, generator=generator)
@@ -40,7 +40,7 @@ def call(rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor]:
 
 @contract("new logits of the same shape, some token of each row possible", "built", slots=LOGITS, every_option=True)
 def check_logits(case: Case) -> None:
-    """At several steps of a search."""
+    """Apply the rule at several steps of a search."""
     logits, ids, new = call()
     changed = rule_of(case).forward(logits, ids, new)
     expect(isinstance(changed, Tensor), f"it gives {type(changed).__name__}, not a tensor")
@@ -54,7 +54,7 @@ def check_logits(case: Case) -> None:
 
 @contract("what it is given stays as it is", "logits", slots=LOGITS, every_option=True)
 def check_in_place(case: Case) -> None:
-    """Compare with copies."""
+    """Compare the inputs with copies."""
     given = call()
     kept = [tensor.clone() for tensor in given]
     rule_of(case).forward(*given)
@@ -64,7 +64,7 @@ def check_in_place(case: Case) -> None:
 
 @contract("each row is changed by its own tokens alone", "logits", slots=LOGITS, every_option=True)
 def check_rows(case: Case) -> None:
-    """Rows alone, in another order, with more padding before them, and asked again."""
+    """Compare with single rows, more left padding, and a second call."""
     rule, (logits, ids, new) = rule_of(case), call()
     whole = rule.forward(logits, ids, new)
     expect(torch.equal(rule.forward(logits, ids, new), whole), "asked a second time it gives other logits")
@@ -80,7 +80,7 @@ def check_rows(case: Case) -> None:
 
 
 def rows_of(texts: tuple[str, ...]) -> list[WrittenRow]:
-    """The texts as rows of a search, at every step, the end token after the last."""
+    """Return the texts as rows of a search at every step, each with an end token."""
     tokenizer = letters()
     prompt = tokenizer.encode("the ")
     end = tokenizer.special_ids["end"]
@@ -96,7 +96,7 @@ def rows_of(texts: tuple[str, ...]) -> list[WrittenRow]:
 
 
 def stop_of(case: Case) -> StopRule:
-    """The rule, bound to a vocabulary of letters."""
+    """Build the rule, bound to a vocabulary of letters."""
     rule: StopRule = case.config.build()
     rule.bind(letters())
     return rule
@@ -104,7 +104,7 @@ def stop_of(case: Case) -> StopRule:
 
 @contract("it says yes or no, and the same whenever it is asked", "built", slots=STOP, every_option=True)
 def check_done(case: Case) -> None:
-    """Each step of two texts, then backwards, by the same rule and by another."""
+    """Query each step of two texts, then backwards, with the same and with a new rule."""
     rows, rule = rows_of(LINES[:2]), stop_of(case)
     found = [rule.done(row) for row in rows]
     for answer in found:
@@ -119,7 +119,7 @@ def check_done(case: Case) -> None:
 
 @contract("it only cuts what stands at the end", "done", slots=STOP, every_option=True)
 def check_cut(case: Case) -> None:
-    """What is left of ids and of a text is how they begin."""
+    """Check that the remaining ids and text are prefixes."""
     rule = stop_of(case)
     for row in rows_of(LINES[:2]):
         ids, text = list(rule.cut_ids(row.ids)), rule.cut_text(row.text)

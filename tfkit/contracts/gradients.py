@@ -1,4 +1,4 @@
-"""Every parameter can be learnt."""
+"""Gradients of all parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfkit.models.base import Model
 
 
 def loss_of(case: Case, out: dict[str, Tensor]) -> Tensor:
-    """A number that depends on all outputs; on the head's alone where every token can reach it."""
+    """Reduce all outputs to a scalar; only the head's output if it depends on every token."""
     wanted = {name: value for name, value in out.items() if name != "hidden"}
     if not wanted or (case.causal and "pooled" in wanted):
         wanted = out
@@ -23,14 +23,14 @@ def loss_of(case: Case, out: dict[str, Tensor]) -> Tensor:
 
 
 def gradients(case: Case, made: Model, out: dict[str, Tensor]) -> dict[str, Tensor | None]:
-    """Gradient of each trained weight by name, None where there is none."""
+    """Return the gradient of each trainable weight by name, or None."""
     named = {name: weight for name, weight in made.named_parameters() if weight.requires_grad}
     found = torch.autograd.grad(loss_of(case, out), list(named.values()), allow_unused=True)
     return dict(zip(named, found, strict=True))
 
 
 def inert_names(made: nn.Module) -> dict[str, Component]:
-    """The parameters that parts declare inert, by their full name, each with its part."""
+    """Return the full names of parameters declared inert, each with its part."""
     return {
         f"{prefix}.{name}": module
         for prefix, module in made.named_modules()
@@ -45,7 +45,7 @@ def inert_names(made: nn.Module) -> dict[str, Component]:
     every_option=True,
 )
 def check_gradients(case: Case) -> None:
-    """Ask for the gradient of a random sum of all outputs."""
+    """Compute the gradient of a random linear combination of all outputs."""
     made = model(case)
     found = gradients(case, made, run(case, tokens(3, 7)))
     inert = inert_names(made)

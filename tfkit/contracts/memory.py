@@ -1,4 +1,4 @@
-"""Cross-attention reads the memory, all of it, and attention weights say what was read."""
+"""Cross-attention reads the whole memory, and returns correct attention weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfkit.contracts.cases import Case
 from tfkit.contracts.check import EQUAL, MIXING, SAME, contract, expect, expect_equal
 from tfkit.core.context import Collector
 
-MEMORY, WIDTH = 4, 10  # tokens of the memory, and their width, which is not d_model
+MEMORY, WIDTH = 4, 10  # length of the memory, and its width, different from d_model
 
 
 @contract(
@@ -22,7 +22,7 @@ MEMORY, WIDTH = 4, 10  # tokens of the memory, and their width, which is not d_m
     once=True,
 )
 def check_cross_attention(case: Case) -> None:
-    """Change one token of the memory after the other: every output moves."""
+    """Change each token of the memory in turn: every output must change."""
     alone, x, memory = Alone(case, memory_width=WIDTH), states(2, TIME), states(2, MEMORY, WIDTH, seed=3)
     before = alone(x, source=memory)
     expect(before.shape == x.shape, f"with a memory of {MEMORY} tokens the output is {list(before.shape)}")
@@ -45,7 +45,7 @@ def check_cross_attention(case: Case) -> None:
     once=True,
 )
 def check_weights(case: Case) -> None:
-    """Rows of weights sum to 1, those that see nothing to 0; watching changes nothing."""
+    """Check that attention weights sum to 1, or to 0 for fully masked rows, and that observing has no effect."""
     alone, x, collector = Alone(case), states(2, TIME), Collector(frozenset({"attention"}))
     real = torch.ones(2, TIME, dtype=torch.bool)
     if case.declares("padding"):
@@ -61,18 +61,18 @@ def check_weights(case: Case) -> None:
         weights.dim() == 4 and list(weights.shape) == wanted,
         f"declares 'weights', but they are {list(weights.shape)}, not [batch heads query key], [2 heads {TIME} {TIME}]",
     )
-    # an option may keep back a share for what is no token (an attention sink)
+    # an option may reserve weight for no token (an attention sink)
     _expect_a_share(weights, _visible(alone, real), whole=not case.variant)
 
 
 def _visible(alone: Alone, real: Tensor) -> Tensor:
-    """[rows query key], True = may look."""
+    """Return the visibility, [rows query key], True = visible."""
     ones = torch.ones(TIME, TIME, dtype=torch.bool)
     return (ones.tril() if alone.shape.causal else ones) & real[:, None, :]
 
 
 def _expect_a_share(weights: Tensor, visible: Tensor, whole: bool) -> None:
-    """Raise Broken unless each row shares 1 (or, not `whole`, less) among what it sees, nothing where it is blind."""
+    """Raise Broken unless visible weights of a row sum to 1 (at most 1 unless `whole`) and hidden ones are 0."""
     hidden = weights.masked_select(~visible[:, None].expand_as(weights))
     expect(bool((hidden == 0).all()), "declares 'weights', but there is weight on what the mask hides")
     expect(bool((weights >= 0).all()), "declares 'weights', but some are negative or not a number")

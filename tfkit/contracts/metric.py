@@ -1,4 +1,4 @@
-"""Metrics: what is right scores best, and the order of the examples does not matter."""
+"""Metrics: perfect outputs score best, and the order of examples does not matter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEAR = 1e-9
 
 
 def scored(metric: Metric, outputs: Sequence[str], references: Sequence[str]) -> float:
-    """The score, a finite number."""
+    """Compute the score; raise Broken unless it is a finite number."""
     score = metric.score(list(outputs), list(references))
     if not isinstance(score, (int, float)) or not math.isfinite(score):
         raise Broken(f"a score is {score!r}, no finite number")
@@ -28,18 +28,18 @@ def scored(metric: Metric, outputs: Sequence[str], references: Sequence[str]) ->
 
 
 def sampled(metric: Metric) -> tuple[Sequence[str], Sequence[str]]:
-    """References and wrong outputs: the metric's own, where sentences would not do."""
+    """Return references and wrong outputs; a metric may provide its own."""
     return metric.samples or (REFERENCES, WRONG)
 
 
 def reads(kind: str) -> Callable[[Case], bool]:
-    """Whether a metric is computed from losses, or from texts."""
+    """Return a condition: the metric reads `kind` ("loss" or "text")."""
     return lambda case: issubclass(case.part, MetricFacts) and case.part.reads == kind
 
 
 @contract("it says whether it reads a loss or texts, and refuses the other", "built", slots=METRIC)
 def check_reads(case: Case) -> None:
-    """Ask it for both."""
+    """Score both kinds of input."""
     metric: Metric = case.config.build()
     kind = metric.reads
     expect(kind in ("loss", "text"), f'it says reads = {kind!r}; say "loss" or "text"')
@@ -58,7 +58,7 @@ def check_reads(case: Case) -> None:
 
 @contract("a perfect output is the best score", "reads", slots=METRIC, when=reads("text"), every_option=True)
 def check_perfect(case: Case) -> None:
-    """The references themselves, against outputs with one, two and all rows wrong."""
+    """Score the references, and outputs with one, two and all rows wrong."""
     metric = case.config.build()
     sign = 1 if metric.higher_is_better else -1
     right, bad = sampled(metric)
@@ -73,7 +73,7 @@ def check_perfect(case: Case) -> None:
 
 @contract("the order of the examples does not matter", "reads", slots=METRIC, when=reads("text"), every_option=True)
 def check_order(case: Case) -> None:
-    """The same pairs in other orders, and asked again."""
+    """Score the same pairs in other orders, and again."""
     metric = case.config.build()
     right, bad = sampled(metric)
     outputs = (bad[0], *right[1:])
@@ -85,7 +85,7 @@ def check_order(case: Case) -> None:
 
 @contract("outputs that do not pair up, and none at all, are refused", "reads", slots=METRIC, when=reads("text"))
 def check_pairs(case: Case) -> None:
-    """One output too few, and none."""
+    """Score one output too few, and none."""
     for outputs, references in ((REFERENCES[:2], REFERENCES), ((), ())):
         try:
             score = case.config.build().score(list(outputs), list(references))
@@ -96,7 +96,7 @@ def check_pairs(case: Case) -> None:
 
 @contract("a lower loss never scores worse", "reads", slots=METRIC, when=reads("loss"), every_option=True)
 def check_loss_order(case: Case) -> None:
-    """Losses from none to large."""
+    """Score increasing losses."""
     metric = case.config.build()
     sign = 1 if metric.higher_is_better else -1
     scores = [metric.from_loss(loss) for loss in LOSSES]

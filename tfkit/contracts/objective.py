@@ -1,4 +1,4 @@
-"""Objectives: examples become batches, and a loss that reaches every weight."""
+"""Objectives: conversion of examples to batches, and a loss with gradients for every weight."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tfkit.training.objective import Batch, Item, Loss, Objective
 
 OBJECTIVE = ("objective",)
 EXAMPLES = 5
-NEAR = 1e-4  # of losses in float32 that are summed in another order
+NEAR = 1e-4  # tolerance of float32 losses summed in a different order
 
 
 class ObjectiveTrial:
-    """An objective with everything that a run would hand it."""
+    """An objective with the tokenizer, examples and model of a run."""
 
     def __init__(self, case: Case) -> None:
         self.objective: Objective = case.config.build()
@@ -35,25 +35,25 @@ class ObjectiveTrial:
         self.examples = [self._example(number) for number in range(EXAMPLES)]
 
     def _example(self, number: int) -> dict[str, str]:
-        """A text in every field; as many tags as words, and a label that is a word."""
+        """Return an example with a text per field; tags match the words, and a label is one word."""
         line = LINES[number]
         texts = {"target": LINES[-1 - number], "label": NOUNS[number % 2], "tags": " ".join("X" for _ in line.split())}
         answers = self.objective.answers
         samples = {} if answers is None else answers.sample_texts
         own = {field: found[number % len(found)] for field, found in samples.items()}
-        # texts of different length, so that there is padding
+        # different lengths, to get padding
         return {field: (texts | own).get(field, line[: 8 + 3 * number]) for field in self.fields}
 
     def items(self) -> list[Item]:
-        """The examples as token ids."""
+        """Return the tokenized examples."""
         return self.objective.rows.prepare(self.examples, self.tokenizer, MAX_LENGTH)
 
     def batch(self, items: Sequence[Item], seed: int = 0) -> Batch:
-        """A batch, whatever is random in it drawn from the seed."""
+        """Collate a batch; the seed determines all random choices."""
         return self.objective.rows.collate(items, np.random.default_rng(seed))
 
     def model(self) -> Model:
-        """A model that it can train."""
+        """Return a model that the objective can train."""
         model = small_model(
             self.objective.reads or "causal", self.objective.heads[0], self.tokenizer.vocab_size, self.objective.beside
         )
@@ -63,7 +63,7 @@ class ObjectiveTrial:
 
 @contract("it says what it reads, which fields and which heads", "built", slots=OBJECTIVE)
 def check_says_what_it_reads(case: Case) -> None:
-    """`reads`, `fields` and `heads` of the class."""
+    """Check `reads`, `fields` and `heads` of the class."""
     part: Any = case.part
     expect(part.reads in TOPOLOGY, f"it says reads = {part.reads!r}; say one of {', '.join(TOPOLOGY)}")
     expect(part.rows_type.fields, "it says no fields of a corpus; say  rows_type = TextRows, or rows of your own")
@@ -97,7 +97,7 @@ def check_items(case: Case) -> None:
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two mappings hold equal arrays or tensors."""
+    """True if two mappings hold equal arrays or tensors."""
     return one.keys() == other.keys() and all(np.array_equal(np.asarray(one[k]), np.asarray(other[k])) for k in one)
 
 
@@ -116,7 +116,7 @@ def check_batches(case: Case) -> None:
 
 
 def evaluated(trial: ObjectiveTrial, model: Model, batch: Batch, training: bool = False) -> Loss:
-    """A loss that is a finite number, over some targets."""
+    """Compute the loss; raise Broken unless it is a finite scalar over at least one target."""
     loss = trial.objective.loss(model, batch, training=training)
     expect(loss.total.dim() == 0, f"the loss is {list(loss.total.shape)}, not one number")
     expect(bool(torch.isfinite(loss.total)), f"the loss is {float(loss.total.detach())}")
@@ -129,7 +129,7 @@ def evaluated(trial: ObjectiveTrial, model: Model, batch: Batch, training: bool 
     every_option=True,
 )  # fmt: skip
 def check_loss(case: Case) -> None:
-    """Evaluate one batch twice, and take its loss for training."""
+    """Evaluate one batch twice, and compute its training loss."""
     trial = ObjectiveTrial(case)
     model, batch = trial.model(), trial.batch(trial.items())
     first, again = (evaluated(trial, model, batch) for _ in range(2))
@@ -146,7 +146,7 @@ def check_loss(case: Case) -> None:
 
 @contract("the gradient of the loss reaches every weight", "loss", slots=OBJECTIVE, every_option=True)
 def check_loss_gradients(case: Case) -> None:
-    """Of a model of the direction and with the head that it names."""
+    """Compute gradients of a model with the direction and head that the objective requires."""
     trial = ObjectiveTrial(case)
     model = trial.model()
     loss = evaluated(trial, model, trial.batch(trial.items()), training=True)
@@ -166,7 +166,7 @@ def check_loss_gradients(case: Case) -> None:
 )  # fmt: skip
 @torch.no_grad()
 def check_loss_rows(case: Case) -> None:
-    """Each item alone, and all in a batch; where chance chooses the targets there is nothing to compare."""
+    """Compare a batch with its single items; objectives with random targets are skipped."""
     trial = ObjectiveTrial(case)
     items = trial.items()
     if not _same(trial.batch(items, seed=1), trial.batch(items, seed=2)):
@@ -175,7 +175,7 @@ def check_loss_rows(case: Case) -> None:
 
 
 def _expect_sum(trial: ObjectiveTrial, batch: Batch, items: Sequence[Item], how: str) -> None:
-    """Raise Broken unless the loss of the batch is that of its items alone."""
+    """Raise Broken unless the loss of the batch is the sum over its items."""
     model = trial.model()
     whole = evaluated(trial, model, batch)
     single = [evaluated(trial, model, trial.batch([item])) for item in items]
@@ -186,14 +186,14 @@ def _expect_sum(trial: ObjectiveTrial, batch: Batch, items: Sequence[Item], how:
 
 
 def packs(case: Case) -> bool:
-    """Whether it declares that its batches can be packed."""
+    """True if the objective supports packed batches."""
     return "packing" in case.part.capabilities
 
 
 @contract("packed rows have the loss of their items", "loss_rows", slots=OBJECTIVE, when=packs, every_option=True)
 @torch.no_grad()
 def check_packed_loss(case: Case) -> None:
-    """Two items a row; options under which nothing can be packed say so with a UsageError."""
+    """Pack two items per row; options that exclude packing must raise UsageError."""
     trial = ObjectiveTrial(case)
     items = trial.items()
     length = int(np.asarray(trial.objective.rows.lengths(items)).sum())
@@ -209,12 +209,12 @@ def check_packed_loss(case: Case) -> None:
 
 @contract("sources and targets have a vocabulary each", "items", slots=OBJECTIVE)
 def check_vocabularies(case: Case) -> None:
-    """The source is encoded by its own tokenizer, the target as with one tokenizer."""
+    """Encode the source with its own tokenizer; the target must not change."""
     if "two_vocabularies" not in case.part.able(case.config):
         return
     trial = ObjectiveTrial(case)
     alone = trial.batch(trial.items())
-    source = letters(sentinels=3)  # the ids of its letters are others
+    source = letters(sentinels=3)  # assigns different ids to the letters
     trial.tokenizer = trial.tokenizer.beside(source)
     batch = trial.batch(trial.items())
     for example, ids in zip(trial.examples, batch["input_ids"].tolist(), strict=True):
@@ -225,7 +225,7 @@ def check_vocabularies(case: Case) -> None:
 
 @contract("examples that cannot be used are refused", "items", slots=OBJECTIVE)
 def check_unusable(case: Case) -> None:
-    """A field that is missing, texts that are all empty, and a vocabulary without a token that it needs."""
+    """Omit a field, empty all texts, and remove a required token from the vocabulary."""
     trial = ObjectiveTrial(case)
     without = {field: text for field, text in trial.examples[0].items() if field != trial.fields[-1]}
     empty = dict.fromkeys(trial.fields, "")

@@ -1,4 +1,4 @@
-"""Optimizers: a step moves what is trained and nothing else, and a resumed run goes on as it would have."""
+"""Optimizers: a step updates exactly the trainable weights, and a resumed run is identical."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ STEPS = 12
 
 
 class OptimizerTrial:
-    """A small model, its table tied to its head, and the optimizer of the case for it."""
+    """A small model with tied embeddings and the case's optimizer."""
 
     def __init__(self, case: Case, model: Model | None = None, rate: float = RATE) -> None:
         self.model = model or small_model("causal", "language_model", VOCABULARY, tied=True)
         self.optimizer: torch.optim.Optimizer = case.config.build().make(self.model, rate)
 
     def loss(self) -> Tensor:
-        """How badly the model predicts each of a few tokens from those before it."""
+        """Return the next-token cross-entropy on fixed tokens."""
         ids = tokens(4, 9)
         logits = self.model(input_ids=ids[:, :-1]).logits
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
     def step(self, number: int = 1) -> None:
-        """Some steps of training."""
+        """Run training steps."""
         for _ in range(number):
             self.optimizer.zero_grad()
             self.loss().backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of the weights."""
+        """Return a copy of the weights."""
         return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
 
     def moved(self, before: dict[str, Tensor]) -> set[str]:
-        """The weights that differ from those."""
+        """Return the names of weights that differ from `before`."""
         return {name for name, weight in self.model.named_parameters() if not torch.equal(weight, before[name])}
 
 
 @contract("a step moves every weight, each once, and training lowers the loss", "built", slots=OPTIMIZER)
 def check_step(case: Case) -> None:
-    """One step, then some more on the same tokens."""
+    """Take one step, then more on the same tokens."""
     trial = OptimizerTrial(case)
     held = [id(weight) for group in trial.optimizer.param_groups for weight in group["params"]]
     expect(len(held) == len(set(held)), "a weight stands in the optimizer twice; a tied one counts once")
@@ -74,7 +74,7 @@ def check_step(case: Case) -> None:
 
 @contract("the learning rate is the schedule's", "step", slots=OPTIMIZER, every_option=True)
 def check_learning_rate(case: Case) -> None:
-    """The rate it is made with is taken; where the schedule sets 0, nothing moves."""
+    """Check the initial learning rate; with a rate of 0 no weight may change."""
     trial = OptimizerTrial(case)
     rates = {float(group["lr"]) for group in trial.optimizer.param_groups}
     expect(rates == {RATE}, f"made with the learning rate {RATE} it has {', '.join(map(str, sorted(rates)))}")
@@ -103,7 +103,7 @@ def check_frozen(case: Case) -> None:
 
 @contract("norms and biases take no weight decay unless that is set", "step", slots=OPTIMIZER, every_option=True)
 def check_decay(case: Case) -> None:
-    """Steps without any gradient: what moves, decays."""
+    """Take steps with zero gradients: only weight decay changes weights."""
     trial = OptimizerTrial(case)
     norms = {
         id(weight) for module in trial.model.modules() if isinstance(module, Norm) for weight in module.parameters()
@@ -121,7 +121,7 @@ def check_decay(case: Case) -> None:
 
 @contract("a run that is resumed goes on as it would have", "step", slots=OPTIMIZER, every_option=True)
 def check_optimizer_state(case: Case) -> None:
-    """Three steps, a checkpoint, three more; and three more from the checkpoint."""
+    """Train three steps, save, train three more; repeat the last three from the checkpoint."""
     trial = OptimizerTrial(case)
     trial.step(3)
     other = OptimizerTrial(case, copy.deepcopy(trial.model))

@@ -1,7 +1,7 @@
-"""What the options of a part under test are set to: its own `example` first, then small values by the option's name.
+"""Options of parts under test: the part's own `example`, then small values by option name.
 
-So a part that somebody adds to a catalogue, or registers of their own, is checked without a line being written about
-it; where an option cannot do without a value that no table knows, its author is told to give an example.
+New parts of a catalogue or a plugin are therefore tested without further code; if a required option has no known
+value, the error asks the author for an example.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfkit.core.options import PathMark
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 
-# Values by name: required options always get one, others one at a time as variants of the part.
+# Values by name: set for required options; for others, one at a time as variants.
 SIZES: dict[str, Any] = {
     "after": 1,
     "alpha": 1.5,
@@ -90,9 +90,9 @@ SIZES: dict[str, Any] = {
     "weight_decay": 0.1,
     "weight_offset": 1.0,
 }
-# What a required option that is itself a part is set to, by slot.
+# Parts for required options that hold a part, by slot.
 PARTS = {"feedforward": "mlp", "activation": "gelu", "norm": "layer_norm", "attention": "multi_head"}
-# Slots whose options are not asked about a shape.
+# Slots whose options do not depend on a shape.
 SHAPELESS = frozenset(
     "init model tokenizer corpus objective optimizer schedule metric logits stop strategy".split()  # noqa: SIM905
 )
@@ -104,9 +104,9 @@ PLAIN_SHAPE = Shape(D_MODEL, VOCABULARY, MAX_LENGTH, num_heads=4)
 
 
 def required(slot: str, name: str) -> dict[str, Any]:
-    """The options that the part cannot do without, and those of its example; raises Broken for an unknown need.
+    """Return the required options of the part and those of its example; raise Broken for an unknown one.
 
-    That are those without a default, and those that its own check asks for (a window's size).
+    Required are options without a default, and options demanded by the part's own check (the size of a window).
     """
     part = REGISTRY.get(slot, name)
     options = _example(part)
@@ -119,7 +119,7 @@ def required(slot: str, name: str) -> dict[str, Any]:
 
 
 def _example(part: type[Component]) -> dict[str, Any]:
-    """The options that the part's author gives as an example; paths are relative to the author's file."""
+    """Return the example options of the part; paths are relative to its source file."""
     if not isinstance(part.example, Mapping):
         raise Broken(f"example = {part.example!r}: an example is a mapping of options")
     options = dict(part.example)
@@ -131,7 +131,7 @@ def _example(part: type[Component]) -> dict[str, Any]:
 
 
 def _undefaulted(part: type[Component], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options without a default that are not given."""
+    """Return the missing options without a default."""
     fields = part.Config.model_fields
     options: dict[str, Any] = dict(given_files(part))
     for option, field in fields.items():
@@ -141,7 +141,7 @@ def _undefaulted(part: type[Component], given: Mapping[str, Any]) -> dict[str, A
 
 
 def _value(part: type[Component], option: str, field: Any) -> Any:
-    """A small value for an option that must have one."""
+    """Return a small value for a required option."""
     inner = next((mark.slot for mark in field.metadata if isinstance(mark, Slot)), None)
     choices = get_args(field.annotation)
     if option in SIZES:
@@ -160,13 +160,13 @@ def _value(part: type[Component], option: str, field: Any) -> Any:
 
 
 def is_path(field: Any) -> bool:
-    """Whether an option is a path, or several."""
+    """True if an option is a path or a list of paths."""
     marks = [*field.metadata, *(mark for kind in get_args(field.annotation) for mark in get_args(kind))]
     return any(isinstance(mark, PathMark) for mark in marks)
 
 
 def alternatives(option: str, annotation: Any, default: Any) -> Iterator[Any]:
-    """Other values that an option may have."""
+    """Yield alternative values of an option."""
     kinds = _flattened(annotation)
     if option in SIZES and SIZES[option] != default:
         yield SIZES[option]
@@ -178,7 +178,7 @@ def alternatives(option: str, annotation: Any, default: Any) -> Iterator[Any]:
 
 
 def _flattened(annotation: Any) -> list[Any]:
-    """The members of a union, and the words of a Literal."""
+    """Return the members of a union, and the values of a Literal."""
     if getattr(annotation, "__origin__", None) is Literal:
         return list(get_args(annotation))
     members = get_args(annotation)
@@ -188,7 +188,7 @@ def _flattened(annotation: Any) -> list[Any]:
 
 
 def frozen(value: Any) -> Any:
-    """`value` as something that can be hashed; `thawed` takes it back."""
+    """Convert `value` to a hashable form; `thawed` is the inverse."""
     if isinstance(value, Mapping):
         return ("{}", *((key, frozen(entry)) for key, entry in value.items()))
     if isinstance(value, list):
@@ -197,7 +197,7 @@ def frozen(value: Any) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """What `frozen` was given."""
+    """Invert `frozen`."""
     if isinstance(value, tuple) and value[:1] == ("{}",):
         return {key: thawed(entry) for key, entry in value[1:]}
     if isinstance(value, tuple) and value[:1] == ("[]",):

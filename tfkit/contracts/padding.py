@@ -1,4 +1,4 @@
-"""Padding, other rows of the batch and other texts of a packed row change nothing."""
+"""Padding, other rows of the batch and other texts of a packed row have no effect."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tfkit.contracts.check import contract, expect_equal, expect_finite
 from tfkit.contracts.gradients import gradients
 
 LENGTHS = (7, 4, 0, 1, 6)
-PACKED = ((4, 3, 2), (5, 4), (10,))  # lengths of the texts of each packed row
-WIDTH = 10  # tokens of a packed row
+PACKED = ((4, 3, 2), (5, 4), (10,))  # text lengths in each packed row
+WIDTH = 10  # length of a packed row
 
 
 @contract("padding and other rows of the batch change nothing", "future", capability="padding", every_option=True)
 @torch.no_grad()
 def check_padding(case: Case) -> None:
-    """Rows alone, in a batch, and in batches padded on either side with either id."""
+    """Compare single rows with a batch, and with batches padded on either side with either id."""
     rows = [tokens(1, length, seed=index)[0] for index, length in enumerate(LENGTHS)]
     alone = [run(case, row[None]) if len(row) else {} for row in rows]
     whole = [tokens(1, 7, seed=seed)[0] for seed in range(3)]
@@ -51,7 +51,7 @@ def check_padding(case: Case) -> None:
 )
 @torch.no_grad()
 def check_source_padding(case: Case) -> None:
-    """Sources alone, and in batches padded on either side."""
+    """Compare single sources with batches padded on either side."""
     rows = [tokens(1, length, seed=index)[0] for index, length in enumerate((6, 3, 0, 1))]
     ids = tokens(4, 5, seed=20)
     alone = [run(case, ids[index : index + 1], source=row[None]) if len(row) else {} for index, row in enumerate(rows)]
@@ -66,7 +66,7 @@ def check_source_padding(case: Case) -> None:
 
 
 def packs(case: Case) -> bool:
-    """Whether texts may share a row: an encoder-decoder takes one a row, and a prefix belongs to a whole row."""
+    """True if rows can be packed: encoder-decoders and prefix masks take one text per row."""
     return not case.pair and "prefix_length" not in case.needs
 
 
@@ -79,7 +79,7 @@ def packs(case: Case) -> bool:
 )
 @torch.no_grad()
 def check_packing(case: Case) -> None:
-    """Texts that share a row, and each alone."""
+    """Compare packed texts with single ones."""
     packed = [
         [tokens(1, length, seed=10 * row + length)[0] for length in lengths] for row, lengths in enumerate(PACKED)
     ]
@@ -108,7 +108,7 @@ def check_packing(case: Case) -> None:
 
 @contract("a text of one token, and rows that may see nothing, give numbers", "future", every_option=True)
 def check_few(case: Case) -> None:
-    """One token, a row of padding alone, and their gradients."""
+    """Run one token, a fully padded row, and their gradients."""
     ids = tokens(3, 6)
     if case.causal and not case.opens:
         first = run(case, ids)["hidden"][:, :1]

@@ -1,4 +1,4 @@
-"""The coordinate check of muP: what a step of training changes does not grow with the width."""
+"""Coordinate check of muP: the size of an update does not grow with the width."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tfkit.recipe.load import load_recipe
 from tfkit.recipe.settings.sections import Train
 from tfkit.training.groups import regroup, set_rate
 
-WIDER = 8  # times as wide as the base
+WIDER = 8  # width relative to the base
 STEPS = 3
 RATE = 0.002
-MOST = 2.5  # times the change at the base; without muP it is 4 to 9 times
+MOST = 2.5  # maximum ratio of the changes; without muP it is 4 to 9
 
 
 @contract(
@@ -30,11 +30,11 @@ MOST = 2.5  # times the change at the base; without muP it is 4 to 9 times
     when=lambda case: case.topology == "decoder" and not case.variant and not case.place,
 )
 def check_coordinates(case: Case) -> None:
-    """Train a narrow and a wide model for some steps."""
+    """Train a narrow and a wide model for a few steps."""
     try:
         narrow, wide = (change_of(grown(case.recipe(), factor)) for factor in (1, WIDER))
     except (RecipeError, UsageError):
-        return  # refused by name, or it predicts no tokens from ids
+        return  # explicitly refused, or no token predictions from ids
     ratio = wide / narrow
     expect(
         1 / MOST < ratio < MOST,
@@ -43,7 +43,7 @@ def check_coordinates(case: Case) -> None:
 
 
 def grown(recipe: dict[str, Any], factor: int, parametrized: bool = True) -> dict[str, Any]:
-    """A small recipe, `factor` times as wide, under muP from its own sizes on."""
+    """Return a small recipe, `factor` times as wide, under muP with its own sizes as base."""
     model = {**recipe["model"], "d_model": factor * D_MODEL}
     base: dict[str, int] = {"d_model": D_MODEL}
     feedforward = model["layer"].get("feedforward")
@@ -57,7 +57,7 @@ def grown(recipe: dict[str, Any], factor: int, parametrized: bool = True) -> dic
 
 
 def change_of(recipe: dict[str, Any]) -> float:
-    """How much some steps of Adam change the logits of a model, as a mean of absolute values; raises UsageError."""
+    """Mean absolute change of the logits after a few steps of Adam; raises UsageError."""
     model = build_model(load_recipe(recipe).blueprint(), seed=0)
     ids = torch.randint(VOCABULARY, (4, 12), generator=torch.Generator().manual_seed(1))
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
@@ -73,7 +73,7 @@ def change_of(recipe: dict[str, Any]) -> float:
 
 
 def _logits(model: Model, ids: Tensor) -> Tensor:
-    """The logits [batch time vocabulary]; raises UsageError where there are none, or the model needs more than ids."""
+    """Return logits [batch time vocabulary]; raise UsageError if the model has none or needs more than ids."""
     logits: Tensor | None = model(ids).logits
     if logits is None or logits.shape != (*ids.shape, VOCABULARY):
         raise UsageError("the model predicts no tokens")

@@ -1,4 +1,4 @@
-"""What a position says is done: queries and keys are turned, scores raised and scaled."""
+"""Positions take effect: rotated queries and keys, biased and scaled scores."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tfkit.contracts.alone import TIME, Alone, built, states
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import SAME, Broken, contract, expect, expect_equal, far, told
 
-HIDDEN = 1  # the key that a bias hides
-HOT = 2  # the query that a temperature concerns
+HIDDEN = 1  # the key hidden by a bias
+HOT = 2  # the query with a temperature
 
 
 @contract(
@@ -23,7 +23,7 @@ HOT = 2  # the query that a temperature concerns
     once=True,
 )
 def check_rotation(case: Case) -> None:
-    """Without the position, with it, with every position further on, and with positions further apart."""
+    """Compare outputs without the position, with it, with all positions shifted, and with doubled distances."""
     alone, x, places = Alone(case), states(2, TIME), torch.arange(TIME)[None]
     rotary = [built("position", "rotary", alone.shape)]
     turned = alone(x, rotary)
@@ -36,7 +36,7 @@ def check_rotation(case: Case) -> None:
 
 
 def _expect_bfloat16(case: Case, position: Position, capability: str) -> None:
-    """Raise Broken where what the position says, in float32, does not go with states in bfloat16."""
+    """Raise Broken if a float32 position fails with bfloat16 states."""
     alone, x = Alone(case, dtype=torch.bfloat16), states(2, TIME).bfloat16()
     try:
         given = alone(x, [position]).dtype
@@ -46,11 +46,11 @@ def _expect_bfloat16(case: Case, position: Position, capability: str) -> None:
 
 
 class Hiding(Position):
-    """A bias that no score can make up for, on one key."""
+    """A bias that effectively masks one key."""
 
     def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
         hidden = -1e9 * (key_positions == HIDDEN).float()[:, None, None, :]
-        return hidden.expand(-1, num_heads, query_positions.shape[1], -1)
+        return hidden.expand(-1, num_heads, query_positions.shape[1], -1)  # [batch heads query key]
 
 
 @contract(
@@ -62,7 +62,7 @@ class Hiding(Position):
     once=True,
 )
 def check_bias(case: Case) -> None:
-    """An ALiBi position changes the output; a bias of -1e9 on a key hides it."""
+    """Check that an ALiBi position changes the output and a bias of -1e9 hides its key."""
     alone, x = Alone(case), states(2, TIME)
     sloped = alone(x, [built("position", "alibi", alone.shape)])
     expect(far(sloped, alone(x)) > SAME, "declares 'bias', but an ALiBi position changes nothing")
@@ -76,7 +76,7 @@ def check_bias(case: Case) -> None:
 
 
 class Warming(Position):
-    """The factors on the scores of each query that it is made with."""
+    """Given temperatures for the scores of each query."""
 
     factors: Tensor
 
@@ -93,7 +93,7 @@ class Warming(Position):
     once=True,
 )
 def check_temperature(case: Case) -> None:
-    """A factor on one query moves that query only; a factor of 0 leaves nothing of any query."""
+    """Check that a temperature affects its query only, and that 0 makes all scores equal."""
     alone, x = Alone(case), states(2, TIME)
     plain, warming = alone(x), Warming(Warming.Config(), alone.shape)
     warming.factors = torch.ones(TIME, dtype=torch.float64)

@@ -1,7 +1,7 @@
 """Promises of a trained model, measured on its own weights and texts: `tfkit prove`.
 
-The contracts try every part in small random models. Here the same comparisons are made with the model of a run, in
-float64, so that a difference is one of computation and not of rounding.
+The contracts test every part in small random models. These comparisons use the model of a run, in float64, so that
+differences are not rounding errors.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tfkit.core.errors import TfkitError
 from tfkit.models import Model, build_model
 from tfkit.training.weights import Weights, load_weights
 
-LONGEST = 48  # tokens that are read of each text
+LONGEST = 48  # tokens read of each text
 TEXTS = 4
 RANDOM = (12, 5, 9, 7)  # lengths of random texts
-CHANGED = 8  # places whose token is exchanged, to see what depends on it
+CHANGED = 8  # number of positions whose token is exchanged
 
 
 class NotApplicable(Exception):
-    """A promise that this model or this run does not make; the message is the reason."""
+    """A promise that this model or run does not make; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """A promise with the difference measured and its bound; `value` is None if nothing was measured."""
+    """A promise with the measured difference and its bound; `value` is None if nothing was measured."""
 
     name: str
     bound: float
     value: float | None = None
-    reason: str = ""  # why it does not apply, or the error of a promise that failed
+    reason: str = ""  # why it does not apply, or the error message of a failure
     applies: bool = True
 
     @property
@@ -50,7 +50,7 @@ class Promise:
         return not self.applies or (self.value is not None and self.value <= self.bound)
 
     def as_data(self) -> dict[str, Any]:
-        """The promise as JSON holds it; a difference that is not finite is null."""
+        """Convert to JSON data; non-finite differences become null."""
         finite = self.value is not None and self.value < float("inf")
         value = self.value if finite else None
         return {**vars(self), "value": value, "holds": self.holds}
@@ -71,14 +71,14 @@ def proved(name: str, bound: float, measure: Callable[[], float]) -> Promise:
 
 @dataclass(frozen=True)
 class ReadText:
-    """Ids [time] that the last stack reads, and in an encoder-decoder its source."""
+    """Ids [time] read by the last stack, and the source of an encoder-decoder."""
 
     ids: Tensor
     source: Tensor | None = None
 
 
 def random_texts(model: Model) -> list[ReadText]:
-    """Random ids for a model that has no data."""
+    """Draw random ids for a model without data."""
     first, last = next(model.blueprint.stacks()), model.blueprint.last
     generator = torch.Generator().manual_seed(0)
 
@@ -95,7 +95,7 @@ def random_texts(model: Model) -> list[ReadText]:
 
 
 def model_promises(model: Model, read: Callable[[], Sequence[ReadText]]) -> Iterator[Promise]:
-    """Prove what needs a model, and texts, which `read` returns."""
+    """Measure the promises that need a model and the texts returned by `read`."""
 
     @cache
     def subject() -> Subject:
@@ -111,20 +111,20 @@ def model_promises(model: Model, read: Callable[[], Sequence[ReadText]]) -> Iter
 
 
 class Subject:
-    """A model in float64, with texts to read."""
+    """A float64 model with texts to read."""
 
     def __init__(self, model: Model, texts: Sequence[ReadText]) -> None:
         self.model, self.texts = model, texts
         self.stacks = list(model.blueprint.stacks())
         self.last = model.blueprint.last
         self.pair = len(self.stacks) == 2
-        # the logits of a head on the encoder belong to other tokens than the hidden states
+        # the logits of a head on the encoder are aligned with the source, not with the hidden states
         head = model.blueprint.head
         self.reads_source = head is not None and self.pair and head.reads == "encoder"
 
     @torch.no_grad()
     def packed(self) -> float:
-        """Compare texts that share a row with each text alone."""
+        """Compare packed texts with single ones."""
         if self.pair:
             raise NotApplicable("an encoder-decoder reads one text a row")
         if "prefix_length" in self.last.needs:
@@ -155,7 +155,7 @@ class Subject:
 
     @torch.no_grad()
     def padded(self) -> float:
-        """Compare a batch padded on the left with one padded on the right, at the real tokens."""
+        """Compare left and right padding at the unpadded tokens."""
         self._check("padding", "padding out")
         left, right = (self._batch(side) for side in ("left", "right"))
         outs = [self._outputs(call) for call, _ in (left, right)]
@@ -168,7 +168,7 @@ class Subject:
 
     @torch.no_grad()
     def future(self) -> float:
-        """Exchange one token after the other, and compare the outputs before it."""
+        """Exchange tokens one at a time and compare the outputs before them."""
         if not self.last.causal:
             raise NotApplicable(f"the {self.last.side} sees both ways")
         opens = any(rule.part.opens for plan in self.last.layers for rule in plan.mask)
@@ -187,7 +187,7 @@ class Subject:
 
     @torch.no_grad()
     def cached(self) -> float:
-        """Compare half a text at once and the rest token by token, from a state, with the whole text at once."""
+        """Compare a full forward pass with cached decoding: half the text at once, the rest token by token."""
         if not self.model.caches:
             lacking = self.last.without("cache")
             raise NotApplicable(f"{lacking[0]} keeps no state" if lacking else f"the {self.last.side} sees both ways")
@@ -201,7 +201,7 @@ class Subject:
         return max(far(torch.cat([step[name] for step in steps], dim=1), value) for name, value in whole.items())
 
     def _check(self, capability: str, keeps: str) -> None:
-        """Raise NotApplicable for a part that does not declare the capability."""
+        """Raise NotApplicable if a part does not declare the capability."""
         lacking = [name for plan in self.stacks for name in plan.without(capability)]
         if lacking:
             raise NotApplicable(f"{lacking[0]} does not keep {keeps}")
@@ -214,14 +214,14 @@ class Subject:
         return special(needs, ids, past, torch.zeros(len(ids), dtype=torch.long) if shift is None else shift)
 
     def _call(self, text: ReadText, past: int = 0) -> dict[str, Any]:
-        """The arguments for one text alone."""
+        """Return the inputs for a single text."""
         if text.source is None:
             return {"input_ids": text.ids[None], **self._special(text.ids[None], past)}
         more = self._special(text.source[None])
         return {"input_ids": text.source[None], "decoder_input_ids": text.ids[None], **more}
 
     def _batch(self, side: str) -> tuple[dict[str, Any], Tensor]:
-        """The arguments for all texts, padded on that side, and the real tokens [batch time] of the last stack."""
+        """Return the inputs for all texts, padded on `side`, and the padding mask [batch time] of the last stack."""
         last = padded([text.ids for text in self.texts], side, 0)
         first = last
         sources = [text.source for text in self.texts if text.source is not None]
@@ -234,7 +234,7 @@ class Subject:
         return call | self._special(first["ids"], shift=first["shift"]), last["real"].bool()
 
     def _outputs(self, call: dict[str, Any]) -> dict[str, Tensor]:
-        """Hidden states, and the logits by token or, `pooled`, by text."""
+        """Return hidden states and logits; logits per text are named `pooled`."""
         device = next(self.model.parameters()).device
         on_device = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in call.items()}
         out = self.model(**on_device)
@@ -245,12 +245,12 @@ class Subject:
 
 
 def tokenwise(out: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The outputs that have an entry for each token."""
+    """Return the outputs with one entry per token."""
     return {name: value for name, value in out.items() if name != "pooled"}
 
 
 def saved(model: Model) -> float:
-    """Save the weights, load them into a model of other weights, and compare each tensor."""
+    """Save the weights, load them into a differently initialized model, and compare."""
     own = Weights.of(model)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.safetensors"
@@ -261,6 +261,6 @@ def saved(model: Model) -> float:
 
 
 def largest(own: Weights, other: Weights) -> float:
-    """The largest difference between tensors of the same names."""
+    """Largest difference between tensors of equal names."""
     there = other.by_name()
     return max((far(tensor.cpu(), there[name].cpu()) for name, tensor in own.by_name().items()), default=0.0)

@@ -1,4 +1,4 @@
-"""Promises of a run's training: accumulated batches, resumption, precision; measured on its own recipe and data."""
+"""Promises about training (accumulation, resumption, precision), measured on the run's own recipe and data."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tfkit.training.step import accumulate
 from tfkit.training.validation import mean_loss
 from tfkit.training.weights import Weights
 
-STEPS = 4  # of the unbroken training; the other one is resumed from half of them
-ROUNDED = 0.02  # of a loss in bfloat16, whose numbers have 8 bits
-TRIES = 50  # pairs of batches that are drawn, for two of one shape
+STEPS = 4  # of the uninterrupted training; the resumed one starts from half of them
+ROUNDED = 0.02  # tolerance of a bfloat16 loss (8 bits of precision)
+TRIES = 50  # attempts to draw two batches of one shape
 
 MakeTask = Callable[[], Task]
 
 
 def task_texts(task: Task) -> list[ReadText]:
-    """The first texts that the model is trained on, as its objective hands them over."""
+    """Return the first training texts as prepared by the objective."""
     rows, items = task.objective.rows, task.train.items[:TEXTS]
     batch = rows.collate(items, np.random.default_rng(0))
     lengths = np.asarray(rows.lengths(items)).reshape(len(items), -1)
@@ -48,26 +48,26 @@ def task_texts(task: Task) -> list[ReadText]:
 
 
 def _real(ids: Tensor, mask: Tensor | None, lengths: Sequence[int]) -> list[Tensor]:
-    """The first real ids of each row."""
+    """Return the leading unpadded ids of each row."""
     counts = lengths if mask is None else mask.sum(dim=1).tolist()
     return [row[: max(1, min(int(count), LONGEST))] for row, count in zip(ids, counts, strict=True)]
 
 
 def training_promises(make: MakeTask) -> Iterator[Promise]:
-    """Prove what needs an objective and data; `make` returns the same task every time, or raises NotApplicable."""
+    """Measure the promises that need an objective and data; `make` returns equal tasks, or raises NotApplicable."""
     yield proved("accumulated = one batch", EQUAL, lambda: accumulated(make()))
     yield proved("resumed = unbroken", 0.0, lambda: resumed(make))
     yield proved("bfloat16 near float32", ROUNDED, lambda: rounded(make()))
 
 
 def rounded(task: Task) -> float:
-    """Compare the loss in bfloat16 with that in float32, relative to the loss where that exceeds 1."""
+    """Relative difference (absolute below 1) between bfloat16 and float32 loss."""
     exact = mean_loss(task.model, task.train)
     return abs(mean_loss(task.model, task.train, "bfloat16") - exact) / max(1.0, abs(exact))
 
 
 def resumed(make: MakeTask) -> float:
-    """Train without a break, and again from the checkpoint at half the steps; compare the weights."""
+    """Train without interruption, and again from the checkpoint at half the steps; compare the weights."""
     if make().recipe.train.teacher is not None:
         raise NotApplicable("train.teacher: the training needs a second model")
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +82,7 @@ def resumed(make: MakeTask) -> float:
 
 
 def _trainer(task: Task, folder: Path) -> Trainer:
-    """A trainer of few steps in an empty folder, with a checkpoint at half of them."""
+    """Return a trainer for a few steps in an empty folder, with a checkpoint at half of them."""
     folder.mkdir()
     freeze(task.model, task.settings.freeze)
     half = STEPS // 2
@@ -102,19 +102,19 @@ def _trainer(task: Task, folder: Path) -> Trainer:
 
 
 class MadeFeed(Feed):
-    """Batches that are made already."""
+    """Feed of prepared batches."""
 
     def __init__(self, feed: Feed, batches: Sequence[Batch]) -> None:
         vars(self).update(vars(feed))
         self.batches = batches
 
     def make(self, epoch: int, batch: int, indices: Any) -> Batch:
-        """The batch of that number."""
+        """Return the batch with this number."""
         return self.batches[batch]
 
 
 def accumulated(task: Task) -> float:
-    """Compare the gradient of two batches, accumulated, with that of one batch of all their rows; no dropout."""
+    """Compare the accumulated gradient of two batches with that of one batch of all rows; dropout is off."""
     model = task.model.double().eval()
     if not task.objective.capabilities & {"likelihood", "numbers"}:
         raise NotApplicable(f"the loss of '{task.objective.part_name}' is no sum over targets")
@@ -133,7 +133,7 @@ def accumulated(task: Task) -> float:
 
 
 def _gradient(task: Task, batches: Sequence[Batch], indices: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """The gradient of one step over these batches, by the name of the weight."""
+    """Return the gradient of one step over the batches by weight name."""
     task.model.zero_grad(set_to_none=True)
     places = ((0, number, rows) for number, rows in enumerate(indices))
     sums = accumulate(task.model, MadeFeed(task.train, batches), places, len(batches), "float32")
@@ -142,7 +142,7 @@ def _gradient(task: Task, batches: Sequence[Batch], indices: Sequence[Sequence[i
 
 
 def _batches(task: Task) -> tuple[list[Batch], Batch, list[list[int]]]:
-    """Two batches, one of all their rows, and the items of the two; raises NotApplicable if none can be compared."""
+    """Return two batches, one batch of all their rows, and their item indices; raise NotApplicable if incomparable."""
     rows, items = task.objective.rows, task.train.items
     if len(items) < 2:
         raise NotApplicable("there is one row of training")
@@ -155,7 +155,7 @@ def _batches(task: Task) -> tuple[list[Batch], Batch, list[list[int]]]:
             wholes[0],
             indices,
         )
-    # what is hidden depends on the place of a row in its batch: join two batches of one shape
+    # random masking depends on the row's index in its batch: join two batches of one shape
     order = np.argsort([np.max(length) for length in np.asarray(rows.lengths(items)).reshape(len(items), -1)])
     for number, (one, other) in enumerate(itertools.pairwise(order[:TRIES])):
         halves = [rows.collate([items[place]], np.random.default_rng([number, place])) for place in (one, other)]
@@ -170,7 +170,7 @@ def _same(one: Batch, other: Batch) -> bool:
 
 
 def _joined(one: Batch, other: Batch) -> Batch | None:
-    """The rows of two batches as one batch; None if their shapes differ."""
+    """Concatenate two batches; None if their shapes differ."""
     written = "decoder_input_ids" if "decoder_input_ids" in one else "input_ids"
     names = one.keys() | other.keys()
     wide = [name for name in names if name in one and name in other and one[name].dim() > 1]
@@ -180,7 +180,7 @@ def _joined(one: Batch, other: Batch) -> Batch | None:
         return None
     size = one[written].numel()
     joined = {name: torch.cat((one[name], other[name])) for name in names if name != "predicted"}
-    if "predicted" in names:  # places among all tokens of the batch
+    if "predicted" in names:  # flat indices into the batch
         places = [batch.get("predicted", torch.arange(size)) for batch in (one, other)]
         joined["predicted"] = torch.cat((places[0], places[1] + size))
     return joined

@@ -1,4 +1,4 @@
-"""A recipe that asks for what the part does not declare is refused, rather than built and wrong."""
+"""Recipes that need an undeclared capability are refused instead of built incorrectly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tfkit.contracts.cases import IN_WORDS, TOPOLOGIES, Case, lacks, loads
 from tfkit.contracts.check import SUBLAYERS, contract, expect
 
-# what asks for a capability: the keys of a layer, and the slots of the parts that are asked
+# capability -> layer keys that require it, and the slots concerned
 ASKING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "rotation": ({"position": "rotary"}, ("attention",)),
     "bias": ({"position": "alibi"}, ("attention",)),
@@ -18,13 +18,13 @@ ASKING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 @contract("a recipe is refused where the part lacks what it needs", "built", slots=SUBLAYERS, once=True)
 def check_refusals(case: Case) -> None:
-    """Write the recipes that ask for something else."""
+    """Load recipes that require undeclared capabilities."""
     for asked, capability, words in _asking(case):
         expect(not loads(asked), f"it does not declare {capability}, yet a recipe is accepted {words}")
 
 
 def _asking(case: Case) -> Iterator[tuple[Case, str, str]]:
-    """Cases that the part is not made for, each with what it lacks and what the recipe has."""
+    """Yield unsupported cases, each with the missing capability and a description of the recipe."""
     for topology in TOPOLOGIES[case.slot]:
         other = Case(case.slot, case.name, topology)
         if lacking := lacks(other):

@@ -1,4 +1,4 @@
-"""What was found of a part, and how it is shown to people."""
+"""Results of contract checks and their presentation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tfkit.contracts.check import CHECKS, Check, source_of
 from tfkit.core.component import Component
 
 STYLES = {"ok": "green", "excepted": "cyan", "FAILED": "bold red", "not run": "yellow"}
-SHOWN = 3  # failures of one check that are told apart
+SHOWN = 3  # failures listed per check
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a check saw, and in which topology and with which option."""
+    """Message of a failed check with its topology and options."""
 
     where: str
     message: str
@@ -29,9 +29,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a check: it failed somewhere, it was not run because another failed, or all is well.
+    """Result of a check: passed, failed, excepted or not run.
 
-    `excepted` is why the part need not keep a contract that it breaks.
+    `excepted` is the reason why a part may break the contract.
     """
 
     check: Check
@@ -41,16 +41,16 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        """ok, excepted, FAILED or not run."""
+        """One of ok, excepted, FAILED, not run."""
         return "FAILED" if self.failures else "not run" if self.because else "excepted" if self.excepted else "ok"
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is left to mend."""
+        """True if the check passed or is excepted."""
         return self.status in ("ok", "excepted")
 
     def lines(self) -> Iterator[str]:
-        """The lines of the report about this check."""
+        """Yield the report lines of this check."""
         if self.because:
             yield f"because '{self.because}' failed"
             return
@@ -67,19 +67,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found of one part."""
+    """All results for one part."""
 
     part: type[Component]
     outcomes: tuple[Outcome, ...]
 
     @property
     def holds(self) -> bool:
-        """Whether every contract holds."""
+        """True if every contract holds."""
         return all(outcome.holds for outcome in self.outcomes)
 
     @property
     def place(self) -> str:
-        """The file and the line of the class, the file as it is seen from here."""
+        """File and line of the class; the file is relative to the working directory if inside it."""
         file = source_of(self.part)
         if file is None:
             return "<interactive>"
@@ -92,12 +92,12 @@ class Report:
 
     @property
     def undeclared(self) -> list[str]:
-        """The capabilities that the part could declare and does not."""
+        """Capabilities of the slot that the part does not declare."""
         concerned = (check for check in CHECKS.values() if check.concerns(self.part) and check.capability)
         return sorted({check.capability for check in concerned if not check.asked_of(self.part)})
 
     def find(self, name: str) -> Outcome | None:
-        """What became of the check of that name."""
+        """Return the outcome of a check by name."""
         return next((outcome for outcome in self.outcomes if outcome.check.name == name), None)
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ def render(report: Report, console: Console) -> None:
 
 
 def summary(reports: Iterable[Report], console: Console) -> None:
-    """Print the counts, and which parts do not hold."""
+    """Print the counts by status."""
     reports = list(reports)
     counts = Counter(outcome.status for report in reports for outcome in report.outcomes)
     parts, checks = len(reports), sum(counts.values())

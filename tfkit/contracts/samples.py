@@ -1,4 +1,4 @@
-"""Texts and files for the parts that read some; the files lie in a temporary folder of this process."""
+"""Sample texts and files for parts that read input; the files are in a temporary folder of this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINES = tuple(
     f"the {noun} {VERBS[index % len(VERBS)]} a small {NOUNS[(index * 5 + 2) % len(NOUNS)]}"
     for index, noun in enumerate(NOUNS * 4)
 )
-# texts that no vocabulary was made for
+# texts outside the fitted vocabulary
 ODD = (
     "", " ", "  two  spaces ", "a line\nand another\ttab", "Ünïcödé ßtraße", "漢字かな", "🙂👩‍👩‍👧",
     "e\u0301 \u200d \ufeff",
@@ -43,11 +43,11 @@ def _written(name: str, text: str) -> str:
 
 
 def plain_text() -> str:
-    """A file of short lines of words."""
+    """Return the path of a text file with short lines."""
     return _written("plain.txt", "\n".join(LINES) + "\n")
 
 
-# --- the files of the shipped parts whose form is their own
+# --- files for shipped parts with a specific format
 
 
 def _parallel_tsv() -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _npy() -> dict[str, Any]:
 
 
 def _images() -> dict[str, Any]:
-    """Written in the plain form of PPM, which needs no library."""
+    """Write pictures as plain PPM, which needs no library."""
     (_folder() / "pictures" / "one").mkdir(parents=True, exist_ok=True)
     for number in range(24):
         _written(f"pictures/one/{number:02}.ppm", f"P3 2 2 255 {' '.join([str(number)] * 12)} ")
@@ -126,7 +126,7 @@ FILES: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {
 
 
 def given_files(part: type[Component]) -> dict[str, Any]:
-    """The options of a shipped part that reads files of a form of its own; nothing of any other part."""
+    """Return the file options of a shipped part with a specific input format, else none."""
     if not part.__module__.startswith("tfkit."):
         return {}
     make = FILES.get((part.part_slot, part.part_name))

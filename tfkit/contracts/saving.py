@@ -1,4 +1,4 @@
-"""Weights come from the seed, survive saving and copying, and need no memory to be counted."""
+"""Weights are determined by the seed, survive saving and copying, and can be counted on `meta`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfkit.models.build import build_model
 @contract("a seed gives the same weights, and leaves the caller's random numbers alone", "determinism", once=True)
 @torch.no_grad()
 def check_seed(case: Case) -> None:
-    """Two models of one seed, and one of another."""
+    """Build two models with one seed, and one with another."""
     plan, ids = blueprint(case), tokens(2, 6)
     before = torch.get_rng_state()
     first, second, other = (build_model(plan, seed=seed).eval() for seed in (3, 3, 4))
@@ -34,7 +34,7 @@ def check_seed(case: Case) -> None:
 
 @contract("initial weights are finite, and no matrix is constant", "built", slots=("init",))
 def check_initial(case: Case) -> None:
-    """Look at a model as it is built."""
+    """Check a freshly initialized model."""
     for name, weight in build_model(blueprint(case), seed=2).named_parameters():
         expect_finite({name: weight}, "as initialised")
         if weight.dim() > 1:
@@ -44,7 +44,7 @@ def check_initial(case: Case) -> None:
 @contract("a model is pickled and copied whole", "determinism", once=True)
 @torch.no_grad()
 def check_copies(case: Case) -> None:
-    """Copies of a model that has been used, in inference and with gradients, give the very same numbers."""
+    """Check that copies of a used model (inference mode and backward) produce identical outputs."""
     made, ids = fresh(case), tokens(2, 5)
     want = run(case, ids)
     with torch.inference_mode():
@@ -61,7 +61,7 @@ def check_copies(case: Case) -> None:
 )
 @torch.no_grad()
 def check_saving(case: Case) -> None:
-    """Save each tensor once, load into a model of another seed."""
+    """Save each tensor once, load into a model with another seed."""
     made, ids = model(case, torch.float32), tokens(2, 5)
     weights = made.state_dict()
     once = {tensor.data_ptr(): name for name, tensor in reversed(weights.items()) if tensor.numel()}
@@ -85,7 +85,7 @@ def check_saving(case: Case) -> None:
 @contract("a model on `meta` runs and gives the right shapes, so that costs can be counted", "shapes", once=True)
 @torch.no_grad()
 def check_meta(case: Case) -> None:
-    """Call it with no numbers at all."""
+    """Run the forward on the meta device."""
     made = build_model(blueprint(case), device="meta").eval()
     arguments = {name: value.to("meta") for name, value in arguments_of(case, tokens(2, 5)).items()}
     want = run(case, tokens(2, 5))

@@ -1,4 +1,4 @@
-"""Schedules: pure functions of the step that give learning rates."""
+"""Schedules: pure functions from step to learning rate."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ TOTALS = (1, 2, 50, 5000)
 
 
 def rates(schedule: Schedule, total: int, d_model: int) -> list[float]:
-    """The learning rates of all steps."""
+    """Return the learning rates of all steps."""
     return [schedule.lr(step, total, d_model) for step in range(1, total + 1)]
 
 
 @contract("learning rates are finite and not negative, and not all zero", "built", slots=SCHEDULE, every_option=True)
 def check_rates(case: Case) -> None:
-    """For short and long trainings, of narrow and wide models."""
+    """Check short and long trainings of narrow and wide models."""
     schedule: Schedule = case.config.build()
     for total in TOTALS:
         for d_model in WIDTHS:
@@ -33,7 +33,7 @@ def check_rates(case: Case) -> None:
 
 @contract("the learning rate of a step depends on nothing but its number", "rates", slots=SCHEDULE, every_option=True)
 def check_pure(case: Case) -> None:
-    """Ask backwards, and ask a second schedule for one step in the middle, as a resumed run does."""
+    """Query the steps backwards, and query a second schedule as a resumed run does."""
     schedule, total, d_model = case.config.build(), TOTALS[2], WIDTHS[0]
     found = rates(schedule, total, d_model)
     for step in range(total, 0, -1):

@@ -1,4 +1,4 @@
-"""What comes out has the right shape and kind, is the same at every call, and does not hang on the precision."""
+"""Outputs have correct shapes and dtypes, are deterministic, and agree across precisions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 )
 @torch.no_grad()
 def check_shapes(case: Case) -> None:
-    """Hidden states are [batch time d_model] of the weights' dtype after each layer; heads give one shape."""
+    """Check that hidden states are [batch time d_model] in the weights' dtype, and logits of one shape."""
     ids = tokens(3, 7)
     exact: dict[str, Tensor] = {}
     for dtype in DTYPES:
@@ -54,7 +54,7 @@ def check_shapes(case: Case) -> None:
 
 
 def _watched(case: Case, made: Model) -> list[RemovableHandle]:
-    """Hooks that raise Broken where the part gives another shape than it takes: it may be broadcast unseen."""
+    """Register hooks that raise Broken if the part changes the shape, which broadcasting could hide."""
 
     def keeps(module: nn.Module, arguments: tuple[Tensor, ...], out: object) -> None:
         taken = list(arguments[0].shape)
@@ -68,7 +68,7 @@ def _watched(case: Case, made: Model) -> list[RemovableHandle]:
 @contract("two calls in eval mode give the same", "shapes", every_option=True)
 @torch.no_grad()
 def check_determinism(case: Case) -> None:
-    """Nothing random happens outside training, and no call leaves a trace."""
+    """Check that eval mode is deterministic and calls leave no state."""
     ids = tokens(2, 6)
     first, _, again = run(case, ids), run(case, tokens(3, 5, seed=1)), run(case, ids)
     for name, value in first.items():
@@ -77,9 +77,9 @@ def check_determinism(case: Case) -> None:
 
 @contract("float32 gives what float64 gives, which is computed in float64 alone", "determinism", every_option=True)
 def check_precision(case: Case) -> None:
-    """No sum or root loses its digits: of whole texts, padded ones, from a state, and in training."""
+    """Compare float32 with float64: full and padded sequences, with a decode state, and in training."""
     ids, made = tokens(3, 7), fresh(case)
-    answers_tokens(case)  # cached from here on, so that no model is built below
+    answers_tokens(case)  # fill the cache now, so that no model is built below
     with torch.no_grad():
         exact = run(case, ids, on=made)
         for name, value in run(case, ids, on=model(case, torch.float32)).items():

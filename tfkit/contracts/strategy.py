@@ -1,4 +1,4 @@
-"""Strategies: every prompt gets its texts, within the rules, the same whatever stands beside it or is remembered."""
+"""Strategies: texts for every prompt within the rules, independent of the batch and of the cache."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Found = list[list[Candidate]]
 
 @cache
 def writer(reads: str) -> Model:
-    """A small model that writes letters."""
+    """Return a small model that generates letters."""
     return small_model(reads, "language_model", letters().vocab_size)
 
 
 def search_of(reads: str, rows: Sequence[int] = range(len(TEXTS)), rules: Rules | None = None, **how: Any) -> Search:
-    """Some of the texts as prompts, or in an encoder-decoder as sources."""
+    """Prepare a search with the texts as prompts, or as sources of an encoder-decoder."""
     tokenizer = letters()
     read = [tokenizer.encode(TEXTS[row]) for row in rows]
     prompts = [[tokenizer.special_ids["start"]]] * len(read) if reads == "encoder_decoder" else read
@@ -46,13 +46,13 @@ def search_of(reads: str, rows: Sequence[int] = range(len(TEXTS)), rules: Rules 
 
 
 def strategy_of(case: Case) -> Strategy:
-    """The strategy with its options."""
+    """Build the strategy with its options."""
     strategy: Strategy = case.config.build()
     return strategy
 
 
 def readers(case: Case) -> list[str]:
-    """The kinds of models that the strategy works with; it says of at least one that it does."""
+    """Return the topologies that the strategy supports; raise Broken if there is none."""
     refusals = {}
     for reads in ("causal", "encoder_decoder"):
         try:
@@ -64,14 +64,14 @@ def readers(case: Case) -> list[str]:
 
 
 def ids_of(found: Found) -> list[list[tuple[int, ...]]]:
-    """The ids of the candidates of each prompt."""
+    """Return the ids of the candidates of each prompt."""
     return [[candidate.ids for candidate in candidates] for candidates in found]
 
 
 @contract("texts of the vocabulary for every prompt, no longer than they may be, the best first", "built",
           slots=STRATEGY, every_option=True)  # fmt: skip
 def check_candidates(case: Case) -> None:
-    """Prompts of different lengths, of which one has no room, in a decoder and in an encoder-decoder."""
+    """Search prompts of different lengths, one without room, in each topology."""
     for reads in readers(case):
         with evaluating(writer(reads)):
             found = strategy_of(case).search(search_of(reads))
@@ -97,7 +97,7 @@ def _are_candidates(row: int, candidates: list[Candidate]) -> None:
 
 @contract("the rules hold: what they forbid never comes, and what ends a text ends it", "candidates", slots=STRATEGY)
 def check_ruled(case: Case) -> None:
-    """Forbid what it writes, end at what it writes then, and after two tokens."""
+    """Ban the generated tokens, then stop at the tokens generated instead, and after two tokens."""
     strategy = strategy_of(case)
     for reads in readers(case):
         common = sorted({id_ for texts in ids_of(_searched(case, reads)) for ids in texts for id_ in ids})
@@ -126,7 +126,7 @@ def _searched(case: Case, reads: str, rows: Sequence[int] = range(len(TEXTS)), *
 
 @contract("one seed gives the same texts, whatever else draws random numbers", "candidates", slots=STRATEGY)
 def check_seeded(case: Case) -> None:
-    """Search twice, the random numbers of the process in another state."""
+    """Search twice with different global RNG states."""
     for reads in readers(case):
         before = random.getstate()
         found = []
@@ -142,7 +142,7 @@ def check_seeded(case: Case) -> None:
 
 @contract("a prompt's texts do not depend on what stands beside it", "seeded", slots=STRATEGY, every_option=True)
 def check_beside(case: Case) -> None:
-    """Prompts alone, and all in another order."""
+    """Compare with single prompts and with another order."""
     for reads in readers(case):
         together = ids_of(_searched(case, reads))
         backwards = ids_of(_searched(case, reads, range(len(TEXTS))[::-1]))[::-1]
@@ -154,7 +154,7 @@ def check_beside(case: Case) -> None:
 
 @contract("the same texts with a decode state and without", "seeded", slots=STRATEGY)
 def check_stateless(case: Case) -> None:
-    """Search with what is remembered, and computing all anew."""
+    """Search with and without a decode state."""
     for reads in readers(case):
         kept, anew = (ids_of(_searched(case, reads, use_cache=use)) for use in (True, False))
         expect(kept == anew, "without a decode state it finds other texts")
@@ -162,7 +162,7 @@ def check_stateless(case: Case) -> None:
 
 @contract("the model is left as it was", "candidates", slots=STRATEGY)
 def check_untouched(case: Case) -> None:
-    """Its weights, its mode, and which of its weights are trained."""
+    """Compare weights, training mode and requires_grad before and after."""
     for reads in readers(case):
         model = writer(reads)
         before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -176,7 +176,7 @@ def check_untouched(case: Case) -> None:
 
 @contract("a listener is told each token of the best text, or nothing at all", "candidates", slots=STRATEGY)
 def check_told(case: Case) -> None:
-    """Compare what was told with what was found."""
+    """Compare the streamed tokens with the result."""
     for reads in readers(case):
         told: list[list[int]] = [[] for _ in TEXTS]
         strategy = strategy_of(case)

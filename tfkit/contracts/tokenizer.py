@@ -1,4 +1,4 @@
-"""Tokenizers: what is encoded can be decoded, and the same tokenizer comes back from its file."""
+"""Tokenizers: decoding inverts encoding, and a saved tokenizer is identical."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENIZER = ("tokenizer",)
 
 
 def fitted(case: Case) -> Tokenizer:
-    """A tokenizer fitted to the sample lines."""
+    """Return a tokenizer fitted to the sample lines."""
     made = case.config.build().fit(list(LINES))
     if not isinstance(made, Tokenizer):
         raise Broken(f"fit gives {type(made).__name__}, not a tfkit Tokenizer")
@@ -31,7 +31,7 @@ def fitted(case: Case) -> Tokenizer:
     every_option=True,
 )
 def check_ids(case: Case) -> None:
-    """Ordinary and odd texts; one that has no ids is refused with a DataError."""
+    """Encode ordinary and odd texts; texts without ids must raise DataError."""
     tokenizer = fitted(case)
     config = of_kind(case.config, TokenizerFacts.Config)
     size, bound = tokenizer.vocab_size, None if config is None else config.vocabulary_bound
@@ -60,7 +60,7 @@ def _shown(text: str) -> str:
     every_option=True,
 )
 def check_round_trip(case: Case) -> None:
-    """Ordinary texts come back as they are; odd ones come back the same once they came back."""
+    """Check that ordinary texts are restored exactly, and that decoded odd texts are stable."""
     tokenizer = fitted(case)
     for text in LINES:
         back = tokenizer.decode(tokenizer.encode(text))
@@ -76,7 +76,7 @@ def check_round_trip(case: Case) -> None:
 
 @contract("many texts at once give what each alone gives", "ids", slots=TOKENIZER, every_option=True)
 def check_batch(case: Case) -> None:
-    """`encode_batch` against `encode`."""
+    """Compare `encode_batch` with `encode`."""
     tokenizer = fitted(case)
     together = tokenizer.encode_batch(list(LINES))
     for text, ids in zip(LINES, together, strict=True):
@@ -85,7 +85,7 @@ def check_batch(case: Case) -> None:
 
 @contract("special tokens are never read from a text unless that is asked for", "ids", slots=TOKENIZER)
 def check_special_tokens(case: Case) -> None:
-    """Write each special token into a text."""
+    """Encode texts containing each special token."""
     tokenizer = fitted(case)
     unknown = tokenizer.special_ids.get("unknown")
     for role, id_ in tokenizer.special_ids.items():
@@ -110,7 +110,7 @@ def check_refit(case: Case) -> None:
 
 @contract("no text at all is refused", "built", slots=TOKENIZER)
 def check_no_text(case: Case) -> None:
-    """Of a tokenizer that learns from the texts."""
+    """Fit a learning tokenizer to nothing."""
     if issubclass(case.part, TokenizerFacts) and not case.part.learns:
         return
     try:
@@ -122,13 +122,13 @@ def check_no_text(case: Case) -> None:
 
 @contract("the tokenizer comes back from its file", "ids", slots=TOKENIZER, every_option=True)
 def check_saved_tokenizer(case: Case) -> None:
-    """Written to tokenizer.json and read as a run does, and pickled for the workers that load data."""
+    """Load the saved tokenizer.json as a run does, and pickle it as data workers do."""
     tokenizer = fitted(case)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.json"
         tokenizer.save(path)
         loaded = Tokenizer.load(path)
-    # nothing is loaded here but what was pickled a moment ago
+    # unpickles only what was pickled here
     for how, other in (("loaded", loaded), ("pickled", pickle.loads(pickle.dumps(tokenizer)))):
         ids, text = tokenizer.encode(LINES[0]), tokenizer.decode(tokenizer.encode(LINES[0]))
         expect(other.special_ids == tokenizer.special_ids, f"the {how} tokenizer has other special tokens")

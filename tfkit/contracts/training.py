@@ -1,4 +1,4 @@
-"""A small model and a small vocabulary that training and generation can be tried with."""
+"""A small model and a small vocabulary for testing training and generation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_LENGTH = 48
 
 
 def letters(**special: str | int | None) -> Tokenizer:
-    """A vocabulary of letters with every special token, but for those named otherwise."""
+    """Return a letter vocabulary with all special tokens; `special` overrides them."""
     options = {"special_tokens": {"mask": "<mask>", "separator": "<sep>", "sentinels": 20} | special}
     tokenizer: Tokenizer = REGISTRY.get("tokenizer", "character").Config.model_validate(options).build().fit(LINES)
     return tokenizer
@@ -27,7 +27,7 @@ def letters(**special: str | int | None) -> Tokenizer:
 def small_model(
     reads: str, head: str, vocab_size: int, beside: Mapping[str, Sequence[str]] | None = None, **head_options: Any
 ) -> Model:
-    """Two layers that read as an objective asks, with the heads it asks for by name, in eval mode."""
+    """Build a two-layer model for an objective's direction with the given head, in eval mode."""
     pair = {"shared": True} if reads == "encoder_decoder" else {}
     model = {
         "type": TOPOLOGY[reads],

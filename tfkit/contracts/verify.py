@@ -1,14 +1,14 @@
-"""Hold parts to their contracts and say in words what holds and what does not: `tfkit parts --verify`.
+"""Contract checks with readable results: `tfkit parts --verify`.
 
     registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]
 
-gives the parts that these modules registered, in the order of slots and names; a UsageError when there are none.
-Choose those of a slot or a name with `part.part_slot` and `part.part_name`.
+returns the parts registered by the modules, ordered by slot and name; raises UsageError if there are none. Filter
+them by `part.part_slot` and `part.part_name`.
 
     run_verification(parts: Sequence[type[Component]], console: rich.console.Console) -> bool
 
-prints a heading for each part, a line for each check and the counts, and gives True where every part keeps all its
-contracts. `verify` gives the same of one part as data.
+prints a heading for each part, a line for each check and the counts, and returns True if every part keeps all its
+contracts. `verify` returns the same for one part as data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tfkit.core.registry import CATALOGUES, REGISTRY
 
 
 def registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]:
-    """The parts that these modules (or, of a package, its modules) registered; raises UsageError for none."""
+    """Return the parts registered by these modules or packages; raise UsageError if there are none."""
     names = {module.__name__ for module in modules}
     parts = (REGISTRY.get(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot))
     found = [part for part in parts if any(f"{part.__module__}.".startswith(f"{name}.") for name in names)]
@@ -47,7 +47,7 @@ def registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]:
 
 
 def run_verification(parts: Sequence[type[Component]], console: Console) -> bool:
-    """Verify each part and print what was found; True where every part keeps all its contracts."""
+    """Verify each part and print the results; True if every part keeps all its contracts."""
     reports = []
     for part in parts:
         what = f"{part.part_slot} {part.part_name}"
@@ -61,7 +61,7 @@ def run_verification(parts: Sequence[type[Component]], console: Console) -> bool
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the logs, the warnings and the dumps of graphs that come with what is tried on purpose."""
+    """Suppress the logs, warnings and graph dumps that the checks provoke."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -78,9 +78,9 @@ def verify(
     options: int = 1,
     tell: Callable[[Check], None] | None = None,
 ) -> Report:
-    """Hold a registered part to its contracts, or to some of them by name; nothing that the part raises comes out.
+    """Run the contract checks, or those named, on a registered part; its exceptions are caught and reported.
 
-    Its options are changed one at a time too: each change with `options` 1, every n-th with n, none with 0. `tell` is
+    Options are also changed one at a time: each change with `options` 1, every n-th with n, none with 0. `tell` is
     called before each check.
     """
     try:
@@ -92,15 +92,15 @@ def verify(
 
 
 class _Trial:
-    """One part while it is held to its contracts."""
+    """Verification of one part."""
 
     def __init__(self, part: type[Component], options: int) -> None:
         self.part = part
         self.options = options
-        self.failed: dict[str, str] = {}  # check -> the first one that failed, itself or one that it needs
+        self.failed: dict[str, str] = {}  # check -> the first failed check, itself or a dependency
 
     def outcomes(self, names: Collection[str] | None, tell: Callable[[Check], None] | None) -> Iterator[Outcome]:
-        """What became of each check that concerns the part."""
+        """Yield the outcome of each check that concerns the part."""
         for check in CHECKS.values():
             if not check.asked_of(self.part) or (names is not None and check.name not in names):
                 continue
@@ -118,7 +118,7 @@ class _Trial:
 
     @cached_property
     def _plain(self) -> list[Case]:
-        """The part as it comes."""
+        """The part with its defaults."""
         return cases(self.part.part_slot, self.part.part_name)
 
     @cached_property
@@ -129,41 +129,41 @@ class _Trial:
         return list(variants(self.part.part_slot, self.part.part_name))[:: self.options]
 
     def _groups(self, check: Check) -> Iterator[list[Case]]:
-        """What a check is tried on, in the order in which a failure means most."""
+        """Yield the cases of a check, those with the most informative failures first."""
         yield self._plain[:1] if check.once else self._plain
         if check.every_option:
             yield self._varied
 
     def _outcome(self, check: Check) -> Outcome | None:
-        """What became of a check that may be run; None where the part has no use for it."""
+        """Run a check and return its outcome; None if no case applies."""
         asked = 0
         try:
             for group in self._groups(check):
                 applying = [case for case in group if check.applies(case)]
                 asked += len(applying)
                 failures = tuple(failure for case in applying if (failure := _failure(check, case)))
-                if failures:  # with another option it would only be reported again
+                if failures:  # variants would only repeat the failure
                     return Outcome(check, failures)
-        except (Exception, SystemExit) as error:  # the part's own, while it was asked what it can do
+        except (Exception, SystemExit) as error:  # raised by the part's own code while its capabilities were determined
             return Outcome(check, (Failure("", told(error, self.part)),))
         return Outcome(check) if asked else None
 
     def _with_hint(self, outcome: Outcome) -> Outcome:
-        """Where a part is not even built, the base class that it might have forgotten."""
+        """Add a hint about the base class if the part cannot be built."""
         hint = foreign(self.part)
         if outcome.check.name != "built" or not outcome.failures or hint is None:
             return outcome
         return replace(outcome, failures=(*outcome.failures, Failure("", hint)))
 
     def _left_out(self, check: Check, because: str) -> Outcome | None:
-        """A check that was not run; None where it would not have been run anyway."""
+        """Return a skipped outcome; None if no case applies anyway."""
         if because != "built" and not any(check.applies(case) for case in self._plain):
             return None
         return Outcome(check, because=because)
 
 
 def _failure(check: Check, case: Case) -> Failure | None:
-    """What the check saw, where it failed."""
+    """Run the check on a case and return its failure, if any."""
     try:
         check(case)
     except Broken as error:

@@ -1,4 +1,4 @@
-"""Who may look at whom: no look into the future, nor past what a mask shows."""
+"""Visibility between tokens: nothing in the future, nothing hidden by a mask."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.core.capabilities import ASSUMED
 from tfkit.core.context import Inputs, Span, Visibility
 
 TIME = 6
-# what a part that honours masks is tried with, by topology
+# masks for parts that honour mask rules, by topology
 RULES: dict[str, tuple[Any, ...]] = {
     "decoder": ({"type": "window", "size": 2}, "prefix"),
     "encoder": ({"type": "window", "size": 2}, [{"type": "window", "size": 2}, "global_tokens"], "reverse_causal"),
@@ -22,7 +22,7 @@ RULES: dict[str, tuple[Any, ...]] = {
 
 
 def claim(case: Case, capability: str) -> str:
-    """How the part comes to be asked for a capability."""
+    """Describe why the part must have a capability."""
     if case.part.capabilities == ASSUMED:
         return f"'{capability}' is expected of a part that declares nothing"
     return f"declares '{capability}'"
@@ -37,7 +37,7 @@ def claim(case: Case, capability: str) -> str:
 )
 @torch.no_grad()
 def check_future(case: Case) -> None:
-    """Change one token after the other: what stands before it stays."""
+    """Change one token at a time: earlier outputs must not change."""
     ids = tokens(2, TIME)
     before = tokenwise(run(case, ids))
     start = PREFIX if case.opens else 0
@@ -56,7 +56,7 @@ def check_future(case: Case) -> None:
 @contract("what a mask opens is seen from before it too", "future", slots=("mask",), when=lambda case: case.opens)
 @torch.no_grad()
 def check_openings(case: Case) -> None:
-    """Change the last token that is open to all: the first output moves."""
+    """Change the last token visible to all: the first output must change."""
     ids = tokens(2, TIME)
     before = run(case, ids)["hidden"]
     opened = run(case, changed(ids, PREFIX - 1))["hidden"]
@@ -68,7 +68,7 @@ def check_openings(case: Case) -> None:
 )
 @torch.no_grad()
 def check_visibility(case: Case) -> None:
-    """Change one token after the other, and compare which outputs move with what the rules say."""
+    """Change one token at a time and compare the outputs that change with the mask rules."""
     seen, reach = moved(case, 1, SAME), reachable(case)
     for place in range(TIME):
         hidden = seen[:, place] & ~reach[:, place]
@@ -89,7 +89,7 @@ def check_visibility(case: Case) -> None:
 )
 @torch.no_grad()
 def check_masks(case: Case) -> None:
-    """Lay rules besides the direction over the layers."""
+    """Add mask rules to the layers besides the causal one."""
     for rule in RULES[case.topology]:
         masked = case.with_layer(mask=rule)
         words = " and ".join(one if isinstance(one, str) else one["type"] for one in _listed(rule))
@@ -108,17 +108,17 @@ def _listed(value: Any) -> list[Any]:
 
 
 def moved(case: Case, batch: int, least: float) -> Tensor:
-    """[query key], whether the hidden state of the query changes by more than `least` when the key's token does."""
+    """Return [query key]: True if changing the key's token changes the query's hidden state by more than `least`."""
     ids = tokens(batch, TIME)
     before = run(case, ids)["hidden"][0]
     columns = [
         (run(case, changed(ids, place))["hidden"][0] - before).abs().amax(dim=-1) > least for place in range(TIME)
     ]
-    return torch.stack(columns, dim=1)
+    return torch.stack(columns, dim=1)  # [query key]
 
 
 def reachable(case: Case) -> Tensor:
-    """[query key], whether a key's token can reach the query through all layers, from the rules themselves."""
+    """Return [query key]: True if the key can reach the query through all layers according to the mask rules."""
     stack, ids = case.blueprint.last, tokens(1, TIME)
     needed = special(case.needs, ids, 0, torch.zeros(1, dtype=torch.long))
     reach = torch.eye(TIME, dtype=torch.bool)

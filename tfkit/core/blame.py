@@ -1,4 +1,4 @@
-"""Tells whether an exception came from a user's own part, with its file and line, or from tfkit itself."""
+"""Attribution of an exception to a user's own part, with file and line, or to tfkit itself."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 from tfkit.core.errors import TfkitError
 from tfkit.core.registry import REGISTRY, is_shipped, origin
 
-LONGEST = 400  # letters of a message from elsewhere that are worth reading
-# where PyTorch goes on with what is meant for its own makers
+LONGEST = 400  # maximum length of quoted messages
+# markers of PyTorch messages after which the text addresses PyTorch's own developers
 INNER = re.compile(r"Exception raised from|Caused by:|Hint:|Developer debug context|For more information, run with")
 
 
 @dataclass(frozen=True)
 class Blame:
-    """The innermost line of a part's own module that an exception passed through; `part` is its class, if known."""
+    """The innermost frame of an exception within a part's own module; `part` is its class, if known."""
 
     file: str
     line: int
@@ -33,12 +33,12 @@ class Blame:
 
     @property
     def called(self) -> str:
-        """The part's slot and name."""
+        """Slot and name of the part."""
         return "" if self.part is None else f"part {self.part.part_slot} '{self.part.part_name}'"
 
 
 def blame(error: BaseException) -> Blame | None:
-    """The place in a user's own part where an exception was raised; None where it passed through no such part."""
+    """Return the place in a user's own part that raised the exception, or None."""
     parts = own_parts()
     modules = {part.__module__ for part in parts}
     walked = traceback.walk_tb(error.__traceback__)
@@ -51,12 +51,12 @@ def blame(error: BaseException) -> Blame | None:
 
 
 def own_parts() -> list[type[Any]]:
-    """The registered parts that are not tfkit's."""
+    """Return the registered parts that do not ship with tfkit."""
     return [part for parts in REGISTRY.registered().values() for part in parts.values() if not is_shipped(part)]
 
 
 def _part_of(frame: FrameType, parts: list[type[Any]]) -> type[Any] | None:
-    """The part whose method a frame runs: that of its `self`, else the class that the method is written in."""
+    """Return the part whose method the frame runs: the class of its `self`, else the class defining the method."""
     kind = type(frame.f_locals.get("self"))
     if kind in parts:
         return kind
@@ -66,7 +66,7 @@ def _part_of(frame: FrameType, parts: list[type[Any]]) -> type[Any] | None:
 
 
 def described(error: Exception) -> str | None:
-    """An exception from a user's own part on one line, with its place; None for one from tfkit."""
+    """Describe an exception from a user's own part on one line with its place; None if it is from tfkit."""
     found = None if isinstance(error, TfkitError) else blame(error)
     if found is None:
         return None
@@ -76,14 +76,14 @@ def described(error: Exception) -> str | None:
 
 
 def shortened(error: BaseException) -> str:
-    """The message of another library's error on one line, without what concerns only that library's developers."""
+    """Return another library's message on one line, without the text for that library's developers."""
     line = " ".join(INNER.split(str(error))[0].split())
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 @contextlib.contextmanager
 def parts_named() -> Iterator[None]:
-    """Within the block, or the function that this decorates, an exception gets a note of the own part it came from."""
+    """Context manager and decorator: add a note naming the own part that an exception came from."""
     try:
         yield
     except Exception as error:
@@ -92,7 +92,7 @@ def parts_named() -> Iterator[None]:
 
 
 def note(error: Exception) -> None:
-    """Add a note to an exception that names the user's own part that it came from, or may have come from."""
+    """Add a note to an exception naming the user's own parts that raised or may have caused it."""
     if isinstance(error, TfkitError) or any(line.startswith("tfkit: ") for line in getattr(error, "__notes__", ())):
         return
     found, parts = blame(error), own_parts()
@@ -107,7 +107,7 @@ def note(error: Exception) -> None:
 
 
 def _from_here(file: str) -> str:
-    """A path as it is seen from the working folder."""
+    """Shorten a path relative to the working directory."""
     with contextlib.suppress(ValueError, OSError):
         near = os.path.relpath(file)
         return file if near.startswith(os.pardir) else near

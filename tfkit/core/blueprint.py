@@ -1,6 +1,6 @@
-"""The Blueprint: an architecture fully spelled out, frozen, one description for all equal layers.
+"""The Blueprint: a fully resolved, frozen architecture in which equal layers share one description.
 
-Everything that inspects an architecture (show, counts, build, maps to other formats) reads this, never a recipe.
+Everything that inspects an architecture (show, counts, build, conversion to other formats) reads it, never a recipe.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tfkit.core.slots import (
     SublayerFacts,
 )
 
-SHOWN_KINDS = 2  # of the layers of a stack, in a repr
+SHOWN_KINDS = 2  # kinds of layers shown in a repr
 
 
 def _name(config: Config) -> str:
@@ -44,17 +44,17 @@ def _name(config: Config) -> str:
 
 @dataclass(frozen=True)
 class SublayerPlan:
-    """One sublayer: its name in the layer (`attention`, `feedforward_2`), its part, and a norm of its own or None."""
+    """One sublayer: its name in the layer (`attention`, `feedforward_2`), its part, and its own norm, if any."""
 
     name: str
     config: SublayerFacts.Config
     norm: Config | None
-    memory: bool = False  # attends to the memory
+    memory: bool = False  # cross-attention
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPlan:
-    """One layer, or all that equal it. `position` is None where the stack's own position serves the layer."""
+    """One layer, or several equal ones. `position` is None if the layer uses the position of the stack."""
 
     residual: ResidualFacts.Config = key(
         PartValue("residual", default="post_norm"),
@@ -104,10 +104,10 @@ class LayerPlan:
         ),
     )
     causal: bool
-    num_heads: int | None = None  # of its self-attentions, where they agree
+    num_heads: int | None = None  # of its self-attentions, if equal
 
     def parts(self) -> Iterator[Config]:
-        """All parts of the layer; of those in their options, none."""
+        """Yield all parts of the layer, not those nested in options."""
         yield self.residual
         for sublayer in self.sublayers:
             yield sublayer.config
@@ -116,14 +116,14 @@ class LayerPlan:
         yield from (*self.mask, *(self.position or ()))
 
     def line(self) -> str:
-        """The parts of the layer in a line."""
+        """Summarize the parts of the layer in one line."""
         rest = [("norm", self.norm), *((one.name, one.config) for one in self.sublayers)]
         named = [f"{name}: {_name(part)}" for name, part in rest if part is not None]
         masks = [f"mask: {' + '.join(map(_name, self.mask))}"] if self.mask else []
         return ", ".join([_name(self.residual), *named, *masks])
 
     def shares(self) -> bool:
-        """Whether any weights of this layer serve other layers too."""
+        """True if any weights of this layer are shared with other layers."""
         return self.shared or any(sublayer.config.shared for sublayer in self.sublayers)
 
 
@@ -131,8 +131,8 @@ class LayerPlan:
 class StackPlan:
     """One stack. `order[i]` is the index in `layers` of layer i.
 
-    `entries[i]` numbers the pattern entry that layer i comes from, -1 where nothing of it is shared: layers of one
-    entry share what they declare `shared`.
+    `entries[i]` numbers the pattern entry of layer i, -1 if nothing in it is shared: layers of one entry share
+    everything declared `shared`.
     """
 
     side: Side
@@ -163,7 +163,7 @@ class StackPlan:
         ),
         default=None,
     )
-    last_state: bool = False  # the last states of the recurrences are all that joins it to the other stack
+    last_state: bool = False  # joined to the other stack by the last states of its recurrences only
     layers: tuple[LayerPlan, ...] = keys(
         Key("layer", SectionValue(), "what every layer is made of"),
         Key(
@@ -187,7 +187,7 @@ class StackPlan:
         return len(self.order)
 
     def shape(self, layer: int = 0, plan: LayerPlan | None = None) -> Shape:
-        """The Shape that parts of the given layer are built with."""
+        """Return the Shape for the parts of a layer."""
         return Shape(
             d_model=self.d_model,
             vocab_size=self.vocab_size,
@@ -201,18 +201,18 @@ class StackPlan:
         )
 
     def parts(self) -> Iterator[Config]:
-        """All parts of the layers, and the positions that serve them; equal layers once."""
+        """Yield all parts of the layers and their positions; equal layers only once."""
         yield from self.position
         for layer in self.layers:
             yield from layer.parts()
 
     @property
     def needs(self) -> frozenset[str]:
-        """The inputs of a call, besides ids and padding, that some part reads."""
+        """Inputs of a call, besides ids and padding, that the parts read."""
         return frozenset(name for config in self.parts() for name in config.part.needs)
 
     def without(self, capability: str) -> list[str]:
-        """The parts that do not declare `capability`, each as slot 'name'; masks declare none."""
+        """Return the parts that do not declare `capability`, as slot 'name'; masks are excluded."""
         embedding = () if self.embedding is None else (self.embedding,)
         parts = {config.part for config in (*self.parts(), *embedding)}
         lacking = [part for part in parts if part.capabilities and capability not in part.capabilities]
@@ -220,17 +220,17 @@ class StackPlan:
 
     @property
     def reads_vectors(self) -> bool:
-        """Whether it reads vectors, and has no token table to look ids up in."""
+        """True if the stack reads vectors instead of ids."""
         return self.embedding is None or self.embedding.reads(self.shape()) is not None
 
     @property
     def table_width(self) -> int | None:
-        """The width of its token table, where it has one."""
+        """Width of the token table, or None."""
         embedding = self.embedding
         return None if embedding is None or self.reads_vectors else embedding.table_width(self.shape())
 
     def lines(self) -> list[str]:
-        """The stack and its first two kinds of layers, a line each."""
+        """Summarize the stack and its first two kinds of layers, one line each."""
         kinds = [(self.order.count(kind), layer) for kind, layer in enumerate(self.layers)]
         sizes = {"d_model": self.d_model, "vocab_size": self.vocab_size, "max_length": self.max_length}
         words = [f"{self.num_layers:,} layers", *(f"{name} {size:,}" for name, size in sizes.items() if size)]
@@ -242,23 +242,23 @@ class StackPlan:
 
     @property
     def caches(self) -> bool:
-        """Whether it can decode from a state: no layer attends to the future, and every sublayer keeps a state."""
+        """True if cached decoding is possible: the stack is causal and every sublayer can cache."""
         parts = [sublayer.config.part for layer in self.layers for sublayer in layer.sublayers]
         return self.causal and all("cache" in part.capabilities for part in parts)
 
     @property
     def causal(self) -> bool:
-        """Whether no layer attends to the future."""
+        """True if no layer attends to the future."""
         return bool(self.layers) and all(plan.causal for plan in self.layers)
 
     @property
     def num_heads(self) -> int | None:
-        """Heads of the self-attentions that the stack's position serves, where they agree."""
+        """Heads of the self-attentions that use the stack's position, if equal."""
         counts = {plan.num_heads for plan in self.layers if plan.position is None}
         return counts.pop() if len(counts) == 1 else None
 
     def source_shape(self, shape: Shape, sublayer: SublayerPlan) -> Shape:
-        """The Shape of one sublayer: a cross-attention knows the width of the memory."""
+        """Return the Shape of one sublayer; that of cross-attention includes the memory width."""
         return replace(shape, memory_width=self.memory_width) if sublayer.memory else shape
 
 
@@ -267,37 +267,37 @@ Sizes = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class Parametrization:
-    """muP: how learning rate and initial scale follow the size, from a `base` at which nothing is changed.
+    """muP: scaling of learning rates and initial weights relative to a `base` size.
 
     `base` is the same model with its base widths, this one's depth and its order of layers; `depths` are the base
-    layers by side, where they count; `written` are the values by key that make it.
+    depths by side, if depth is scaled; `written` are the values by key as in the recipe.
     """
 
     base: Blueprint = field(compare=False)
     depths: tuple[tuple[str, int], ...] = ()
     depth_exponent: float = 1.0
-    written: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # one base may be written in several ways
+    written: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # equal bases may be written differently
     sizes: tuple[tuple[str, int, tuple[Sizes, ...]], ...] = field(init=False)  # of the base: side, width, layers
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(_sizes(plan) for plan in self.base.stacks()))
 
     def as_data(self) -> dict[str, object]:
-        """What a recipe says of it."""
+        """Return the recipe section."""
         return {"type": "mup", "base": dict(self.written), "depth_exponent": self.depth_exponent}
 
     def width_ratio(self, blueprint: Blueprint, side: str) -> float:
-        """How many times as wide a stack is as in the base."""
+        """Width of a stack relative to the base."""
         return _stack(blueprint, side).d_model / _stack(self.base, side).d_model
 
     def depth_ratio(self, blueprint: Blueprint, side: str) -> float:
-        """How many times as deep a stack is as in the base; 1 where depth does not count."""
+        """Depth of a stack relative to the base; 1 if depth is not scaled."""
         layers = _stack(blueprint, side).num_layers
         return layers / dict(self.depths).get(side, layers)
 
 
 def mismatch(own: Mapping[str, Sequence[int]], base: Mapping[str, Sequence[int]]) -> str | None:
-    """The fault of a base whose weights are not those of the model in other sizes, given their shapes by name."""
+    """Return a fault if the base's weights differ from the model's in more than size, given their shapes by name."""
     for name in sorted(own.keys() ^ base.keys()):
         where = "the model has it" if name in own else "the base has it"
         return f"only one of the two sizes has a weight '{name}': {where}; choose sizes with the same weights"
@@ -308,7 +308,7 @@ def mismatch(own: Mapping[str, Sequence[int]], base: Mapping[str, Sequence[int]]
 
 
 def layer_sizes(layer: LayerPlan) -> Sizes:
-    """The whole numbers among the options of a layer's sublayers and norms, by path."""
+    """Return the integer options of a layer's sublayers and norms by path."""
     norms = {f"{one.name}_norm": one.norm for one in layer.sublayers}
     parts = {"norm": layer.norm, **norms, **{one.name: one.config for one in layer.sublayers}}
     return tuple(_whole_numbers(spell(parts)))
@@ -332,7 +332,7 @@ def _stack(blueprint: Blueprint, side: str) -> StackPlan:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """A whole model: its topology, its stacks, its heads and how it is initialised."""
+    """A whole model: topology, stacks, heads and initialization."""
 
     type: ModelFacts.Config = key(
         PartValue("model", needed=True), "encoder, decoder, encoder_decoder, or a registered topology"
@@ -365,12 +365,12 @@ class Blueprint:
     name: str = field(default="model", compare=False)
 
     def stacks(self) -> Iterator[StackPlan]:
-        """The stacks in the order of computation."""
+        """Yield the stacks in the order of computation."""
         yield from (stack for stack in (self.encoder, self.decoder) if stack is not None)
 
     @property
     def last(self) -> StackPlan:
-        """The stack that heads read."""
+        """The stack that heads read by default."""
         stack = self.decoder or self.encoder
         if stack is None:
             raise ValueError("a blueprint has at least one stack")
@@ -380,14 +380,14 @@ class Blueprint:
         return block(f"Blueprint {self.name!r}", self.lines())
 
     def lines(self) -> list[str]:
-        """The architecture in at most seven lines."""
+        """Summarize the architecture in at most seven lines."""
         heads = ([] if self.head is None else [("head", self.head)]) + list(self.heads)
         named = [name if name == _name(head) else f"{name}: {_name(head)}" for name, head in heads]
         rest = [", ".join([f"{_name(self.type)}", *named, f"init: {_name(self.init)}"])]
         return rest + [line for plan in self.stacks() for line in plan.lines()]
 
     def read_by(self, head: HeadFacts.Config) -> StackPlan:
-        """The stack that `head` reads."""
+        """Return the stack that `head` reads."""
         side = head.reads
         stack = self.last if side is None else self.encoder if side == "encoder" else self.decoder
         if stack is None:

@@ -1,7 +1,7 @@
-"""The largest value of each kind of count, for recipes, studies, the command line and calls.
+"""Upper bounds for counts in recipes, studies, the command line and calls.
 
-Every option that is a whole number has one of these bounds or a smaller one of its own: a value beyond it is refused
-while it is read, before anything is computed or allocated.
+Every integer option has one of these bounds or a smaller one: values beyond it are refused at parsing, before
+anything is computed or allocated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Bound(NamedTuple):
-    """The largest value of a kind of count, and the noun for it."""
+    """Upper bound with the noun for what it counts."""
 
     most: int
     counts: str

@@ -1,12 +1,12 @@
-"""What parts can declare, as data: their capabilities, the inputs that they read, the contracts that they opt out of.
+"""Declarations of parts as data: capabilities, call inputs, exemptions from contracts.
 
-The rule table of the recipe room refuses, by name, what a part does not declare; the contract tests try what it does.
-A word that is not here is refused when the part is registered.
+The recipe rules refuse undeclared uses by name; the contract checks test declared ones. Unknown words are refused at
+registration.
 """
 
 from __future__ import annotations
 
-# capability -> what a part of a layer that declares it promises
+# capability -> promise of a part of a layer that declares it
 OF_LAYERS: dict[str, str] = {
     "causal": "stands in a layer that must not see the future",
     "bidirectional": "stands in a layer that sees both ways",
@@ -23,7 +23,7 @@ OF_LAYERS: dict[str, str] = {
     "compile": "has no graph break",
     "export": "is exported with any batch and length",
 }
-# the same of the parts of the other sections
+# likewise for parts of the other sections
 OF_SECTIONS: dict[str, str] = {
     "likelihood": "has a loss that is -log p of what it predicts",
     "characters": "has a loss that is -log p of every character of a text",
@@ -38,15 +38,15 @@ OF_SECTIONS: dict[str, str] = {
 }
 CAPABILITIES = OF_LAYERS | OF_SECTIONS
 
-# what a sublayer that declares nothing is taken to promise: it looks at `context.mask` and at nothing else
+# assumed for a sublayer without declarations: it reads `context.mask` and nothing else
 ASSUMED = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
-# what holds for a part that works on each token by itself: it can show nothing of another
+# hold for every part that treats each token separately
 TOKENWISE = frozenset({"causal", "bidirectional", "cache", "padding", "packing", "masks", "compile", "export"})
 
-# what a part can need of a call, besides ids and padding
+# call inputs that a part can require, besides ids and padding
 INPUTS = ("token_type_ids", "global_attention_mask", "prefix_length")
 
-# the checks of the contracts room from which a part can except itself, with a reason; `built` comes before them all
+# contract checks from which a part can be exempt, with a reason; `built` is always required
 CONTRACTS = (
     "config", "shapes", "determinism", "precision", "gradients", "coordinates", "future", "openings", "visibility",
     "masks", "padding", "source_padding", "packing", "few", "cache", "reorder", "encoder_runs_once", "rotation",

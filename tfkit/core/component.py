@@ -1,4 +1,4 @@
-"""What a part is: a class with a nested `Config`, registered under a name in a slot.
+"""The part: a class with a nested `Config`, registered under a name in a slot.
 
     @register("feedforward", "mine")
     class Mine(FeedForward):
@@ -8,8 +8,8 @@
         def __init__(self, config: Config, shape: Shape) -> None: ...
         def forward(self, x: Tensor, context: Context) -> Tensor: ...
 
-`Config` holds what this idea adds; `Shape` what the model agrees on, so that no width is written twice. A recipe field
-is typed by its slot: `Annotated[Config, Slot("feedforward")]` asks the registry while the recipe is validated.
+`Config` holds the part's own options, `Shape` the sizes shared by the model, so that no width is written twice. A
+field that holds a part is typed by its slot: `Annotated[Config, Slot("feedforward")]` is resolved by the registry.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """A fault found by `Config.check`: the option (dotted within the part), and what is wrong with it.
+    """A fault found by `Config.check`: the option (dotted within the part) and the message.
 
-    `at` is the path in the recipe (`data.batch`) of what the option belongs to, where that is not the part itself.
+    `at` is the path in the recipe (`data.batch`) that the option belongs to, if not the part itself.
     """
 
     option: str
@@ -47,46 +47,46 @@ class Problem(NamedTuple):
 
 
 class Doubt(Problem):
-    """A warning of `Config.check`: it works, but is seldom meant."""
+    """A warning of `Config.check`: valid, but probably not intended."""
 
 
 class Unlearnable(Problem):
-    """Weights that can never learn: a Problem, or a Doubt if the weights are there already."""
+    """Weights that cannot learn: a Problem, or a Doubt if the weights already exist."""
 
 
 class Config(BaseModel):
-    """Options of a part: strict (`true` is no number), closed (an unknown option is an error) and frozen."""
+    """Options of a part: strict (`true` is no number), closed (unknown options are errors) and frozen."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     part: ClassVar[type[Component]]
 
     def build(self, *arguments: Any) -> Any:
-        """The part with these options; its slot says the arguments (a Shape, for the parts of a layer)."""
+        """Build the part; its slot defines the arguments (a Shape for parts of a layer)."""
         part: Any = self.part
         return part(self, *arguments)
 
     def check(self, shape: Any) -> Iterator[Problem]:
-        """What cannot fit `shape` (a Problem), cannot learn (Unlearnable) or is seldom meant (a Doubt).
+        """Yield options that do not fit `shape` (Problem), cannot learn (Unlearnable) or are suspicious (Doubt).
 
-        Called while the recipe is validated; nothing is allocated.
+        Called during validation; must not allocate.
         """
         yield from ()
 
     def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
-        """What contradicts the rest of the recipe (a Problem), or is seldom meant there (a Doubt).
+        """Yield contradictions to the rest of the recipe (Problem) and suspicious options (Doubt).
 
         Called for the parts of `data:`, `objective:`, `train:` and `generate:`, for embeddings and for heads.
         """
         yield from ()
 
     def spelled(self) -> dict[str, Any]:
-        """The part as a mapping of the recipe language: its type and every option."""
+        """Return the part as a recipe mapping: its type and every option."""
         return {"type": self.part.part_name, **{name: spell(getattr(self, name)) for name in type(self).model_fields}}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Give each Config a title of its own, so that JSON Schemas do not collide, and each count a largest value."""
+        """Set a unique title, so that JSON Schemas do not collide, and bound all integers."""
         super().__pydantic_init_subclass__(**kwargs)
         cls.model_config["title"] = cls.__qualname__
         if _bound_counts(cls.model_fields.values()):
@@ -94,7 +94,7 @@ class Config(BaseModel):
 
 
 def _bound_counts(fields: Iterable[FieldInfo]) -> bool:
-    """Give each option that may be any whole number the bound of COUNT. Return True if there is one."""
+    """Bound each unbounded integer option by COUNT. Return True if there is one."""
     found = False
     for field in fields:
         if field.annotation is int and not any(hasattr(mark, "le") or hasattr(mark, "lt") for mark in field.metadata):
@@ -108,7 +108,7 @@ def _bound_counts(fields: Iterable[FieldInfo]) -> bool:
 
 
 def _bounded(annotation: Any) -> Any:
-    """Return the type with a bound on each plain `int` in it, in lists and tuples too."""
+    """Return the type with each plain `int` bounded, also within unions, lists and tuples."""
     if annotation is int:
         return Annotated[int, Le(COUNT.most)]
     origin, inner = get_origin(annotation), get_args(annotation)
@@ -120,11 +120,11 @@ def _bounded(annotation: Any) -> Any:
     return reduce(or_, bounded) if origin in (Union, UnionType) else origin[tuple(bounded)]
 
 
-PartConfig = Config  # by a name that a part's own Config does not hide
+PartConfig = Config  # alias that a part's nested Config does not shadow
 
 
 def spell(value: Any) -> Any:
-    """A validated value as plain data of the recipe language."""
+    """Convert a validated value to plain recipe data."""
     if isinstance(value, Config):
         return value.spelled()
     if isinstance(value, BaseModel):
@@ -137,26 +137,26 @@ def spell(value: Any) -> Any:
 
 
 class Component:
-    """Base of every part. `part_slot` and `part_name` are set when it is registered."""
+    """Base of every part. Registration sets `part_slot` and `part_name`."""
 
     Config: ClassVar[type[Config]] = Config
     part_slot: ClassVar[str] = ""
     part_name: ClassVar[str] = ""
-    capabilities: ClassVar[frozenset[str]] = frozenset()  # those of core/capabilities.py that hold for it
-    needs: ClassVar[frozenset[str]] = frozenset()  # inputs of the model's call, besides ids and padding, that it reads
-    # contracts of core/capabilities.py that it need not keep, each with the reason, which `parts --verify` prints
+    capabilities: ClassVar[frozenset[str]] = frozenset()  # declared capabilities, of core/capabilities.py
+    needs: ClassVar[frozenset[str]] = frozenset()  # call inputs that it reads, besides ids and padding
+    # contracts of core/capabilities.py that it may break, each with the reason that `parts --verify` prints
     exceptions: ClassVar[Mapping[str, str]] = {}
-    # parameters (by name within the part) that cannot change the output, such as a key bias under softmax
+    # parameters (by name within the part) that cannot affect the output, such as a key bias under softmax
     inert: ClassVar[frozenset[str]] = frozenset()
-    # how it is drawn: its title, then the boxes inside, from the first to the last that the stream passes
+    # drawing: the title, then the boxes inside in the order of computation
     picture: ClassVar[tuple[str, ...]] = ()
-    # options of a small part of it, for the contract tests, where a name and a type do not say what they could be
+    # options of a small instance for the contract checks, if they cannot be derived from name and type
     example: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give every part a Config of its own, so that `config.part` is never ambiguous.
+        """Give every part its own Config, so that `config.part` is unambiguous.
 
-        It has the options of the classes that the part extends, also where its own extends tfkit.Config.
+        The Config inherits the options of the part's base classes, even if it only extends tfkit.Config.
         """
         super().__init_subclass__(**kwargs)
         own = vars(cls).get("Config")
@@ -173,17 +173,17 @@ class Component:
 
     @classmethod
     def able(cls, config: PartConfig | None = None) -> frozenset[str]:
-        """The capabilities with these options; without, those that some options give."""
+        """Return the capabilities under these options; without options, those that some options provide."""
         return cls.capabilities
 
     @classmethod
     def adopt(cls, slot: str, name: str) -> None:
-        """Set the slot and the name that it is registered under."""
+        """Set the registered slot and name."""
         cls.part_slot, cls.part_name = slot, name
 
 
 def _joined(configs: Sequence[type[Config]], names: dict[str, Any]) -> type[Config]:
-    """A Config with the options of all of them."""
+    """Return a Config that inherits from all of them."""
     bases = [
         config
         for place, config in enumerate(configs)
@@ -196,8 +196,8 @@ def _joined(configs: Sequence[type[Config]], names: dict[str, Any]) -> type[Conf
 class Slot:
     """Marks a field as a part of `slot`: `Annotated[Config, Slot("attention")]`.
 
-    Accepts a name, a mapping with `type`, or a Config of that slot. An error inside the part keeps the path of the
-    recipe, because a ValidationError raised in a validator is merged with the location around it.
+    Accepts a name, a mapping with `type`, or a Config of that slot. Errors inside the part keep the path of the recipe,
+    because a ValidationError raised in a validator is merged with its location.
     """
 
     slot: str
@@ -211,7 +211,7 @@ class Slot:
         return {"x-slot": self.slot}
 
     def validate(self, value: Any) -> Config:
-        """The Config of the part that `value` names; raises ValidationError, ValueError."""
+        """Return the Config described by `value`; raise ValidationError, ValueError."""
         if isinstance(value, Config):
             if value.part.part_slot != self.slot:
                 name, slot = value.part.part_name, value.part.part_slot

@@ -1,4 +1,4 @@
-"""The console that tables and reports are printed on."""
+"""The console for tables and reports."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from rich.segment import Segment
 
 from tfkit.core.output import OutputLost, encodable, lost, printable
 
-WIDTH = 80  # columns where the environment says there are none
+WIDTH = 80  # default columns
 
 
 class Console(rich.console.Console):
-    """A rich console that prints text from files with its control characters escaped.
+    """A rich console that escapes control characters in text.
 
-    `stream` is standard output unless given, which is followed where it is replaced. Raises OutputLost where the
-    stream takes nothing.
+    `stream` defaults to the current standard output. Raises OutputLost if the stream cannot be written.
     """
 
     def __init__(self, stream: IO[str] | None = None, stderr: bool = False) -> None:
         super().__init__(file=stream, stderr=stderr)
         self._closed = (stream or (sys.stderr if stderr else sys.stdout)) is None
-        if self.width < 1:  # COLUMNS=0 is no width
+        if self.width < 1:  # COLUMNS=0 is invalid
             self.width = WIDTH
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of a renderable, control characters escaped."""
+        """Render to segments with control characters escaped."""
         return (self._harmless(segment) for segment in super().render(renderable, options))
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Print as rich does; raises OutputLost."""
+        """Print as rich does; raise OutputLost."""
         if self._closed:
             raise OutputLost("the stream is closed")
         try:
@@ -42,7 +41,7 @@ class Console(rich.console.Console):
             raise lost(error) from None
 
     def on_broken_pipe(self) -> None:
-        """Raise OutputLost, where rich would end the program."""
+        """Raise OutputLost instead of exiting as rich does."""
         raise OutputLost("nobody reads it", quiet=True)
 
     def _harmless(self, segment: Segment) -> Segment:

@@ -1,7 +1,7 @@
-"""The facts of one call of the model: a frozen bundle that is passed to every sublayer.
+"""The per-call facts of the model: a frozen bundle that is passed to every sublayer.
 
-Nothing else is passed down, and no flag tells a module what kind of call this is: training, prefill, one-token decoding
-and packing differ only in what the context holds.
+Nothing else is passed down, and no flag marks the kind of call: training, prefill, one-token decoding and packing
+differ only in the context.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What came with the call besides the ids; a mask rule or a part asks for it by name."""
+    """Inputs of the call besides ids, read by mask rules and parts."""
 
     input_ids: Tensor | None = None  # [batch time]
     token_type_ids: Tensor | None = None  # [batch time]
-    global_attention_mask: Tensor | None = None  # [batch time], 1 = sees all and is seen by all
-    prefix_length: Tensor | None = None  # [batch], the number of tokens that all may see
-    real: Tensor | None = None  # [batch time], True = a real token; None: all of them
+    global_attention_mask: Tensor | None = None  # [batch time], 1 = attends to all and is attended to by all
+    prefix_length: Tensor | None = None  # [batch], length of the prefix visible to all
+    real: Tensor | None = None  # [batch time], True = not padding; None: no padding
 
 
-ALL = 2**40  # more keys than any text has
+ALL = 2**40  # exceeds any number of keys
 
 
 @dataclass(frozen=True)
 class Span:
-    """The positions of the queries (past to past + queries) and of the keys (first to keys) in the sequence.
+    """Positions of the queries (past to past + queries) and of the keys (first to keys) in the sequence.
 
-    `first` is above 0 where a decode state has forgotten the keys that no query can see any more.
+    `first` is above 0 if the decode state has dropped keys outside every window.
     """
 
     queries: int
@@ -48,17 +48,17 @@ class Span:
     first: int = 0
 
     def query(self) -> Tensor:
-        """Positions of the queries, [1 query 1]."""
+        """Return the positions of the queries, [1 query 1]."""
         return torch.arange(self.past, self.past + self.queries, device=self.device)[None, :, None]
 
     def key(self) -> Tensor:
-        """Positions of the keys, [1 1 key]."""
+        """Return the positions of the keys, [1 1 key]."""
         return torch.arange(self.first, self.keys, device=self.device)[None, None, :]
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Most keys visible before and after the query; `aligned` n: only those in the query's own block of n."""
+    """Maximum number of keys visible before and after the query; `aligned` n: only within the query's block of n."""
 
     before: int
     after: int
@@ -66,7 +66,7 @@ class Reach:
 
 
 def looks_back(rules: Sequence[MaskFacts]) -> int | None:
-    """Most keys visible before the query; None if there is no bound, or an opening shows more."""
+    """Return the maximum number of keys visible before the query; None if unbounded or extended by an opening."""
     if any(rule.opens for rule in rules):
         return None
     ends = [end[0] for end in [rule.reach() for rule in rules] if end is not None]
@@ -76,31 +76,31 @@ def looks_back(rules: Sequence[MaskFacts]) -> int | None:
 
 @dataclass
 class Visibility:
-    """Which queries see which keys: rules over positions in the sequence, made a tensor on demand and kept.
+    """Visibility between queries and keys: rules over positions, converted to a tensor on demand and cached.
 
-    visible = padding and segments and (all limits, or any opening). `real` and `segments` tell of all places from 0 on,
-    whatever the span begins with.
+    visible = padding and segments and (all limits, or any opening). `real` and `segments` cover all positions from 0,
+    independent of the span.
     """
 
     rules: Sequence[MaskFacts]
     span: Span
     inputs: Inputs = field(default_factory=Inputs)
-    real: Tensor | None = None  # [batch place], True = a real token
-    segments: tuple[Tensor, Tensor] | None = None  # of queries [batch query], of all [batch place]; equal = together
-    kept: dict[Any, Any] = field(default_factory=dict, init=False)  # what kernels made of it, once for all layers
+    real: Tensor | None = None  # [batch place], True = not padding
+    segments: tuple[Tensor, Tensor] | None = None  # of queries [batch query], of all [batch place]; equal = same text
+    kept: dict[Any, Any] = field(default_factory=dict, init=False)  # cache of the kernels, shared by all layers
     _full: bool | None = field(default=None, init=False)
     _dense: Tensor | None = field(default=None, init=False)
     _seen: tuple[Tensor | None, Tensor | None] | None = field(default=None, init=False)
 
     @property
     def is_causal(self) -> bool:
-        """Whether it is exactly the causal triangle over the whole sequence, for which kernels have a fast path."""
+        """True for exactly the causal triangle over the whole sequence, for which kernels have a fast path."""
         plain = self.real is None and self.segments is None and self.span.past == 0
         return plain and len(self.rules) == 1 and self.rules[0].triangle
 
     @property
     def is_full(self) -> bool:
-        """Whether every key is visible to every query."""
+        """True if every key is visible to every query."""
         if self._full is None:
             self._full = self._is_full()
         return self._full
@@ -112,23 +112,23 @@ class Visibility:
         return all(last_only and self._shows_past(rule) for rule in self.rules)
 
     def _shows_past(self, rule: MaskFacts) -> bool:
-        """Whether a rule shows a query all earlier keys that are kept: a window, once older ones are forgotten."""
+        """True if the rule shows the query all cached keys: causal, or a window whose older keys were dropped."""
         if rule.triangle:
             return True
         end = rule.reach() if rule.solid else None
         return end is not None and end[0] >= self.span.past - self.span.first
 
     def dense(self) -> Tensor | None:
-        """True = may look, [batch|1 query|1 key]; None = everything is visible."""
+        """Return the mask [batch|1 query|1 key], True = visible; None = everything is visible."""
         if self._dense is None and not self.is_full:
             self._dense = self._make()
         return self._dense
 
     def seen(self) -> tuple[Tensor | None, Tensor | None]:
-        """The dense mask with rows that see nothing opened, and [batch|1 query|1 1] which rows see something.
+        """Return the dense mask with fully masked rows opened, and the rows that see a key [batch|1 query|1 1].
 
-        A kernel's softmax over nothing is not a number; a row that may see nothing yields zeros instead. The second is
-        None where no row can be blind.
+        Softmax over a fully masked row is NaN; the output of such rows is zeroed instead. The second is None if no row
+        can be fully masked.
         """
         if self._seen is None:
             dense = self.dense()
@@ -140,7 +140,7 @@ class Visibility:
         return self._seen
 
     def band(self) -> Reach | None:
-        """How far queries see, if bounded on both sides and extended by nothing but marked tokens."""
+        """Return the band if visibility is bounded on both sides and only marked tokens extend it."""
         limits = [rule for rule in self.rules if not rule.opens]
         ends = [end for end in [rule.reach() for rule in limits] if end is not None]
         if len(ends) < max(1, len(limits)) or not all(rule.marks for rule in self.rules if rule.opens):
@@ -153,52 +153,52 @@ class Visibility:
         return Reach(before, after, min(aligned) if aligned and whole else None)
 
     def marked(self) -> Tensor | None:
-        """Which tokens see all and are seen by all, [batch key]; None if no rule opens them."""
+        """Return the tokens visible to and from all, [batch key]; None without such a rule."""
         if not any(rule.marks for rule in self.rules) or self.inputs.global_attention_mask is None:
             return None
         return self.inputs.global_attention_mask.bool()
 
     def starts(self) -> Tensor | None:
-        """The position of the first token of each token's text, [batch position]; None: 0 for all."""
+        """Return the position of each text's first token, [batch position]; None: 0 for all."""
         if not any(rule.counts_texts for rule in self.rules):
             return None
         if self.segments is not None:
             of_keys = self.segments[1]
-            begins = F.pad(of_keys[:, 1:] != of_keys[:, :-1], (1, 0), value=True)
+            begins = F.pad(of_keys[:, 1:] != of_keys[:, :-1], (1, 0), value=True)  # [batch position]
             return (begins * torch.arange(self.span.keys, device=self.span.device)).cummax(dim=1).values
         return None if self.real is None else self.real.int().argmax(dim=1, keepdim=True).expand_as(self.real)
 
     def among(self, query: Tensor, key: Tensor) -> Tensor:
-        """Who may look at whom, of queries at places [batch|1 ... query] and keys at places [batch|1 ... key].
+        """Return the visibility of keys at places [batch|1 ... key] from queries at places [batch|1 ... query].
 
-        Returns [batch|1 ... query key]; keys beyond the sequence are hidden. Openings are left out where there is
-        more than one axis between.
+        Returns [batch|1 ... query key]; keys outside the sequence are hidden. Openings are ignored if there are
+        additional axes.
         """
-        dense = ((key >= self.span.first) & (key < self.span.keys))[..., None, :]
+        dense = ((key >= self.span.first) & (key < self.span.keys))[..., None, :]  # [batch|1 ... 1 key]
         if self.real is not None:
-            dense = dense & at(self.real, key)[..., None, :]
+            dense = dense & at(self.real, key)[..., None, :]  # [batch ... 1 key]
         if self.segments is not None:
             of_queries, of_keys = self.segments
             dense = dense & (at(of_queries, query - self.span.past)[..., :, None] == at(of_keys, key)[..., None, :])
         visible = self._ruled(query, key, openings=query.dim() == 2)
         dense = dense if visible is None else dense & visible
-        return dense.expand(*dense.shape[:-2], query.shape[-1], -1)
+        return dense.expand(*dense.shape[:-2], query.shape[-1], -1)  # [batch|1 ... query key]
 
     def _make(self) -> Tensor:
         visible = self._ruled(self.span.query()[:, :, 0], self.span.key()[:, 0])
         together = [] if visible is None else [visible]
         first = self.span.first
         if self.real is not None:
-            together.append(self.real[:, None, first:])
+            together.append(self.real[:, None, first:])  # [batch 1 key]
         if self.segments is not None:
-            together.append(self.segments[0][:, :, None] == self.segments[1][:, None, first:])
+            together.append(self.segments[0][:, :, None] == self.segments[1][:, None, first:])  # [batch query key]
         dense = _every(together)
-        if dense is None:  # every rule may have been an opening: those open what is open already
+        if dense is None:  # only openings: everything is visible already
             dense = torch.ones(1, 1, self.span.keys - first, dtype=torch.bool, device=self.span.device)
         return dense
 
     def _ruled(self, query: Tensor, key: Tensor, openings: bool = True) -> Tensor | None:
-        """All limits, or any opening, of places [batch|1 ... query] and [batch|1 ... key]; None = no limit."""
+        """Combine all limits, or any opening, for places [batch|1 ... query] and [batch|1 ... key]; None = no limit."""
         visible = _every([self._asked(rule, query, key) for rule in self.rules if not rule.opens])
         if visible is not None and openings:
             for rule in self.rules:
@@ -213,17 +213,17 @@ class Visibility:
 
 
 def opened(dense: Tensor) -> tuple[Tensor, Tensor]:
-    """A dense mask with rows that see nothing opened, and [... query 1] which rows see something."""
-    sees = dense.any(dim=-1, keepdim=True)
+    """Return the dense mask with fully masked rows opened, and the rows that see a key [... query 1]."""
+    sees = dense.any(dim=-1, keepdim=True)  # [... query 1]
     return dense | ~sees, sees
 
 
 def at(facts: Tensor, places: Tensor) -> Tensor:
-    """Facts [batch time] at places [batch|1 ... n] -> [batch ... n]; places beyond take those of the nearest."""
+    """Gather facts [batch time] at places [batch|1 ... n] -> [batch ... n]; places outside are clamped."""
     places = places.clamp(0, facts.shape[1] - 1)
     if places.shape[0] == 1:
-        return facts[:, places[0]]
-    row = torch.arange(places.shape[0], device=places.device).view(-1, *[1] * (places.dim() - 1))
+        return facts[:, places[0]]  # [batch ... n]
+    row = torch.arange(places.shape[0], device=places.device).view(-1, *[1] * (places.dim() - 1))  # [batch 1 ...]
     return facts.expand(places.shape[0], -1)[row, places]
 
 
@@ -236,11 +236,11 @@ def _every(masks: Sequence[Tensor]) -> Tensor | None:
 
 @dataclass(eq=False)
 class Placement:
-    """What the position parts of a layer compute for this call, each made once and kept.
+    """Results of a layer's position parts for this call, each computed once and cached.
 
-    `query` and `key` [batch|1 time] count from 0 unless the call says otherwise; keys that a decode state has forgotten
-    are left out. `lengths` are those of the texts that queries and keys belong to, [batch|1 time|1] each, where a part
-    `moves`; `counted` are the positions among real tokens alone, padding at -1, for parts that skip padding.
+    `query` and `key` [batch|1 time] count from 0 by default; keys dropped by a decode state are omitted. `lengths` are
+    the lengths of the texts of queries and keys, [batch|1 time|1] each, if a part `moves`; `counted` are positions that
+    skip padding (padding is -1), for parts that require them.
     """
 
     parts: Sequence[PositionFacts]
@@ -248,24 +248,24 @@ class Placement:
     key: Tensor
     lengths: tuple[Tensor, Tensor] | None = None
     counted: tuple[Tensor, Tensor] | None = None
-    moves: bool = field(init=False)  # whether rotations change as the text grows, so that a past keeps unturned keys
+    moves: bool = field(init=False)  # True if rotations depend on the length: the cache then stores unrotated keys
     _kept: dict[object, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.moves = any(part.moves for part in self.parts)
 
     def of(self, parts: Sequence[PositionFacts]) -> Placement:
-        """The same positions, as other parts see them."""
+        """Return the same positions for other parts."""
         return Placement(parts, self.query, self.key, self.lengths, self.counted)
 
     def embed(self) -> Tensor | None:
-        """What is added to the token embeddings, [batch|1 query width], or None."""
+        """Return the position embeddings, [batch|1 query width], or None."""
         return _total([part.embed(self._seen_by(part)[0]) for part in self.parts])
 
     def rotation(self, dim: int, of_keys: bool = False) -> Any | None:
-        """A callable that rotates queries and new keys [batch heads query dim], or None where nothing rotates.
+        """Return a callable that rotates queries and new keys [batch heads query dim], or None.
 
-        With `of_keys` it turns all keys so far, [batch heads key dim].
+        With `of_keys` it rotates all keys so far, [batch heads key dim].
         """
         if (dim, of_keys) not in self._kept:
             turns = [self._rotation(part, dim, int(of_keys)) for part in self.parts]
@@ -280,14 +280,14 @@ class Placement:
         return part.rotation_within(positions, self.lengths[side], dim)
 
     def bias(self, num_heads: int) -> Tensor | None:
-        """What is added to the attention scores, [batch|1 heads query key], or None."""
+        """Return the bias of the attention scores, [batch|1 heads query key], or None."""
         if num_heads not in self._kept:
             self._kept[num_heads] = _total([part.bias(*self._seen_by(part), num_heads) for part in self.parts])
         bias: Tensor | None = self._kept[num_heads]
         return bias
 
     def temperature(self) -> Tensor | None:
-        """A factor on the scores of each query, [batch|1 query], or None."""
+        """Return the factor of each query's scores, [batch|1 query], or None."""
         if "temperature" not in self._kept:
             factors = [part.temperature(self._seen_by(part)[0]) for part in self.parts]
             found = [factor for factor in factors if factor is not None]
@@ -296,7 +296,7 @@ class Placement:
         return temperature
 
     def _seen_by(self, part: PositionFacts) -> tuple[Tensor, Tensor]:
-        """The positions of queries and of keys as a part counts them."""
+        """Return the positions of queries and keys as the part counts them."""
         if self.counted is not None and part.skips_padding:
             return self.counted
         return self.query, self.key
@@ -314,9 +314,9 @@ OBSERVATIONS = ("attention", "hidden_states")
 
 
 class Collector:
-    """Collects what sublayers return besides x: auxiliary losses, and observations that the caller asked for.
+    """Collector of side outputs of sublayers: auxiliary losses and requested observations.
 
-    `place` is where in the model the observer is, such as `decoder.layers.3.attention`; empty for a part alone.
+    `place` is the path of the observer in the model, such as `decoder.layers.3.attention`; empty for a standalone part.
     """
 
     def __init__(self, watch: frozenset[str] = frozenset(), place: str = "") -> None:
@@ -326,17 +326,17 @@ class Collector:
         self.observed: dict[str, list[Tensor]] = {}
 
     def at(self, name: str) -> Collector:
-        """The same collection, as a part called `name` within the place sees it."""
+        """Return a view of this collector for the part `name` within the place."""
         inner = Collector(self.watch, f"{self.place}.{name}" if self.place else name)
         inner.losses, inner.observed = self.losses, self.observed
         return inner
 
     def watches(self, name: str) -> bool:
-        """Whether the caller asked to observe `name`."""
+        """True if the caller requested to observe `name`."""
         return name in self.watch
 
     def observe(self, name: str, value: Tensor) -> None:
-        """Keep `value` under the place, or under `name` for a part alone, in the order of the calls."""
+        """Store `value` under the place, or under `name` for a standalone part, in the order of the calls."""
         self.observed.setdefault(self.place or name, []).append(value)
 
     def add_loss(self, loss: Tensor) -> None:
@@ -350,12 +350,12 @@ class Context:
 
     mask: Visibility
     position: Placement
-    state: Any | None = None  # this sublayer's decode state, or None
-    source: Tensor | None = None  # [batch key memory_width]; None = a sublayer looks at its own input
-    memory: Context | None = None  # for cross-attention: its own source, visibility and placement
+    state: Any | None = None  # decode state of this sublayer, or None
+    source: Tensor | None = None  # [batch key memory_width]; None = self-attention
+    memory: Context | None = None  # of cross-attention: its own source, visibility and placement
     inputs: Inputs = field(default_factory=Inputs)
     collector: Collector = field(default_factory=Collector)
 
     def with_state(self, state: Any) -> Context:
-        """The same with a sublayer's `state` (written out, since every layer of every step calls it)."""
+        """Return a copy with a sublayer's `state` (explicit for speed: called by every layer in every step)."""
         return Context(self.mask, self.position, state, self.source, self.memory, self.inputs, self.collector)

@@ -1,4 +1,4 @@
-"""Checks what a class declares about itself when it is registered: an unknown word is an error."""
+"""Checks of the declarations of a class at registration: unknown words are errors."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tfkit.core.errors import UsageError
 from tfkit.core.registry import base_of, is_shipped, nearest, origin
 from tfkit.core.slots import FACTS
 
-# what is declared as a set of words -> the words that there are, and what one of them is called
+# declaration that is a set of words -> known words, and the noun for one
 WORDS: dict[str, tuple[Collection[str], str]] = {
     "capabilities": (CAPABILITIES, "capability"),
     "needs": (INPUTS, "input of a call"),
     "exceptions": (CONTRACTS, "contract"),
 }
-ALIKE = 0.85  # from which likeness on a name is taken for a misspelt one
+ALIKE = 0.85  # minimum similarity to treat a name as a misspelling
 
 
 def check_class(slot: str, part: Any) -> None:
-    """Raise UsageError for what is no class of a part."""
+    """Raise UsageError if `part` is not a class of the slot."""
     module, name = base_of(slot)
     wanted = f"a part of the slot '{slot}' is a class that extends {name} of {module}"
     if not isinstance(part, type):
@@ -32,7 +32,7 @@ def check_class(slot: str, part: Any) -> None:
 
 
 def check_declarations(part: type[Component]) -> None:
-    """Raise UsageError for an unknown word among what the class declares, or a misspelt name for it."""
+    """Raise UsageError for unknown words in declarations, or misspelt names of declarations."""
     for problem in (*_unknown_words(part), *_misspelt_names(part), *_no_picture(part)):
         raise UsageError(f"{origin(part)}: {problem}")
 
@@ -68,7 +68,7 @@ def _without_reason(exceptions: Any) -> Iterator[str]:
 
 
 def _misspelt_names(part: type[Component]) -> Iterator[str]:
-    """Attributes of the user's own classes that are called almost as a fact of their base, which they do not set."""
+    """Yield attributes of the user's classes whose names resemble an unset declaration of their base."""
     own = [kind for kind in part.__mro__ if issubclass(kind, Component) and not is_shipped(kind)]
     declared = {name for kind in own for name in _facts(kind)}
     facts = {name for kind in part.__mro__ if is_shipped(kind) for name in _facts(kind)}
@@ -82,7 +82,7 @@ def _misspelt_names(part: type[Component]) -> Iterator[str]:
 
 
 def _facts(kind: type) -> Iterator[str]:
-    """The public attributes of a class that are neither functions nor the like, those without a value among them."""
+    """Yield the public non-function attributes of a class, including annotations without a value."""
     for name, value in vars(kind).items():
         if not name.startswith("_") and not callable(value) and not hasattr(value, "__get__"):
             yield name

@@ -1,4 +1,4 @@
-"""The types of options in the words of a recipe: `PositiveInt | None` is "whole number from 1, or none"."""
+"""Option types as text: `PositiveInt | None` is "whole number from 1, or none"."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from tfkit.core.component import Slot
 from tfkit.core.errors import with_article
 from tfkit.core.options import PathMark
 
-# bounds from here on only keep sizes countable; no recipe comes near them, and they are left out of the words
+# larger bounds are technical limits far beyond real recipes and are not printed
 COUNTABLE = 2**28
 BOUNDS = ("gt", "ge", "lt", "le", "min_length", "max_length")
-NOUNS = {"logits": "logits rule", "stop": "stop rule"}  # of slots that are called otherwise
-# the noun at the head of a phrase, without its article
+NOUNS = {"logits": "logits rule", "stop": "stop rule"}  # nouns for slots with a different name
+# the head noun of a phrase, without its article
 PLURAL = re.compile(r"^(?:an? )?(whole number|number|text|path|list|mapping|\w+(?: rule)?(?= \())")
 
 
 class OptionKind(NamedTuple):
-    """One type that an option may have, with the marks of its annotation."""
+    """One alternative of an option's type, with its annotations."""
 
     annotation: Any
     marks: tuple[Any, ...]
 
 
 def in_words(field: FieldInfo) -> str:
-    """What may be written for an option: "one of relu, gelu", "whole number from 1, or none"."""
+    """Describe the values of an option: "one of relu, gelu", "whole number from 1, or none"."""
     return _joined(list(kinds(field)))
 
 
 def limits(field: FieldInfo) -> dict[str, Any]:
-    """The bounds of an option's value, by Pydantic's names: gt, ge, lt, le, min_length, max_length."""
+    """Return the bounds of an option by Pydantic's names: gt, ge, lt, le, min_length, max_length."""
     return {name: value for kind in kinds(field) for name, value in _bounds(kind.marks).items()}
 
 
 def kinds(field: FieldInfo) -> Iterator[OptionKind]:
-    """The types that an option may have, one by one."""
+    """Yield the alternative types of an option."""
     yield from _unfolded(field.annotation, tuple(field.metadata))
 
 
 def kinds_of(annotation: Any) -> Iterator[OptionKind]:
-    """The same of an annotation, such as that of a list's entries."""
+    """Like `kinds` for a bare annotation, such as that of list entries."""
     yield from _unfolded(annotation, ())
 
 
 def sections(field: FieldInfo) -> list[type[BaseModel]]:
-    """The mappings with options of their own that an option may be; parts are not among them."""
+    """Return the models that an option accepts as mappings, except parts."""
     bare = [kind.annotation for kind in kinds(field) if _slot(kind.marks) is None]
     return [kind for kind in bare if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
 def _unfolded(annotation: Any, marks: tuple[Any, ...]) -> Iterator[OptionKind]:
-    """The members of a union; `Annotated` is undone, and its marks kept."""
+    """Yield the members of a union; `Annotated` is unwrapped and its metadata kept."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *more = get_args(annotation)
@@ -69,7 +69,7 @@ def _unfolded(annotation: Any, marks: tuple[Any, ...]) -> Iterator[OptionKind]:
 
 
 def _flat(marks: Sequence[Any]) -> Iterator[Any]:
-    """`Field(ge=1)` within an annotation holds marks of its own."""
+    """Flatten metadata: `Field(ge=1)` in an annotation has nested metadata."""
     for mark in marks:
         yield from _flat(mark.metadata) if isinstance(mark, FieldInfo) else (mark,)
 
@@ -84,7 +84,7 @@ def _joined(found: list[OptionKind]) -> str:
 
 
 def _alternatives(kind: OptionKind) -> list[str]:
-    """What may be written where this type stands, one entry for each choice."""
+    """Return the text of this type, one entry per choice."""
     slot = _slot(kind.marks)
     if slot is not None:
         return [_part(slot)]
@@ -97,7 +97,7 @@ def _alternatives(kind: OptionKind) -> list[str]:
 
 
 def _value(annotation: Any, marks: tuple[Any, ...]) -> str:
-    """The words for a type that is neither a choice of words nor a part."""
+    """Describe a type that is neither a choice of words nor a part."""
     if annotation is int or annotation is float:
         return ("whole number" if annotation is int else "number") + _range(_bounds(marks))
     if annotation is str:
@@ -115,7 +115,7 @@ def _value(annotation: Any, marks: tuple[Any, ...]) -> str:
 
 
 def _list(inner: tuple[Any, ...]) -> str:
-    """A list of any length, or of so many."""
+    """Describe a list of variable or fixed length."""
     if not inner:
         return "list"
     entries = _many(inner[0])
@@ -123,7 +123,7 @@ def _list(inner: tuple[Any, ...]) -> str:
 
 
 def _many(annotation: Any) -> str:
-    """The entries of a list or a mapping: "whole numbers from 0 or texts"."""
+    """Describe the entries of a list or mapping in the plural: "whole numbers from 0 or texts"."""
     words = [word for kind in kinds_of(annotation) for word in _alternatives(kind)]
     return " or ".join(PLURAL.sub(r"\1s", word) for word in words)
 
@@ -144,7 +144,7 @@ def _bounds(marks: Sequence[Any]) -> dict[str, Any]:
 
 
 def _range(bounds: Mapping[str, Any]) -> str:
-    """Bounds in words; of both ends where both matter."""
+    """Describe numeric bounds; technical upper limits are omitted."""
     words = []
     if "ge" in bounds:
         words.append(f" from {bounds['ge']:,}")

@@ -1,4 +1,4 @@
-"""What a recipe and the command line may name as the device to compute on."""
+"""Valid device names in recipes and on the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 
 NAMES = "auto, cpu, cuda or cuda:1"
 _KNOWN = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
-# devices of torch's that tfkit does not run on, each with the reason
+# torch devices that tfkit does not support, with the reasons
 _REFUSED = {
     "mps": "it has no float64, in which positions, random draws and gradient norms are computed",
     "xpu": "nothing of it has been tried there, and a run could not be resumed exactly",
@@ -18,7 +18,7 @@ _REFUSED = {
 
 
 def check_device_name(name: str) -> str:
-    """The name itself; raises ValueError for what is no device, or one that tfkit does not run on."""
+    """Return the name; raise ValueError for unknown or unsupported devices."""
     if _KNOWN.fullmatch(name):
         return name
     reason = _REFUSED.get(name.partition(":")[0])

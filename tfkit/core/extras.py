@@ -1,4 +1,4 @@
-"""Optional libraries: imported when they are used, and named with their versions if they are missing."""
+"""Optional libraries, imported on use; if missing, the error names the required versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DISTRIBUTION = "transformer-recipes"  # the package index has another project ca
 
 
 def installing(extra: str) -> str:
-    """Return the pip command that installs the libraries of an extra, as the distribution's metadata lists them."""
+    """Return the pip command that installs an extra, according to the metadata of the distribution."""
     try:
         listed = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:  # a source tree that was never installed
@@ -26,7 +26,7 @@ def installing(extra: str) -> str:
 def optional(module: str, extra: str, purpose: str) -> Any:
     """Import a module of an extra.
 
-    Raises UsageError if its library is missing; `purpose` is the beginning of the message, such as "pictures need".
+    Raises UsageError if its library is missing; `purpose` starts the message, such as "pictures need".
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""What the parts of one section may ask about the other sections of a recipe."""
+"""Facts about a recipe that the parts of one section can query about others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.core.slots import HeadFacts, ObjectiveFacts, TokenizerFacts
 
 @dataclass(frozen=True)
 class Longest:
-    """The most tokens that an example may have, and the path in the recipe that says so."""
+    """Maximum number of tokens of an example, and the path in the recipe that sets it."""
 
     tokens: int
     at: str
@@ -20,12 +20,12 @@ class Longest:
 
 @dataclass(frozen=True)
 class RecipeFacts:
-    """What is known of a recipe before any data is read; None: not set, or wrong by itself.
+    """Facts about a recipe before any data is read; None: not set, or invalid.
 
-    `longest` is what the model and `data.batch.length` allow, and `batch_tokens` the most tokens of a batch.
-    `tokenizer` is the target's where source and target have one each; `tokenizers` are all, by their paths.
-    `vocab_size` and `most_tokens` are the largest that the vocabularies of the model and of the tokenizer can be.
-    `reads_vectors` is set where the corpora give vectors.
+    `longest` is the limit of the model and `data.batch.length`, `batch_tokens` the maximum number of tokens per batch.
+    `tokenizer` is the target's if source and target have one each; `tokenizers` are all by path.
+    `vocab_size` and `most_tokens` are the maximum vocabulary sizes of the model and the tokenizer.
+    `reads_vectors` is set if the corpora provide vectors.
     """
 
     blueprint: Blueprint | None = None
@@ -43,19 +43,19 @@ class RecipeFacts:
     logits: Sequence[Config] = field(default=())
 
     def token(self, role: str) -> bool | None:
-        """Whether there is a special token of that role; None where only a file can say."""
+        """True if there is a special token for the role; None if that depends on a file."""
         return None if self.tokenizer is None else self.tokenizer.has(role)
 
     def token_id(self, role: str) -> int | None:
-        """The id of the special token of that role; None where there is none, or only a file can say."""
+        """Return the id of the special token for the role; None if missing or dependent on a file."""
         return None if self.tokenizer is None else self.tokenizer.id_of(role)
 
     def lacks(self, *roles: str) -> list[str]:
-        """The roles that no special token will have."""
+        """Return the roles that certainly have no special token."""
         return [role for role in roles if self.token(role) is False]
 
     def head(self, name: str | None) -> HeadFacts.Config | None:
-        """The model's head, or the one called `name` among its `heads`."""
+        """Return the model's head, or the entry `name` of its `heads`."""
         if self.blueprint is None:
             return None
         return self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)

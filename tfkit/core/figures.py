@@ -1,4 +1,4 @@
-"""Figures as SVG, drawn by matplotlib, which comes with the extra `study` and is imported when the first is drawn."""
+"""Figures as SVG, drawn by matplotlib, which is part of the extra `study` and imported on demand."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ LONGEST = 48  # characters of a label
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """True if matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def matplotlib_figure() -> Any:
-    """The class of figures that need no display; raises UsageError that says how to install it."""
+    """Return matplotlib's Figure class, which needs no display; raise UsageError if it is not installed."""
     return optional("matplotlib.figure", "study", "pictures need").Figure
 
 
 def label(text: str) -> str:
-    """A text of a user as the label of a line: matplotlib leaves labels with a leading underscore out."""
+    """Prepare user text as a label: matplotlib ignores labels with a leading underscore."""
     return _shown(f" {text}" if text.startswith("_") else text)
 
 
@@ -38,9 +38,9 @@ def _shown(text: str) -> str:
 
 
 def svg(figure: Any, name: str) -> str:
-    """A figure as SVG without a date, so that the same data gives the same text; ids begin with `name`.
+    """Render a figure as reproducible SVG without a date; ids begin with `name`.
 
-    Its texts are no markup; numbers at the ticks alone are formulas.
+    Text is not parsed as markup; only tick labels may be formulas.
     """
     matplotlib = importlib.import_module("matplotlib")
     for text in figure.findobj(_text_class()):
@@ -51,14 +51,14 @@ def svg(figure: Any, name: str) -> str:
     stream = io.StringIO()
     settings = {"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif", "text.usetex": False}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks: the browser's font has them
+        warnings.simplefilter("ignore", UserWarning)  # about glyphs missing in a font: the browser's font has them
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     drawing = stream.getvalue()
     return drawing[drawing.index("<svg") :]
 
 
 def _texts(figure: Any) -> list[Any]:
-    """All texts of a figure but those at the ticks."""
+    """Return all texts of a figure except tick labels."""
     every = _text_class()
     axes = [axis for one in figure.axes for axis in (one.xaxis, one.yaxis)]
     ticks = {id(text) for axis in axes for text in axis.findobj(every) if text is not axis.label}
@@ -70,7 +70,7 @@ def _text_class() -> Any:
 
 
 def drawn(what: str, draw: Callable[[], str]) -> str:
-    """The picture that `draw` makes; a picture that fails is a warning and empty. Raises UsageError of `draw`."""
+    """Draw a picture; on failure warn and return an empty string. UsageError is passed on."""
     try:
         return draw()
     except UsageError:
@@ -82,7 +82,7 @@ def drawn(what: str, draw: Callable[[], str]) -> str:
 
 
 def finished(axes: Any) -> None:
-    """Give axes a grid and, where lines have labels, a legend."""
+    """Add a grid and, for labelled lines, a legend."""
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -1,4 +1,4 @@
-"""Text of users in files: one escape for each format (CSV, Markdown, HTML), which every writer of reports uses."""
+"""User text in files: one escape function per format (CSV, Markdown, HTML), used by all reports."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 from tfkit.core.extras import optional
 from tfkit.core.output import printable
 
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # a spreadsheet computes a cell that starts with one
-# Markdown that acts inside a line: tags and entities, code, emphasis, formulas, strikethrough, links, cells
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # a cell starting with one of these is computed by spreadsheets
+# inline Markdown: tags and entities, code, emphasis, formulas, strikethrough, links, cells
 _INLINE = (
     (re.compile(r"\\(?=[!-/:-@\[-`{-~])"), r"\\\\"),
     (re.compile(r"&(?=#?\w+;)"), "&amp;"),
     (re.compile(r"<(?=[A-Za-z/!?])"), "&lt;"),
     (re.compile(r"([`*$~|]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:]))"), r"\\\1"),
 )
-# and at its start: headings, quotes, lists, rules
+# Markdown at the start of a line: headings, quotes, lists, rules
 _START = re.compile(r"(#{1,6}(?=\s|$)|>|[-+](?=\s|$)|[-=]+$)")
 _NUMBERED = re.compile(r"(\d{1,9})([.)])(?=\s|$)")
 
 
 def csv_text(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """A CSV table. Numbers stay numbers; text that a spreadsheet would compute gets an apostrophe in front."""
+    """Format a CSV table. Numbers stay numbers; text that looks like a formula is prefixed by an apostrophe."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_cell(name) for name in heads])
@@ -34,7 +34,7 @@ def csv_text(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _cell(value: object) -> object:
-    """The value of a cell: numbers and None as they are, anything else as harmless text."""
+    """Convert a cell: numbers and None are unchanged, all else becomes escaped text."""
     if value is None or isinstance(value, (int, float)):
         return value
     text = str(value)
@@ -50,7 +50,7 @@ def _is_number(text: str) -> bool:
 
 
 def markdown(text: str) -> str:
-    """`text` as one line of Markdown that shows it as it is: no tag, link, formula, list or heading."""
+    """Escape `text` as one line of Markdown without active tags, links, formulas, lists or headings."""
     line = printable(" ".join(text.split()))
     for found, instead in _INLINE:
         line = found.sub(instead, line)
@@ -62,12 +62,12 @@ def _escaped_start(line: str) -> str:
 
 
 def markdown_row(cells: Iterable[str]) -> str:
-    """A row of a table of Markdown; the cells are Markdown themselves."""
+    """Format a row of a Markdown table; the cells are Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    """The lines of a table in Markdown, whose cells are plain text."""
+    """Yield the lines of a Markdown table with plain text cells."""
     yield markdown_row(map(markdown, heads))
     yield "|" + "---|" * len(heads)
     for row in rows:
@@ -75,7 +75,7 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> Itera
 
 
 def html_page(template: Path, **values: object) -> str:
-    """A page of HTML from a template: all text in it is escaped. Raises UsageError where jinja2 is missing."""
+    """Render an HTML page from a template, escaping all text. Raises UsageError if jinja2 is missing."""
     jinja2 = optional("jinja2", "study", "the page needs")
     environment = jinja2.Environment(autoescape=True, finalize=_shown)
     page: str = environment.from_string(template.read_text(encoding="utf-8")).render(**values)
@@ -83,5 +83,5 @@ def html_page(template: Path, **values: object) -> str:
 
 
 def _shown(value: object) -> object:
-    """A value on its way into a page: control characters of text are spelled out, markup of our own stays."""
+    """Escape control characters of plain text; trusted markup is unchanged."""
     return printable(value.replace("\r\n", "\n")) if type(value) is str else value

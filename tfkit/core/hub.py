@@ -1,4 +1,4 @@
-"""Repositories on the Hugging Face hub: their names, copies of them, and the hub's errors in words."""
+"""Repositories on the Hugging Face hub: names, downloads, and readable errors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95
 
 
 def is_on_hub(source: object) -> bool:
-    """True for the address of a repository, hf://user/name."""
+    """True for a repository address, hf://user/name."""
     return isinstance(source, str) and source.startswith(PREFIX)
 
 
 def repository(address: str) -> str:
-    """Return user/name of hf://user/name; raises UsageError for anything else."""
+    """Return user/name of hf://user/name; raise UsageError for anything else."""
     name = address.removeprefix(PREFIX)
     bad = "--" in name or ".." in name or name.endswith((".git", ".", "-"))
     if not is_on_hub(address) or _NAME.fullmatch(name) is None or bad:
@@ -31,7 +31,7 @@ def repository(address: str) -> str:
 
 
 def downloaded(name: str, patterns: Sequence[str], address: str) -> Path:
-    """Copy files of a repository into the hub's cache; raises UsageError without the library, DataError in words."""
+    """Download files of a repository to the hub's cache; raise UsageError without the library, else DataError."""
     hub = optional("huggingface_hub", "hf", f"{address} is on the hub, which needs")
     with in_words(address):
         return Path(hub.snapshot_download(name, allow_patterns=list(patterns)))
@@ -39,18 +39,18 @@ def downloaded(name: str, patterns: Sequence[str], address: str) -> Path:
 
 @contextlib.contextmanager
 def in_words(address: str) -> Iterator[None]:
-    """Raise DataError with the address for what the hub refuses within the block."""
+    """Convert errors of the hub within the block to DataError with the address."""
     errors = optional("huggingface_hub.errors", "hf", f"{address} is on the hub, which needs")
     try:
         yield
     except (UsageError, DataError):
         raise
-    except Exception as error:  # the hub's own errors have no common class
+    except Exception as error:  # the hub's errors have no common base class
         raise DataError(f"{address}: {_reason(error, errors)}") from None
 
 
 def _reason(error: Exception, errors: Any) -> str:
-    """The reason of a refusal, and what to do."""
+    """Describe why the request failed and what to do."""
     answered = isinstance(error, errors.HfHubHTTPError) and error.response is not None
     status = error.response.status_code if answered else None
     if isinstance(error, errors.GatedRepoError):

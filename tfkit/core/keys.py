@@ -1,6 +1,6 @@
-"""How keys of `model:` are declared: as fields of the Blueprint's classes, with a kind of value and a sentence.
+"""Declarations of the keys of `model:`: fields of the Blueprint's classes with a kind of value and a description.
 
-Whatever reads, checks, spells out or explains a recipe iterates over these declarations (`tfkit/recipe/keys.py`).
+All code that reads, checks, resolves or explains a recipe iterates over them (`tfkit/recipe/keys.py`).
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from tfkit.core.bounds import WIDTH
 
 @dataclass(frozen=True)
 class SizeValue:
-    """A whole number from 1 to `limit`; none: there is no such size, unless it is needed."""
+    """Integer from 1 to `limit`; none: no limit or size, unless it is needed."""
 
     limit: int = WIDTH.most
     needed: bool = False
-    words: tuple[str, ...] = ()  # that may stand in its place
+    words: tuple[str, ...] = ()  # allowed instead of a number
 
 
 @dataclass(frozen=True)
 class RateValue:
-    """A number of at least 0 and below 1, by default 0."""
+    """A number in [0, 1), 0 by default."""
 
 
 @dataclass(frozen=True)
 class FlagValue:
-    """True or false, by default false."""
+    """A boolean, false by default."""
 
 
 @dataclass(frozen=True)
 class PartValue:
-    """A part of a slot; its options are laid over those of the key `over`; `default` names the implied part."""
+    """A part of a slot; its options are merged over those of the key `over`; `default` names the implied part."""
 
     slot: str
     over: str = ""
@@ -42,7 +42,7 @@ class PartValue:
 
 @dataclass(frozen=True)
 class PartsValue:
-    """A part of a slot, a list of them, or none; one part is laid over that of the stack where `over_stack`."""
+    """A part of a slot, a list of them, or none; with `over_stack`, one part is merged over that of the stack."""
 
     slot: str
     over_stack: bool = False
@@ -50,26 +50,26 @@ class PartsValue:
 
 @dataclass(frozen=True)
 class NormValue:
-    """A norm laid over that of the layers; `true` is that norm, as it is."""
+    """A norm merged over that of the layers; `true` is that norm unchanged."""
 
     slot = "norm"
 
 
 @dataclass(frozen=True)
 class SectionValue:
-    """A mapping of further keys, merged key by key; it is read by a rule of its own."""
+    """A mapping of further keys, merged key by key; parsed by its own rule."""
 
 
 @dataclass(frozen=True)
 class OwnValue:
-    """A value that is read by a rule of its own."""
+    """A value parsed by its own rule."""
 
 
 Kind = SizeValue | RateValue | FlagValue | PartValue | PartsValue | NormValue | SectionValue | OwnValue
 
 
 class Key(NamedTuple):
-    """A key of the recipe language: its values, what it means, and the field of the Blueprint that holds them."""
+    """A key of the recipe language: its values, its description, and the Blueprint field that holds it."""
 
     name: str
     kind: Kind
@@ -78,24 +78,24 @@ class Key(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a number or a flag that the Blueprint holds as it is."""
+        """True for a number or flag that the Blueprint stores unchanged."""
         return isinstance(self.kind, RateValue | FlagValue) or (
             isinstance(self.kind, SizeValue) and not self.kind.words
         )
 
 
 def key(kind: Kind, sentence: str, name: str = "") -> Any:
-    """A field of a Blueprint class that is a key of the same name, or of `name`."""
+    """Declare a Blueprint field as a key of the same name, or `name`."""
     return field(metadata={"keys": (Key(name, kind, sentence),)})
 
 
 def keys(*declared: Key, **options: Any) -> Any:
-    """A field that several keys make; further options are those of `dataclasses.field`."""
+    """Declare a Blueprint field for several keys; further options are passed to `dataclasses.field`."""
     return field(metadata={"keys": declared}, **options)
 
 
 def declared_keys(kind: type) -> dict[str, Key]:
-    """The keys that a class declares, in the order of its fields."""
+    """Return the declared keys of a class in the order of its fields."""
     found = {}
     for one in fields(kind):
         for declared in one.metadata.get("keys", ()):

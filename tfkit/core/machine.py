@@ -1,4 +1,4 @@
-"""The machine that something ran on, in a few words."""
+"""Description of the machine that a result was measured on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def machine() -> dict[str, Any]:
-    """The name of the machine, its processor and how many cores of it this process may use, and its memory in bytes."""
+    """Return the host name, the processor, the cores available to this process, and the memory in bytes."""
     return {"host": platform.node(), "processor": _processor(), "cores": _cores(), "memory": _memory()}
 
 
@@ -23,7 +23,7 @@ def _processor() -> str:
 
 
 def _cores() -> int:
-    with contextlib.suppress(AttributeError, OSError):  # Linux alone knows
+    with contextlib.suppress(AttributeError, OSError):  # Linux only
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 

@@ -1,4 +1,4 @@
-"""Free memory and peak memory of this machine."""
+"""Free and peak memory of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def free_memory(device: torch.device | None = None) -> int | None:
-    """Bytes that this process may still take on a device, by default of main memory; None where nobody can say."""
+    """Return the bytes available to this process on a device, by default main memory; None if unknown."""
     if device is not None and device.type == "cuda":
         import torch
 
@@ -24,7 +24,7 @@ def free_memory(device: torch.device | None = None) -> int | None:
 
 
 def peak_memory(device: torch.device | None = None) -> int | None:
-    """The most bytes that this process has taken at once, of a device or of main memory; None where nobody can say."""
+    """Return the peak memory of this process in bytes, on a device or in main memory; None if unknown."""
     if device is not None and device.type == "cuda":
         import torch
 
@@ -48,7 +48,7 @@ def _machine_memory() -> int | None:
 
 
 def _group_memory() -> int | None:
-    """What a container leaves to its processes; page cache that it can drop is counted as free."""
+    """Return the free memory of the container; reclaimable page cache counts as free."""
     group = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError, ValueError):
         limit = int((group / "memory.max").read_text(encoding="ascii"))
@@ -62,5 +62,5 @@ def _cache(lines: Iterable[str]) -> int:
 
 
 def gigabytes(count: int) -> str:
-    """Bytes in words."""
+    """Format bytes."""
     return f"{count / 2**30:,.1f} GiB"

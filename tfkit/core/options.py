@@ -1,4 +1,4 @@
-"""The types that options are written with; each refuses what a recipe cannot mean."""
+"""Option types with their validation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfkit.core import bounds
 from tfkit.core.component import Config, Problem, Slot
 from tfkit.core.shape import Shape, Side
 
-# Counts, each with the bound of its kind (core/bounds.py).
+# Counts, bounded by kind (core/bounds.py).
 Width = Annotated[int, Field(ge=1, le=bounds.WIDTH.most)]
 Heads = Annotated[int, Field(ge=1, le=bounds.HEADS.most)]
 ExpertCount = Annotated[int, Field(ge=1, le=bounds.EXPERTS.most)]
@@ -36,12 +36,12 @@ Number = Annotated[float, AfterValidator(_in_float32)]
 PositiveFloat = Annotated[float, Field(gt=0), AfterValidator(_in_float32)]
 NonNegativeFloat = Annotated[float, Field(ge=0), AfterValidator(_in_float32)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
-# `labels`: as many as the training corpus has labels, known once it is read (as `vocab_size: tokenizer` is)
+# `labels`: the number of labels in the training corpus, known once it is read (like `vocab_size: tokenizer`)
 Classes = Width | Literal["labels"]
 
 
 def class_count(classes: int | str) -> int:
-    """The number that a `Classes` option stands for; 1 while the labels are not known."""
+    """Return the number for a `Classes` option; 1 while the labels are unknown."""
     return 1 if isinstance(classes, str) else classes
 
 
@@ -51,12 +51,12 @@ def _not_zero(value: float) -> float:
     return value
 
 
-# R19: no arithmetic, only the two roots that papers use.
+# R19: no arithmetic, only the two square roots used in papers.
 Scale = Annotated[Number, AfterValidator(_not_zero)] | Literal["sqrt_d_model", "1/sqrt_d_model"] | None
 
 
 def scale_factor(scale: float | str | None, d_model: int) -> float:
-    """The number that a `Scale` option stands for."""
+    """Return the number for a `Scale` option."""
     if scale is None:
         return 1.0
     if isinstance(scale, str):
@@ -65,7 +65,7 @@ def scale_factor(scale: float | str | None, d_model: int) -> float:
 
 
 def as_tuple(value: Any) -> Any:
-    """A list as a recipe writes it, as the tuple that a frozen Config holds."""
+    """Convert a recipe's list to the tuple stored in a frozen Config."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -75,19 +75,19 @@ Bias = bool | Names
 
 
 def has_bias(bias: bool | tuple[str, ...], projection: str) -> bool:
-    """Whether that projection has a bias."""
+    """True if that projection has a bias."""
     return bias if isinstance(bias, bool) else projection in bias
 
 
 def check_bias(bias: bool | tuple[str, ...], projections: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """What a `Bias` option names that is no projection of its part."""
+    """Yield names in a `Bias` option that are not projections of the part."""
     for name in () if isinstance(bias, bool) else bias:
         if name not in projections:
             yield "bias", f"'{name}' is no projection here; there are: {', '.join(projections)}"
 
 
 def check_norm(option: str, norm: Config | None, width: int) -> Iterator[Problem]:
-    """What cannot fit where a part has a norm of that width inside: `option` is the part's option that gives it."""
+    """Yield problems of a nested norm of that width; `option` is the part's option that holds it."""
     for problem in () if norm is None else norm.check(Shape(width)):
         yield problem._replace(option=f"{option}.{problem.option}" if problem.option else option)
 
@@ -98,7 +98,7 @@ Norm = Annotated[Config, Slot("norm")]
 
 @dataclass(frozen=True)
 class PathMark:
-    """Marks an option as a path, which is relative to the recipe's file, and says what it is the path of."""
+    """Marks an option as a path relative to the recipe's file, with the kind of its target."""
 
     of: Literal["file", "folder of a run", "folder"] = "file"
 
@@ -109,7 +109,7 @@ FolderPath = Annotated[str, PathMark("folder")]
 
 
 class LayerPair(NamedTuple):
-    """A layer of a stack, the layer of another model that it is paired with, and where a `Layers` option says so."""
+    """A layer of a stack, its counterpart in another model, and the place in a `Layers` option."""
 
     side: Side
     own: int
@@ -134,12 +134,12 @@ def _numbers(value: Any) -> dict[str, int]:
     return dict(value)
 
 
-# {layer of this model: layer of another}; in a model of both stacks {encoder: {...}, decoder: {...}}
+# {layer of this model: layer of another}; with two stacks {encoder: {...}, decoder: {...}}
 Layers = Annotated[dict[str, NonNegativeInt | dict[str, NonNegativeInt]], BeforeValidator(_layers)]
 
 
 def layer_pairs(layers: Mapping[str, Any], last: Side) -> Iterator[LayerPair]:
-    """The pairs of a `Layers` option; those without a stack are of the `last` one."""
+    """Yield the pairs of a `Layers` option; those without a stack belong to the `last` one."""
     for key, value in layers.items():
         if isinstance(value, Mapping):
             yield from (LayerPair(key, int(own), other, f".{key}.{own}") for own, other in value.items())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Text for a terminal or a log: control characters are escaped, and a closed stream is reported."""
+"""Text for a terminal or a log: control characters are escaped, lost streams are reported."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import re
 from collections.abc import Iterable
 from typing import IO, Any
 
-# What a terminal obeys, and what reorders or ends a line: controls but tab and line feed, separators of lines and
-# paragraphs, overrides and isolates of the writing direction, halves of surrogate pairs.
+# Characters that act on a terminal or reorder or end a line: controls except tab and line feed, line and paragraph
+# separators, bidirectional overrides and isolates, lone surrogates.
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-# what a stream reports once nobody reads it: a closed pipe, a terminal that hung up
+# errors of a stream without a reader: a broken pipe, a terminal that hung up
 _GONE = (errno.EPIPE, errno.EIO)
 
 
-WIDEST = 160  # characters of a line in a repr
+WIDEST = 160  # maximum line width in a repr
 
 
 class OutputLost(Exception):
-    """A stream that accepts no more text; `quiet` where its reader has closed it, which needs no message."""
+    """A stream that accepts no more text; `quiet` if its reader has closed it, which needs no message."""
 
     def __init__(self, reason: str, quiet: bool = False) -> None:
         super().__init__(f"the output cannot be written: {reason}")
@@ -29,7 +29,7 @@ class OutputLost(Exception):
 
 
 def printable(text: str) -> str:
-    r"""`text` with control characters spelled out (\x1b, \u202e); tabs and line feeds stay."""
+    r"""Return `text` with control characters escaped (\x1b, \u202e); tabs and line feeds are kept."""
     return _ACTING.sub(lambda found: _spelled(found[0]), text)
 
 
@@ -38,45 +38,45 @@ def _spelled(character: str) -> str:
 
 
 def json_line(data: Any, indent: int | None = None) -> str:
-    r"""`data` as JSON that is safe to print and equal when read: control characters in it are \u escapes."""
+    r"""Format `data` as JSON that is safe to print and parses to equal data: control characters become \u escapes."""
     text = json.dumps(data, indent=indent, ensure_ascii=False)
     return _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def some(texts: Iterable[str], most: int = 4) -> str:
-    """The first few of `texts`, and how many more there are."""
+    """Join the first few of `texts` and count the rest."""
     listed = list(texts)
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
 
 
 def block(title: str, lines: Iterable[str]) -> str:
-    """A repr of several lines, each of one line's length at most."""
+    """Format a repr of several lines, each truncated to one line."""
     shown = [" ".join(printable(line).split("\n")) for line in (title, *lines)]
     cut = [line if len(line) <= WIDEST else f"{line[: WIDEST - 3]}..." for line in shown]
     return f"<{cut[0]}{''.join(f'{chr(10)}  {line}' for line in cut[1:])}>"
 
 
 def block_as_html(text: str, svg: bytes = b"") -> str:
-    """A repr for a notebook, escaped, with a picture below that cannot act on the page."""
+    """Format a repr as escaped HTML for notebooks, with an inert picture below."""
     source = base64.b64encode(svg).decode("ascii")
     image = f'<img alt="" src="data:image/svg+xml;base64,{source}">' if svg else ""
     return f"<pre>{html.escape(printable(text))}</pre>{image}"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 example, 2,000 examples."""
+    """Format a number with its noun: 1 example, 2,000 examples."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def encodable(text: str, stream: IO[str]) -> str:
-    r"""`text` with what the stream's encoding cannot write spelled out (\xfc)."""
+    r"""Return `text` with characters that the stream cannot encode escaped (\xfc)."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def emit(text: str, stream: IO[str] | None) -> None:
-    """Write `text` and flush; raises OutputLost for a stream that is closed, full, or has no reader."""
+    """Write `text` and flush; raise OutputLost for a stream that is closed, full, or has no reader."""
     if stream is None:
         raise OutputLost("the stream is closed")
     try:
@@ -87,6 +87,6 @@ def emit(text: str, stream: IO[str] | None) -> None:
 
 
 def lost(error: OSError | ValueError) -> OutputLost:
-    """The loss that a stream's own error stands for."""
+    """Convert a stream's error to OutputLost."""
     number = getattr(error, "errno", None)
     return OutputLost(getattr(error, "strerror", None) or str(error), quiet=number in _GONE)

@@ -1,4 +1,4 @@
-"""Installed packages that register parts, and messages about those that cannot be imported."""
+"""Installed packages that register parts, and messages about broken ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tfkit.core.errors import TfkitError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-GROUP = "tfkit.parts"  # each entry point of it names a module whose import registers parts
-# frames that say nothing of where the fault lies: those of frozen modules, of tfkit and of importlib
+GROUP = "tfkit.parts"  # each entry point names a module that registers parts on import
+# uninformative frames: frozen modules, tfkit and importlib
 INSIDE = ("<", f"{Path(__file__).parents[1]}{os.sep}", f"{Path(importlib.__file__).parent}{os.sep}")
 
 
 @dataclass(frozen=True)
 class PluginProblem:
-    """An installed plugin that could not be loaded; `message` begins with the file and the line."""
+    """An installed plugin that could not be loaded; `message` starts with the file and the line."""
 
     plugin: str
     distribution: str
@@ -33,21 +33,21 @@ class PluginProblem:
 
 
 def installed() -> Iterator[EntryPoint]:
-    """The entry points of the installed plugins, by name, one for each."""
-    from importlib.metadata import entry_points  # takes milliseconds, which most commands never need
+    """Yield the entry points of the installed plugins, sorted by name."""
+    from importlib.metadata import entry_points  # slow import, not needed by most commands
 
     yield from sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
 
 
 def distribution_of(entry: EntryPoint) -> str:
-    """The package that an entry point came with, and its version."""
+    """Return the package of an entry point and its version."""
     return "an unknown package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 
 def failure(error: BaseException, name: str) -> str:
-    """Why the import of `name` (a file or a module) failed: `file:line: cannot be imported: ...`.
+    """Describe why importing `name` (a file or a module) failed: `file:line: cannot be imported: ...`.
 
-    The line is that of the file itself; where the fault lies in what it imports, that place is told too.
+    The line is in the file itself; if the error was raised in one of its imports, that place is added.
     """
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     outside = [place for place in frames if not place[0].startswith(INSIDE)]

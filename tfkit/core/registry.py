@@ -1,9 +1,8 @@
-"""The registry: the parts of each slot, by name.
+"""The registry: parts by slot and name.
 
-The registry knows where each slot's catalogue lives only by that module's name, and imports it when the slot is first
-asked for. So `recipe` can validate a tokenizer or an optimizer without importing those rooms, and a part registered a
-moment ago is known everywhere at once. Installed plugins are imported when all names of a slot, or one that nobody
-has registered yet, are asked for.
+The registry knows the module name of each slot's catalogue and imports it on first use. So `recipe` validates a
+tokenizer or an optimizer without importing those packages, and newly registered parts are known everywhere at once.
+Installed plugins are imported when all names of a slot, or an unregistered name, are requested.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tfkit.core.synonyms import part_for
 if TYPE_CHECKING:
     from tfkit.core.component import Component
 
-# slot -> the module whose import registers what tfkit ships for it
+# slot -> module that registers tfkit's own parts for it on import
 CATALOGUES: dict[str, str] = {
     "attention": "tfkit.components.attention",
     "mixer": "tfkit.components.mixer",
@@ -48,18 +47,18 @@ CATALOGUES: dict[str, str] = {
     "stop": "tfkit.generation.stop",
     "strategy": "tfkit.generation.strategy",
 }
-# slot -> the same of what is registered like a part but named by no recipe: maps to other libraries' formats
+# likewise for registered classes that recipes cannot name: maps to other libraries' formats
 MAPS: dict[str, str] = {"family": "tfkit.interop.huggingface.families"}
 HOMES = CATALOGUES | MAPS
 
-# the class that parts of a slot extend, where it is not called as the slot is
+# base class of a slot, if not named after the slot
 BASES = {"feedforward": "FeedForward", "tokenizer": "TokenizerPart", "logits": "LogitsRule", "stop": "StopRule"}
 
 PartClass = TypeVar("PartClass", bound="type[Component]")
 
 
 def nearest(word: str, words: list[str]) -> str | None:
-    """The word among `words` that is most like `word`, or None."""
+    """Return the most similar of `words`, or None."""
     by_folded = {candidate.casefold(): candidate for candidate in words}
     found = difflib.get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=0.6)
     return by_folded[found[0]] if found else None
@@ -68,8 +67,8 @@ def nearest(word: str, words: list[str]) -> str | None:
 class UnknownPart(UsageError):
     """The slot has no part of that name.
 
-    `.suggestion` is what the name means elsewhere, or the nearest name in the slot;
-    `.note` tells of plugins that might have had it but are broken.
+    `.suggestion` is the equivalent of another library's name, or the nearest name in the slot;
+    `.note` mentions broken plugins that may define it.
     """
 
     def __init__(self, slot: str, name: str, known: list[str], problems: list[PluginProblem]) -> None:
@@ -80,7 +79,7 @@ class UnknownPart(UsageError):
 
 
 class Registration(NamedTuple):
-    """A registered part, and the one that it replaced."""
+    """A registered part and the one it replaced."""
 
     slot: str
     name: str
@@ -89,7 +88,7 @@ class Registration(NamedTuple):
 
 
 class Registry:
-    """Parts by slot and name. `problems` are the installed plugins that could not be loaded."""
+    """Parts by slot and name. `problems` are installed plugins that could not be loaded."""
 
     def __init__(self) -> None:
         self.problems: list[PluginProblem] = []
@@ -99,11 +98,11 @@ class Registry:
         self._recorders: list[list[Registration]] = []
 
     def register(self, slot: str, name: str) -> Callable[[PartClass], PartClass]:
-        """Class decorator that enters a part under `name` in `slot`.
+        """Return a class decorator that registers a part under `name` in `slot`.
 
-        Raises UsageError for an unknown slot, a name that is no plain word, a class that is no Component or declares
-        what is unknown, and a name already taken (naming both places). A class defined again at the same place (a
-        reloaded module, a notebook cell) takes its old place.
+        Raises UsageError for an unknown slot, an invalid name, a class that is not a Component or has unknown
+        declarations, and a name already taken (naming both places). Redefining a class at the same place (a reloaded
+        module, a notebook cell) replaces it.
         """
         if slot not in HOMES:
             hint = nearest(slot, list(CATALOGUES))
@@ -128,7 +127,7 @@ class Registry:
         if foreign:
             check_declarations(part)
         if foreign:
-            self._load_catalogue(slot)  # so that a name taken twice is the newcomer's fault, never the catalogue's
+            self._load_catalogue(slot)  # so that a duplicate name is reported for the new part, not for the catalogue
         there = self._parts[slot].get(name)
         if there is not None and _home(there) != _home(part):
             raise UsageError(f"{slot} '{name}' is registered twice: by {origin(there)} and by {origin(part)}")
@@ -139,7 +138,7 @@ class Registry:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[Registration]]:
-        """Record what an import registers besides tfkit's own parts; undone if it fails, unless its module stays."""
+        """Record what an import registers, except shipped parts; undo it on failure unless its module stays loaded."""
         entries: list[Registration] = []
         self._recorders.append(entries)
         try:
@@ -151,7 +150,7 @@ class Registry:
             self._recorders = [others for others in self._recorders if others is not entries]
 
     def take_back(self, entries: Iterator[Registration]) -> None:
-        """Undo what was entered, where it is still there."""
+        """Unregister entries that are still current, restoring those they replaced."""
         for slot, name, part, before in entries:
             if self._parts[slot].get(name) is not part:
                 continue
@@ -166,7 +165,7 @@ class Registry:
             self._loaded.add(slot)
 
     def _load_plugins(self) -> None:
-        """Import what is installed, once; what is broken is kept in `problems` and warned of, the rest works."""
+        """Import the installed plugins once; collect and report broken ones in `problems`."""
         if self._plugins_loaded:
             return
         self._plugins_loaded = True
@@ -181,43 +180,43 @@ class Registry:
             warnings.warn(str(problem), TfkitWarning, stacklevel=2)
 
     def load(self, slot: str) -> dict[str, type[Component]]:
-        """The parts of `slot` by name, those of its catalogue and of installed plugins among them."""
+        """Return the parts of `slot` by name, including those of plugins."""
         self._load_catalogue(slot)
         self._load_plugins()
         return self._parts[slot]
 
     def names(self, slot: str) -> list[str]:
-        """The names registered in `slot`, sorted."""
+        """Return the sorted names registered in `slot`."""
         return sorted(self.load(slot))
 
     def get(self, slot: str, name: str) -> type[Component]:
-        """The part called `name` in `slot`; raises UnknownPart."""
+        """Return the part `name` of `slot`; raise UnknownPart."""
         self._load_catalogue(slot)
         if name not in self._parts[slot] and name not in self.load(slot):
             raise UnknownPart(slot, name, self.names(slot), self.problems)
         return self._parts[slot][name]
 
     def registered(self) -> dict[str, dict[str, type[Component]]]:
-        """The parts registered so far, by slot; nothing is imported."""
+        """Return the parts registered so far by slot, without importing anything."""
         return {slot: dict(parts) for slot, parts in self._parts.items()}
 
     def has(self, slot: str, name: str) -> bool:
-        """Whether the slot has a part of that name."""
+        """True if the slot has a part of that name."""
         return slot in HOMES and (name in self._parts[slot] or name in self.load(slot))
 
 
 def base_of(slot: str) -> tuple[str, str]:
-    """The module and the name of the class that parts of `slot` extend."""
+    """Return the module and name of the base class of `slot`."""
     return HOMES[slot], BASES.get(slot, slot.capitalize())
 
 
 def is_shipped(part: type) -> bool:
-    """Whether a class is tfkit's own."""
+    """True if the class belongs to tfkit."""
     return part.__module__.startswith("tfkit.")
 
 
 def origin(part: type) -> str:
-    """Where a part was defined: its qualified name, its file and its line."""
+    """Describe the place of definition: qualified name, file and line."""
     name, file = _home(part)
     try:
         line = f":{inspect.findsource(part)[1] + 1}"
@@ -227,7 +226,7 @@ def origin(part: type) -> str:
 
 
 def source_file(part: type) -> str | None:
-    """The file that a class was defined in; None where there is none, as in a notebook."""
+    """Return the source file of a class; None if there is none, as in a notebook."""
     try:
         return inspect.getsourcefile(part)
     except (OSError, TypeError):

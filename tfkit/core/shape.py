@@ -1,4 +1,4 @@
-"""The sizes that the parts of a model share."""
+"""Sizes shared by the parts of a model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Side = Literal["encoder", "decoder"]
 
 @dataclass(frozen=True)
 class Shape:
-    """The facts of a stack and of one layer in it.
+    """Sizes of a stack and of one layer in it.
 
-    `d_model` is the width that comes in and goes out; `memory_width` the width of the states that a cross-attention
-    attends to, None elsewhere; `layer` counts from 0 within its stack; `depth` and `other_depth` are the numbers of
-    layers of this stack and of the one across (0 when there is none); `causal` says whether the future is hidden;
-    `num_heads` the heads of the attentions that a position serves, None where they do not agree.
+    `d_model` is the width of input and output; `memory_width` the width of the states that cross-attention attends to,
+    else None; `layer` is the index in its stack; `depth` and `other_depth` are the numbers of layers of this and the
+    other stack (0 if there is none); `causal` is set if the future is hidden; `num_heads` is the number of heads of the
+    attentions that use a position, None if they differ.
     """
 
     d_model: int
@@ -31,5 +31,5 @@ class Shape:
 
     @property
     def source_width(self) -> int:
-        """The width of what keys and values are made from."""
+        """Input width of the key and value projections."""
         return self.d_model if self.memory_width is None else self.memory_width

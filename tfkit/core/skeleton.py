@@ -1,4 +1,4 @@
-"""A model without values: the names and shapes of its weights, which take no memory."""
+"""A model without values: names and shapes of its weights, using no memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DRAWS = (
 
 
 class NoDraws(TorchFunctionMode):
-    """Leaves random numbers undrawn: on `meta` there is nothing to fill, and torch imports its compiler to do so."""
+    """Skips random initialization: on `meta` it is useless, and torch would import its compiler for it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in DRAWS:
@@ -27,7 +27,7 @@ class NoDraws(TorchFunctionMode):
 
 
 def skeleton(blueprint: Blueprint) -> nn.Module:
-    """Build the model on `meta`."""
+    """Build the model on the meta device."""
     with torch.device("meta"), NoDraws():
         model: nn.Module = blueprint.type.build(blueprint)
     return model

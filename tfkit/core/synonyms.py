@@ -1,7 +1,7 @@
-"""Words of other libraries, and what they are in the recipe language; used in hints only.
+"""Terms of other libraries and their equivalents in the recipe language; used in hints only.
 
 A target is a key (`model.d_model`), an option of a part (`model.layer.attention.num_heads`), or a key with its value
-(`model.layer.feedforward: glu`). Own words are listed too, for those who write them at the wrong place.
+(`model.layer.feedforward: glu`). tfkit's own terms are included for hints about misplaced keys.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-# of several targets of a word, the first counts, unless another one is nearer to the place
+# if a word has several targets, the first wins unless another is nearer to the place
 TARGETS: Mapping[str, str] = {
     # sizes
     "model.d_model": "hidden_size n_embd n_embed embed_dim emb_dim embedding_dim model_dim dim width d_model",
@@ -193,8 +193,8 @@ TARGETS: Mapping[str, str] = {
     "generate.logits: {type: repetition_penalty, penalty: 1.2}": "rep_penalty repetition_penalty",
 }
 
-_SLOTS = {"type": "model", "train": "corpus", "valid": "corpus", "test": "corpus"}  # of keys not called like theirs
-# parts of a path that do not change its meaning, and what they are replaced by
+_SLOTS = {"type": "model", "train": "corpus", "valid": "corpus", "test": "corpus"}  # keys not named after their slot
+# path components that do not change the meaning, with replacements
 _SAME = (
     (re.compile(r"^model\.(encoder|decoder)(?=\.|$)"), "model"),
     (re.compile(r"^model\.layers\.[^.]+"), "model.layer"),
@@ -222,7 +222,7 @@ SYNONYMS = _by_word()
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Return the key of a target, and its value; empty if it has none."""
+    """Return the key of a target and its value; empty if it has none."""
     path, _, value = target.partition(": ")
     return path, value
 
@@ -234,9 +234,9 @@ def slot_of(path: str) -> str:
 
 
 def key_for(word: str, parent: str = "", known: Collection[str] = ()) -> str | None:
-    """Return what an unknown key stands for: relative if it belongs to the mapping at `parent`, whose keys are `known`.
+    """Return the target of an unknown key: relative if it belongs to the mapping at `parent`, whose keys are `known`.
 
-    None if there is no such word; empty if it belongs there, but the part there has no such option.
+    None for unknown words; empty if the word belongs there, but the part there has no such option.
     """
     for pattern, same in _SAME:
         parent = pattern.sub(same, parent)
@@ -254,24 +254,24 @@ def key_for(word: str, parent: str = "", known: Collection[str] = ()) -> str | N
 
 
 def is_own(word: str, target: str) -> bool:
-    """True if a word of the recipe language is listed for those who write it at the wrong place."""
+    """True if the word is tfkit's own term, listed for hints about its place."""
     path, value = split_target(target)
     return _folded(word) in (path.rpartition(".")[2], value, value.removeprefix("{type: ").split(",")[0])
 
 
 def _may_lack(parent: str, target: str) -> bool:
-    """True if an own word at this place is misplaced, rather than an option that a part of the model does not have."""
+    """True if an own term is misplaced here, rather than an option that the part lacks."""
     inside = parent.startswith("model.") and parent != "model.layer"
     return not inside and parent.partition(".")[0] in ("", "train", target.partition(".")[0])
 
 
 def part_for(slot: str, word: str) -> str | None:
-    """Return the part of a slot that a word stands for, as a recipe writes it; None if there is none."""
+    """Return the recipe value of a slot's part for a word; None if there is none."""
     pairs = map(split_target, SYNONYMS.get(_folded(word), ()))
     return next((value for path, value in pairs if value and slot_of(path) == slot), None)
 
 
 def value_for(path: str, word: str) -> str | None:
-    """Return the value of the key at `path` that a word stands for; None if there is none."""
+    """Return the value of the key at `path` for a word; None if there is none."""
     pairs = map(split_target, SYNONYMS.get(_folded(word), ()))
     return next((value for key, value in pairs if value and key == path), None)

@@ -1,4 +1,4 @@
-"""Putting a recipe together from its layers, later wins: base recipes, the file, variants, overrides, `--set`."""
+"""Composition of a recipe from layers, the later ones winning: bases, the file, variants, overrides, `--set`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MAX_BASES = 32
 
 @dataclass(frozen=True)
 class Composed:
-    """A recipe with all its layers laid over each other, not yet validated.
+    """A recipe with all its layers merged, not yet validated.
 
-    `root` has no `extends` and no `variants` any more; `variants` holds those of the file and of its bases as they
-    were written; `text` is the file as written (None for a mapping), `name` the file's stem or "recipe"; `overlays` is
-    what was laid over the file: the `chosen` variants, and `changes`, single values by their dotted keys.
+    `root` no longer has `extends` and `variants`; `variants` holds those of the file and its bases as written; `text`
+    is the file as written (None for a mapping), `name` the file's stem or "recipe"; `overlays` is everything merged
+    over the file: the `chosen` variants, and `changes`, single values by dotted key.
     """
 
     root: Node
@@ -40,7 +40,7 @@ class Composed:
 
 @dataclass(frozen=True)
 class _Written:
-    """A recipe as its author wrote it."""
+    """A recipe as written."""
 
     root: Node
     faults: list[Fault]
@@ -57,11 +57,10 @@ def compose(
     shipped: Mapping[str, Path] | None = None,
     label: str = MAPPING,
 ) -> Composed:
-    """The recipe `source` (a shipped name, a path or a mapping) with its bases, variants, overrides and sets laid in.
+    """Compose the recipe `source` (a shipped name, a path or a mapping) with its bases, variants, overrides and sets.
 
-    Faults are collected in `.faults` where reading can go on; those of a mapping are at the place `label`. Raises
-    RecipeError where it cannot: the source or a base is missing or is no mapping; everything else would then seem to be
-    missing too.
+    Faults are collected in `.faults`; those of a mapping have the place `label`. Raises RecipeError if the source or a
+    base is missing or not a mapping, since everything else would then be reported as missing too.
     """
     shipped = shipped_recipes() if shipped is None else shipped
     written = _written(source, shipped, label)
@@ -81,7 +80,7 @@ def compose(
 
 
 def version_faults(root: Node) -> list[Fault]:
-    """Return the fault of a recipe that says another version of the language than this one."""
+    """Return a fault for an unsupported version of the recipe language."""
     node = root.get("tfkit")
     if node is None or (type(node.value) is int and node.value == LANGUAGE):
         return []
@@ -98,7 +97,7 @@ def version_faults(root: Node) -> list[Fault]:
 
 
 def laid_over(root: Node, values: Node | None, faults: list[Fault]) -> Node:
-    """A recipe's tree with a mapping of dotted keys to values laid over it."""
+    """Merge a mapping of dotted keys to values over a recipe's tree."""
     for key, node in values.entries.items() if values is not None else ():
         root = merge(root, nested(key, node.moved(key)), faults)
     return root
@@ -109,21 +108,21 @@ def _listed(texts: Sequence[str]) -> Sequence[str]:
 
 
 def _chosen(entries: Node | None, names: Sequence[str], faults: list[Fault]) -> list[Node]:
-    """The overlays of the chosen variants, in order."""
+    """Return the overlays of the chosen variants, in order."""
     known = read_variants(entries.value if entries and isinstance(entries.value, dict) else {}, faults)
     found = [choose(text, known, faults) for text in names]
     return [overlay for overlay in found if overlay is not None]
 
 
 def _changed(overrides: Mapping[str, Any], sets: Sequence[str], faults: list[Fault]) -> list[tuple[str, Node]]:
-    """The overlays of single values with their dotted keys, in order."""
+    """Return the overlays of single values with their dotted keys, in order."""
     found = [(key, override_overlay(key, value, faults)) for key, value in overrides.items()]
     found += [(text.partition("=")[0].strip(), set_overlay(text, faults)) for text in sets]
     return [(key, overlay) for key, overlay in found if overlay is not None]
 
 
 def _values(changed: Sequence[tuple[str, Node]]) -> dict[str, Any]:
-    """The values of such overlays by key; of a key that is set twice, what the two make together."""
+    """Return the values of these overlays by key; values of a repeated key are merged."""
     laid: dict[str, Node] = {}
     for key, overlay in changed:
         laid[key] = merge(laid[key], overlay, []) if key in laid else overlay
@@ -150,14 +149,14 @@ def _written(source: str | Path | Mapping[str, Any], shipped: Mapping[str, Path]
 
 
 def _readable(written: _Written) -> _Written:
-    """The same; raises RecipeError when there is no mapping at all to go on with."""
+    """Return the recipe; raise RecipeError if it is not a mapping."""
     if written.root.value is None:
         raise RecipeError(written.faults)
     return written
 
 
 def _unknown(word: str, place: Place, path: Path, shipped: Mapping[str, Path]) -> Fault:
-    """The fault of a recipe that is not there."""
+    """Return the fault of a missing recipe."""
     looks_like_path = _is_path(word)
     named = shorten(str(path) if looks_like_path else word, 200)
     message = f"no such file: '{named}'" if looks_like_path else f"'{named}' is neither a shipped recipe nor a file"
@@ -172,7 +171,7 @@ def _is_path(word: str) -> bool:
 
 
 def _with_bases(written: _Written, shipped: Mapping[str, Path], faults: list[Fault]) -> list[Node]:
-    """The recipe and all it extends, the lowest base first; raises RecipeError when a base cannot be read."""
+    """Return the recipe and its bases, the lowest first; raise RecipeError for an unreadable base."""
     layers = [written.root]
     trail = [written.file] if written.file else []
     while (base := layers[-1].get("extends")) is not None and base.value is not None:
@@ -195,7 +194,7 @@ def _at_extends(fault: Fault, base: Node) -> Fault:
 
 
 def _base_path(base: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> Path:
-    """The file that `extends` names; raises RecipeError with all `faults` when it names none."""
+    """Return the file that `extends` refers to; raise RecipeError with all `faults` if there is none."""
     word = base.value
     if not isinstance(word, str):
         message = f"one shipped recipe or one path, not {kind(base)}; a base may extend another in its turn"
@@ -209,7 +208,7 @@ def _base_path(base: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> 
 
 
 def _unknown_base(word: str, base: Node, path: Path, shipped: Mapping[str, Path]) -> Fault:
-    """The fault of an `extends` that names nothing; what it suggests is relative to the file, as one would write it."""
+    """Return the fault of an invalid `extends`; suggestions are relative to the file."""
     fault = _unknown(word, base.place, path, shipped)
     message = fault.message if _is_path(word) else f"'{shorten(word)}' is no shipped recipe; a path ends in .yaml"
     suggestion = fault.suggestion
@@ -234,7 +233,7 @@ def _resolved(path: Path) -> Path:
 
 
 def _shown(path: Path) -> Path:
-    """The same file by the shortest honest name: relative inside the working folder, without detours."""
+    """Shorten a path: relative inside the working directory and normalized, if it stays the same file."""
     tidy = Path(os.path.normpath(path))
     if _resolved(tidy) != _resolved(path):  # a/link/../b is not a/b
         tidy = path
@@ -247,7 +246,7 @@ def _stripped(root: Node) -> Node:
 
 
 def _variant_entries(layers: list[Node], faults: list[Fault]) -> Node | None:
-    """The variants of all layers by name: a later entry of the same name replaces an earlier, none takes it out."""
+    """Merge the variants of all layers by name: later entries replace earlier ones, none removes them."""
     entries: dict[str, Node] = {}
     last: Node | None = None
     for layer in layers:

@@ -1,4 +1,4 @@
-"""A recipe's text made from another's: it extends it, and its paths lead to the same files."""
+"""Derivation of a recipe that extends another one; relative paths are rewritten to the same files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 
 @dataclass(frozen=True)
 class Derived:
-    """A recipe for `file` that extends what the user calls `source` and says what values and variants change."""
+    """A recipe for `file` that extends `source` and contains the changed values and variants."""
 
     source: str
     file: Path
@@ -44,7 +44,7 @@ class Derived:
     variants: Sequence[str] = ()
 
     def text(self) -> str:
-        """Return the new recipe's text; raises RecipeError for a fault, UsageError for a source without a file."""
+        """Return the text of the new recipe; raise RecipeError for faults, UsageError for a source without a file."""
         composed = compose(self.source, sets=self.sets, variants=self.variants)
         if composed.file is None:
             raise UsageError(f"{self.source} is no recipe with a text")
@@ -57,7 +57,7 @@ class Derived:
         return header + written({"tfkit": LANGUAGE, "extends": self._base(composed.file), **changes.plain()})
 
     def check(self, made: Recipe, original: Recipe) -> None:
-        """Raise UsageError where the recipe that was made says something else than the original with its changes."""
+        """Raise UsageError if the new recipe differs from the original with its changes."""
         paths = [Paths(recipe.root, self.file.parent) for recipe in (made, original)]
         new, old = (paths[0].moved(made.root, ""), paths[1].moved(original.root, ""))
         if new != old or replace(made.blueprint(), name="") != replace(original.blueprint(), name=""):
@@ -66,7 +66,7 @@ class Derived:
             )
 
     def _base(self, file: Path) -> str:
-        """What `extends` says: a shipped name, or a path relative to the new recipe."""
+        """Return the value of `extends`: a shipped name, or a path relative to the new recipe."""
         if self.source in shipped_recipes():
             return self.source
         return Path(os.path.relpath(file, self.file.parent)).as_posix()
@@ -78,7 +78,7 @@ class Derived:
 
 
 class Paths:
-    """Knows which values of a recipe are paths: `root` is all of it, which says the type of each part."""
+    """Identifies the values of a recipe that are paths; `root` is the whole recipe, with the type of each part."""
 
     def __init__(self, root: Node, folder: Path) -> None:
         self.root = root
@@ -89,7 +89,7 @@ class Paths:
         self._has_folder = base is not None and isinstance(base.value, str)
 
     def moved(self, node: Node, path: str, owner: Node | None = None) -> Any:
-        """The plain data of a tree, its paths as they are to be written in `folder`."""
+        """Convert a tree to plain data with paths rewritten for `folder`."""
         if isinstance(node.value, dict):
             return {key: self.moved(child, _path(path, key), node) for key, child in node.value.items()}
         if isinstance(node.value, list):
@@ -99,9 +99,9 @@ class Paths:
         return node.value
 
     def _moved(self, value: str, node: Node, path: str) -> str:
-        """Rewrite a path relative to the new recipe; a file that a shipped recipe lacks belongs beside the new one.
+        """Rewrite a path relative to the new recipe; files missing next to a shipped recipe belong next to the new one.
 
-        A path of a corpus that is relative to `data.folder` stays, and may be nothing else.
+        Corpus paths relative to `data.folder` are kept.
         """
         here = node.folder or Path()
         if os.path.isabs(value) or (os.path.realpath(here) in self._shipped and not os.path.isfile(here / value)):
@@ -124,7 +124,7 @@ class Paths:
         return kind.value if kind is not None and isinstance(kind.value, str) else None
 
     def _type_at(self, path: str) -> str | None:
-        """The type of the part that the whole recipe has at `path`."""
+        """Return the type of the part at `path` in the whole recipe."""
         node: Node | None = self.root
         for key in path.split("."):
             node = None if node is None else node.get(key)
@@ -132,7 +132,7 @@ class Paths:
         return kind.value if kind is not None and isinstance(kind.value, str) else None
 
     def _options_of(self, part: str) -> frozenset[str]:
-        """The options of the parts of that name, in whatever slot, that are paths."""
+        """Return the path options of parts of that name in any slot."""
         if part not in self._options:
             parts = [REGISTRY.load(slot).get(part) for slot in CATALOGUES]
             found = [_path_options(one.Config) for one in parts if one is not None]
@@ -146,14 +146,14 @@ def _path_options(model: type[BaseModel]) -> frozenset[str]:
 
 
 def _path(path: str, key: str) -> str:
-    """The path of a key; what a variant is named is no part of it."""
+    """Return the path of a key; names of variants are omitted."""
     if path == "variants":
         return "variants."
     return key if path == "variants." else under(path, key)
 
 
 def _at(node: Node, data: Any) -> Node:
-    """The tree of `data`, which has the form of `node`, with its places and paths."""
+    """Return `data` as a tree with the places and paths of `node`, which has the same form."""
     if isinstance(node.value, dict):
         return replace(node, value={key: _at(child, data[key]) for key, child in node.value.items()})
     if isinstance(node.value, list):

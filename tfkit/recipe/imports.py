@@ -1,4 +1,4 @@
-"""Code that a recipe says it needs: imported only when the user says so, on the command line or with `trust`."""
+"""Code imported by recipes, only with the user's consent: on the command line or with `trust`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from tfkit.recipe.text.values import items
 
 @dataclass(frozen=True)
 class ImportedCode:
-    """A file or a module that the user had imported in this process, and what it registered.
+    """A file or module imported in this process at the user's request, and its registrations.
 
-    `name` is what --import takes, whatever the working folder; `sha256` is of the source that ran, None of a module.
+    `name` is the argument of --import, independent of the working directory; `sha256` is the hash of the executed
+    source, None for a module.
     """
 
     name: str
@@ -49,14 +50,14 @@ _IMPORTED: dict[str, ImportedCode] = {}  # by identity
 def import_parts(name: str | Path) -> ModuleType:
     """Import a Python file (by path) or an installed module (by name), which registers its parts.
 
-    A file is run once, and again when its text has changed. Raises UsageError naming the file and the line when it is
-    missing or cannot be imported; the registry is then as it was.
+    A file is executed once, and again after it has changed. Raises UsageError with file and line if it is missing or
+    fails; the registry is rolled back.
     """
     return imported(name).module
 
 
 def imported(name: str | Path) -> ImportedCode:
-    """`import_parts`, with what was registered."""
+    """Like `import_parts`, but return the registrations too."""
     text = str(name)
     done = _file(Path(text)) if is_file(text) else _module(text)
     for slot, part_name, part, _ in done.entries:
@@ -67,29 +68,29 @@ def imported(name: str | Path) -> ImportedCode:
 
 
 def find_imported(name: str | Path) -> ImportedCode | None:
-    """What was imported under that name, None where nothing was."""
+    """Return the import under that name, or None."""
     return _IMPORTED.get(identity(name))
 
 
 def importer_of(slot: str, name: str) -> ImportedCode | None:
-    """What was imported that registered this part; None for a part that came in otherwise."""
+    """Return the import that registered this part; None if it was registered otherwise."""
     part = REGISTRY.get(slot, name)
     entered = ((done, entry) for done in _IMPORTED.values() for entry in done.entries)
     return next((done for done, entry in entered if entry.part is part), None)
 
 
 def is_file(name: str) -> bool:
-    """Whether that names a file rather than a module."""
+    """True if `name` is a file rather than a module."""
     return name.endswith(".py") or "/" in name or "\\" in name
 
 
 def identity(name: str | Path) -> str:
-    """One text for a file or a module, however it is written."""
+    """Return a canonical name of a file or a module."""
     return os.path.realpath(name) if is_file(str(name)) else str(name)
 
 
 def hash_of(path: Path) -> str:
-    """The sha256 of a file, as it is recorded with a run; raises RunError."""
+    """Return the sha256 of a file, as recorded in runs; raise RunError."""
     return sha256(read_bytes(path)).hexdigest()
 
 
@@ -97,7 +98,7 @@ def _file(path: Path) -> ImportedCode:
     source = _source(path)
     digest = sha256(source).hexdigest()
     before = _IMPORTED.get(identity(str(path)))
-    for done in _IMPORTED.values():  # the same text is the same code, wherever it has been moved to
+    for done in _IMPORTED.values():  # equal text is the same code, even after moving the file
         if done.sha256 == digest:
             return replace(done, name=str(path.absolute()))
     place = sha256(identity(path).encode()).hexdigest()
@@ -106,11 +107,11 @@ def _file(path: Path) -> ImportedCode:
     if spec is None:
         raise RunError(f"{path}: not a file of Python code")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # before it runs, so that its classes can be pickled and inspected
+    sys.modules[module_name] = module  # before execution, so that its classes can be pickled and inspected
     try:
         with REGISTRY.recording() as entries:
             try:
-                # no compiled file stands beside the user's, and what is hashed is what runs
+                # no bytecode file next to the user's; the hashed text is what runs
                 exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
             except BaseException:
                 del sys.modules[module_name]
@@ -121,7 +122,7 @@ def _file(path: Path) -> ImportedCode:
 
 
 def _in_place_of(older: ImportedCode | None, entries: Sequence[Registration]) -> tuple[Registration, ...]:
-    """What a file registers now; what its older text registered and this one does not is taken back."""
+    """Unregister parts that only the older text of a file registered; return the current registrations."""
     stood = {} if older is None else {(entry.slot, entry.name): entry for entry in older.entries}
     now = {(entry.slot, entry.name) for entry in entries}
     REGISTRY.take_back(entry for key, entry in stood.items() if key not in now)
@@ -129,7 +130,7 @@ def _in_place_of(older: ImportedCode | None, entries: Sequence[Registration]) ->
 
 
 def _source(path: Path) -> bytes:
-    """The text of a Python file; raises UsageError for anything else."""
+    """Return the source of a Python file; raise UsageError otherwise."""
     if os.path.isdir(path):
         raise UsageError(f"{path}: is a folder; name a Python file in it, or a module that is installed")
     if not os.path.exists(path):
@@ -160,7 +161,7 @@ def _module(name: str) -> ImportedCode:
 
 
 def _registered_by(module: str) -> Iterator[Registration]:
-    """The parts of a module that had been imported before anybody recorded what it registers."""
+    """Yield the parts of a module that was imported before registrations were recorded."""
     for slot, parts in REGISTRY.registered().items():
         for name, part in parts.items():
             if part.__module__ == module or part.__module__.startswith(f"{module}."):
@@ -169,17 +170,17 @@ def _registered_by(module: str) -> Iterator[Registration]:
 
 @dataclass
 class Importer:
-    """Imports what a recipe is loaded with, and collects the faults of what cannot be had."""
+    """Imports the code of a recipe and collects faults."""
 
     faults: Faults
     trust: bool = False
 
     def __post_init__(self) -> None:
-        self.done: dict[str, str] = {}  # what is there, by identity: as --import takes it
+        self.done: dict[str, str] = {}  # imported names by identity, as for --import
         self._failed: set[str] = set()
 
     def given(self, names: Iterable[str | Path]) -> None:
-        """What the user gives with --import; each that fails is a fault at that place."""
+        """Import the names given with --import; failures become faults."""
         for name in names:
             try:
                 self.done[identity(name)] = imported(name).name
@@ -189,9 +190,9 @@ class Importer:
                 self._without(str(name))
 
     def honour(self, node: Node | None, settled: Sequence[str] = ()) -> None:
-        """Import what the recipe's `imports:` names, where the user trusts it or named the same with --import.
+        """Import the recipe's `imports:` if trusted or also given with --import.
 
-        Anything else is a fault that says how; what is `settled` has been seen to already.
+        Others are faults that explain how to import them; `settled` names are skipped.
         """
         for item in items(node):
             if isinstance(item.value, str):
@@ -220,13 +221,13 @@ class Importer:
         self._without(name)
 
     def _without(self, name: str) -> None:
-        """Say nothing of parts that are unknown because this code was not imported."""
+        """Suppress faults about unknown parts of code that was not imported."""
         parts = parts_written_in(name)
         self.faults.awaited = None if parts is None or self.faults.awaited is None else self.faults.awaited | parts
 
 
 def parts_written_in(name: str) -> frozenset[tuple[str, str]] | None:
-    """Slot and name of the parts that a file registers, read from its text without running it; None if unknown."""
+    """Return slot and name of parts registered by a file, found without executing it; None if unknown."""
     try:
         tree = ast.parse(read_bytes(name, LARGEST_TEXT)) if is_file(name) else None
     except (RunError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -236,7 +237,7 @@ def parts_written_in(name: str) -> frozenset[tuple[str, str]] | None:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node.func) == "register"]
     words = [tuple(_constant(argument) for argument in call.args) for call in calls]
     if any(len(pair) != 2 or None in pair for pair in words):
-        return None  # a name that is computed could be any
+        return None  # computed names are unknown
     return frozenset((str(slot), str(part)) for slot, part in words)
 
 

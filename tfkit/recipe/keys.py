@@ -1,4 +1,4 @@
-"""The keys of the recipe language, as they are declared, by the mapping in which they may stand."""
+"""Declared keys of the recipe language, by the mapping that contains them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.keys import Key, OwnValue, PartValue, SectionValue, declared_keys
 
-MODEL = declared_keys(Blueprint)  # of `model`, beside those of its stacks
-STACK = declared_keys(StackPlan)  # of a stack: in `model`, or in its encoder or decoder
-LAYER = declared_keys(LayerPlan)  # of `layer`, and of each kind in `layers`
+MODEL = declared_keys(Blueprint)  # keys of `model`, besides those of its stacks
+STACK = declared_keys(StackPlan)  # keys of a stack: in `model`, or in its encoder or decoder
+LAYER = declared_keys(LayerPlan)  # keys of `layer`, and of each kind in `layers`
 TOP = {
     name: Key(name, SectionValue() if name in ("model", "data", "train", "generate", "study") else OwnValue(), sentence)
     for name, sentence in {
@@ -26,25 +26,25 @@ TOP = {
     }.items()
 }
 GROUPS = {"top": TOP, "model": MODEL, "stack": STACK, "layer": LAYER}
-# sublayer -> the slot its part stands in; the order is the one a layer has unless it says `sublayers`
+# sublayer -> slot of its part, in the default order
 SUBLAYERS = {
     name: key.kind.slot for name, key in LAYER.items() if key.field == "sublayers" and isinstance(key.kind, PartValue)
 }
-# the keys of `model:` whose mappings merge key by key
+# keys of `model:` whose mappings are merged key by key
 SECTIONS = {
     name for group in (MODEL, STACK, LAYER) for name, key in group.items() if isinstance(key.kind, SectionValue)
 }
 
 
 def sentence(path: str) -> str:
-    """The sentence of a key of the grammar at its dotted path (`model.encoder.d_model`); empty for any other path."""
+    """Return the description of a key by dotted path (`model.encoder.d_model`); empty for others."""
     parent, _, key = path.rpartition(".")
     base = re.sub(r"_\d+(?=_norm$|$)", "", key)  # feedforward_2, feedforward_2_norm
     return next((GROUPS[group][base].sentence for group in _groups(parent) if base in GROUPS[group]), "")
 
 
 def _groups(path: str) -> tuple[str, ...]:
-    """The groups of keys that may stand in the mapping at `path`."""
+    """Return the groups of keys allowed in the mapping at `path`."""
     if path == "":
         return ("top",)
     if path == "model":
@@ -56,5 +56,5 @@ def _groups(path: str) -> tuple[str, ...]:
 
 
 def default_part(key: Key) -> str:
-    """Name the part that holds where a recipe does not say the key; empty if there is none."""
+    """Return the default part of a key; empty if there is none."""
     return key.kind.default if isinstance(key.kind, PartValue) else ""

@@ -1,4 +1,4 @@
-"""The way in: a recipe's name, path or mapping -> a validated Recipe."""
+"""Loading: from a recipe's name, path or mapping to a validated Recipe."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 class ReadingOptions(TypedDict, total=False):
-    """The keywords of load_recipe, which build and train take too."""
+    """Keywords of load_recipe, also accepted by build and train."""
 
     overrides: Mapping[str, Any] | None
     variant: str | Sequence[str] | None
@@ -59,8 +59,8 @@ class ReadingOptions(TypedDict, total=False):
 class Recipe:
     """A validated recipe. `root` is the merged text with the place of every value.
 
-    `variants` of `variant_entries` were chosen, and `changes` are the values that were laid over the file, by dotted
-    key. `warnings` are sorted by place; `tell_warnings` tells them.
+    `variants` are the chosen ones of `variant_entries`, and `changes` the values merged over the file, by dotted key.
+    `warnings` are sorted by place; `tell_warnings` issues them.
     """
 
     name: str
@@ -85,17 +85,17 @@ class Recipe:
         return block(f"Recipe {self.name!r}{f' with {chosen}' if (chosen := self._chosen()) else ''}", self.lines())
 
     def _repr_html_(self) -> str:
-        with contextlib.suppress(RecipeError):  # which the lines tell
-            drawing = importlib.import_module("tfkit.reports.svg")  # by name: it stands above this room
+        with contextlib.suppress(RecipeError):  # reported by the lines
+            drawing = importlib.import_module("tfkit.reports.svg")  # by name: reports depend on this package
             return block_as_html(repr(self), drawing.svg_of(self.blueprint()).encode("utf-8"))
         return block_as_html(repr(self))
 
     def _chosen(self) -> str:
-        """The variants and changed values, as they are typed."""
+        """Format the variants and changed values as typed."""
         return some([*self.variants, *(f"{key}={value}" for key, value in self.changes.items())])
 
     def lines(self) -> list[str]:
-        """Architecture, data and training in at most nine lines."""
+        """Summarize architecture, data and training in at most nine lines."""
         try:
             lines = self.blueprint().lines()
         except RecipeError as error:
@@ -113,27 +113,27 @@ class Recipe:
         return lines
 
     def tell_warnings(self) -> None:
-        """Warn (RecipeWarning) of what is accepted but is seldom meant, in the name of who called `train`."""
+        """Issue the warnings as RecipeWarning, attributed to the caller of `train`."""
         for fault in self.warnings:
-            warnings.warn(RecipeWarning(fault), stacklevel=4)  # beside this and `train`, there is its decorator
+            warnings.warn(RecipeWarning(fault), stacklevel=4)  # skips this frame, `train` and its decorator
 
     def blueprint(self, vocab_size: VocabSize | None = None) -> Blueprint:
-        """The architecture, fully spelled out. `vocab_size` is what `vocab_size: tokenizer` stands for.
+        """Return the resolved architecture. `vocab_size` replaces `vocab_size: tokenizer`.
 
-        Raises RecipeError when the tokenizer's size contradicts what the recipe says.
+        Raises RecipeError if the tokenizer's size contradicts the recipe.
         """
         return self._resolve(vocab_size)[0]
 
     def trace(self, vocab_size: VocabSize | None = None) -> Trace:
-        """The text that each value of the Blueprint comes from."""
+        """Return the source text of each value of the Blueprint."""
         blueprint, resolver = self._resolve(vocab_size)
         return trace(resolver, blueprint)
 
     def _resolve(self, vocab_size: VocabSize | None) -> tuple[Blueprint, ModelResolver]:
-        """The Blueprint, and what made it."""
+        """Return the Blueprint and its resolver."""
         size = vocab_size if vocab_size is not None else _bounds(None if self.data is None else self.data.tokenizers())
         if size not in self._resolved:
-            faults = Faults(has_weights=True)  # what was accepted once stays so
+            faults = Faults(has_weights=True)  # a recipe accepted once remains valid
             resolver = ModelResolver(mapping(self.root)["model"], faults, Vocabulary(size))
             blueprint = resolver.resolve()
             if faults.found or blueprint is None:
@@ -143,16 +143,16 @@ class Recipe:
 
     @cached_property
     def unknown_vocab(self) -> bool:
-        """Whether the size of the vocabulary is known only after the tokenizer is trained."""
+        """True if the vocabulary size depends on an untrained tokenizer."""
         return bool(_asked(mapping(self.root)["model"]))
 
     @cached_property
     def unknown_labels(self) -> bool:
-        """Whether the classes of a head are known only after the training corpus is read (`num_classes: labels`)."""
+        """True if the number of classes depends on the training corpus (`num_classes: labels`)."""
         return bool(labels_asked(mapping(self.root)["model"]))
 
     def labelled(self, count: int) -> Recipe:
-        """The same with the number of labels that `num_classes: labels` stands for."""
+        """Return a copy with `num_classes: labels` replaced by `count`."""
         if not self.unknown_labels:
             return self
         root = mapping(self.root)
@@ -161,12 +161,12 @@ class Recipe:
 
     @property
     def vocabulary_bound(self) -> int | None:
-        """The largest vocabulary that the (target's) tokenizer allows by its settings, None if they do not say."""
+        """Maximum vocabulary size of the (target) tokenizer according to its settings, None if unknown."""
         tokenizer = None if self.data is None else self.data.target_tokenizer
         return None if tokenizer is None else tokenizer.vocabulary_bound
 
     def evaluated(self, name: str) -> Recipe:
-        """The recipe of a trained model with the values of an evaluation laid over it; raises RecipeError."""
+        """Return the recipe of a trained model with an evaluation's values merged over it; raise RecipeError."""
         found: list[Fault] = []
         root = laid_over(self.root, at(self.root, "train", "evaluations", name), found)
         train = mapping(root)["train"]
@@ -180,12 +180,12 @@ class Recipe:
         return recipe
 
     def fault(self, path: str, message: str) -> Fault:
-        """What is wrong with the value at `path`, at its place or that of the nearest above it."""
+        """Return a fault for the value at `path`, at its place or that of its nearest ancestor."""
         node, full = spot(self.root, path)
         return Fault(node.place, full, message)
 
     def check_steps(self, steps: int) -> None:
-        """Check what depends on the steps that `train.epochs` are, once these are counted; raises RecipeError."""
+        """Check rules that need the number of steps, once `train.epochs` is converted to steps; raise RecipeError."""
         faults, train = Faults(), self.train.model_copy(update={"steps": steps})
         facts = facts_of(None, None, self.data, self.objective, train, self.generate)
         agreement = Agreement(self.root, [Standing(train.schedule, "train.schedule")], facts, faults)
@@ -197,24 +197,24 @@ class Recipe:
             warnings.warn(RecipeWarning(doubt), stacklevel=2)
 
     def missing_files(self) -> list[Fault]:
-        """A fault for each file, or folder of a run, that the recipe reads and that is not there."""
+        """Return a fault for each missing file or run folder that the recipe reads."""
         return missing_files(self.root, self.sections(), self.blueprint())
 
     def resolved(self, vocab_size: VocabSize | None = None) -> str:
-        """The recipe with every value spelled out and its origin as a comment; loads to an equal Blueprint."""
+        """Return the recipe with all values explicit and their origins as comments; it loads to an equal Blueprint."""
         written = replace(self.root, value={**mapping(self.root), "model": self.trace(vocab_size).model})
         values = {"tfkit": LANGUAGE, "model": model_values(self.blueprint(vocab_size)), **self.sections()}
         return resolved_text(self.name, Value("", values, written))
 
     def sections(self) -> dict[str, Any]:
-        """What the recipe says besides `model:`, validated, by key; nothing for what it leaves out."""
+        """Return the validated sections besides `model:` by key, omitting absent ones."""
         sections = {"data": self.data, "objective": self.objective, "train": self.train, "generate": self.generate}
         given_sections = {key: value for key, value in sections.items() if value is not None}
         return given_sections | ({"imports": list(self.imports)} if self.imports else {})
 
 
 def _bounds(tokenizers: Mapping[str, TokenizerFacts.Config] | None) -> VocabSize | None:
-    """The largest vocabularies that the settings of tokenizers allow, by what `vocab_size: tokenizer` takes."""
+    """Return the maximum vocabulary sizes of the tokenizers, in the form of `vocab_size`."""
     found = [config.vocabulary_bound for config in (tokenizers or {}).values()]
     return (found[0], found[1]) if len(found) == 2 else found[0] if found else None
 
@@ -226,14 +226,14 @@ def _asked(model: Node) -> list[Node]:
 
 
 def labels_asked(model: Node) -> list[Node]:
-    """Where the heads of a model say `num_classes: labels`."""
+    """Return the nodes of `num_classes: labels` in the heads of a model."""
     heads = [mapping(model).get("head"), *mapping(mapping(model).get("heads")).values()]
     sizes = [mapping(head).get("num_classes") for head in heads]
     return [node for node in sizes if node is not None and node.value == "labels"]
 
 
 def _with_labels(model: Node, count: int) -> Node:
-    """`model` with a number where its heads say `num_classes: labels`."""
+    """Replace `num_classes: labels` in the heads of `model` by a number."""
     asked = {node.path for node in labels_asked(model)}
 
     def filled(node: Node) -> Node:
@@ -248,7 +248,7 @@ def _with_labels(model: Node, count: int) -> Node:
 def read_for(
     function: str, own: Sequence[str], source: str | Path | Mapping[str, Any] | Recipe, reading: ReadingOptions
 ) -> Recipe:
-    """load_recipe for a function that takes its keywords beside its `own`; raises UsageError for an unknown one."""
+    """Call load_recipe for a function with its `own` additional keywords; raise UsageError for an unknown one."""
     for name in reading.keys() - ReadingOptions.__annotations__.keys():
         known = [*own, *ReadingOptions.__annotations__]
         hint = nearest(name, known)
@@ -258,7 +258,7 @@ def read_for(
 
 
 def _texts(name: str, given: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    """One text or several as a list; raises UsageError for anything else."""
+    """Return one or several texts as a list; raise UsageError for anything else."""
     texts = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     for text in texts:
         if not isinstance(text, str | Path):
@@ -277,10 +277,10 @@ def load_recipe(
 ) -> Recipe:
     """Read, merge and validate a recipe: a shipped name, a path, or a mapping.
 
-    `overrides` are values by dotted key (`{"model.num_layers": 4}`), `sets` the same as `--set` writes them
-    ("model.num_layers=4"), `variant` the names of variants to lay over, `imports` files or modules with parts of one's
-    own; `trust` honours the recipe's own `imports:`. Raises RecipeError with every fault at once, and UsageError for
-    changes to a recipe that is loaded.
+    `overrides` are values by dotted key (`{"model.num_layers": 4}`), `sets` the same in the syntax of `--set`
+    ("model.num_layers=4"), `variant` the names of variants, `imports` files or modules with own parts; `trust` executes
+    the recipe's own `imports:`. Raises RecipeError with every fault at once, and UsageError for changes to a loaded
+    recipe.
     """
     if isinstance(source, Recipe):
         if overrides or variant or sets:
@@ -308,10 +308,10 @@ def load_saved(
     settled: Sequence[str] = (),
     label: str = MAPPING,
 ) -> Recipe:
-    """The recipe that a run keeps, or a file of weights called `label`.
+    """Load the recipe of a saved run, or of a weights file called `label`.
 
-    `imports` is code that was found for it, which may have another place by now.
-    What the recipe calls by a name in `settled` has been seen to. Raises RecipeError with every fault at once.
+    `imports` is code located for it, possibly at a different place. Names in `settled` are already imported. Raises
+    RecipeError with every fault at once.
     """
     return _imported(compose(source, sets=sets, variants=variants, label=label), trust, imports, settled, saved=True)
 
@@ -323,7 +323,7 @@ def _imported(
     settled: Sequence[str] = (),
     saved: bool = False,
 ) -> Recipe:
-    """Import what is needed, then validate; raises RecipeError with the faults of both."""
+    """Import the code of the recipe, then validate; raise RecipeError with all faults."""
     faults = Faults(composed.faults, has_weights=saved)
     importer = Importer(faults, trust)
     importer.given(imports)
@@ -335,7 +335,7 @@ def _imported(
 
 
 def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, saved: bool) -> Recipe | None:
-    """The Recipe that `composed` is, as far as its faults allow; None where it describes no model at all."""
+    """Return the Recipe as far as faults allow; None if it has no model."""
     root = mapping(composed.root)
     for key, child in root.items():
         if key not in TOP_KEYS:
@@ -359,10 +359,10 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     study = _section(given(root, "study"), Study, faults)
     entries = read_variants(composed.variants.entries if composed.variants is not None else {}, [])
     recipe = replace(recipe, study=study, variant_entries=entries, variants=composed.chosen, changes=composed.changes)
-    if data is not None and not train.evaluations and not entries:  # which may have files in it
+    if data is not None and not train.evaluations and not entries:  # may contain file paths
         Agreement(recipe.root, (), RecipeFacts(), faults).tell("", unused_folder(data))
     _resolve_model(recipe, faults, saved)
-    if not saved:  # a run was held to it when it was trained
+    if not saved:  # a run was already checked when it was trained
         _check_agreement(recipe, faults)
         recipe = _evaluations(recipe, faults)
         _check_study(recipe, faults)
@@ -370,7 +370,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
 
 
 def _check_length(train: Node | None, faults: Faults) -> None:
-    """A training is as long as its steps or its epochs say."""
+    """Refuse both `steps` and `epochs`."""
     steps, epochs = (given(mapping(train), name) for name in ("steps", "epochs"))
     if steps is not None and epochs is not None:
         text = f"steps: {shown(steps.plain())} and epochs: {shown(epochs.plain())} are both set, see {steps.place}"
@@ -378,7 +378,7 @@ def _check_length(train: Node | None, faults: Faults) -> None:
 
 
 def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
-    """The recipe with the values of its evaluations spelled out; what is wrong with them, where nothing else is."""
+    """Return the recipe with its evaluations resolved; their faults are only reported if there are no others."""
     spelled: dict[str, dict[str, Any]] = {}
     for name, values in recipe.train.evaluations.items() if not faults.found else ():
         where = f"train.evaluations.{name}"
@@ -394,7 +394,7 @@ def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
 
 
 def _spelled(recipe: Recipe, key: str) -> Any:
-    """The value at a dotted key of a section, as plain data."""
+    """Return the value at a dotted key of a section as plain data."""
     value: Value | None = Value("", recipe.sections())
     for word in key.split("."):
         value = None if value is None else value.child(word)
@@ -402,7 +402,7 @@ def _spelled(recipe: Recipe, key: str) -> Any:
 
 
 def _check_study(recipe: Recipe, faults: Faults) -> None:
-    """What contradicts in `study:`, and what its runs do not have."""
+    """Report contradictions in `study:`, and measures that its runs lack."""
     if recipe.study is None:
         return
     found = study_problems(recipe.study, recipe.variant_entries, measures_of(recipe.data, recipe.train))
@@ -410,7 +410,7 @@ def _check_study(recipe: Recipe, faults: Faults) -> None:
 
 
 def _check_agreement(recipe: Recipe, faults: Faults) -> None:
-    """What the sections, and the parts in them, ask of each other; where the model is wrong, of each other alone."""
+    """Check requirements between sections and their parts; those on the model are skipped if it has faults."""
     right = not any(fault.path.partition(".")[0] == "model" for fault in faults.found)
     blueprint, resolver = next(iter(recipe._resolved.values()), (None, None)) if right else (None, None)
     size = None
@@ -423,7 +423,7 @@ def _check_agreement(recipe: Recipe, faults: Faults) -> None:
 
 
 def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
-    """Resolve the model and check it against the other sections; where it is right, `recipe` keeps it.
+    """Resolve the model and check it against the other sections; a valid one is cached in `recipe`.
 
     The tokenizer of a saved run is trained: it may have fewer tokens than its settings allow.
     """

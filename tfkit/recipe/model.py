@@ -1,4 +1,4 @@
-"""The architecture of a `model:` alone, for who has no other sections to read."""
+"""The architecture of a bare `model:`, without other sections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfkit.recipe.text.values import mapping
 
 
 def blueprint_of(model: Mapping[str, Any]) -> Blueprint:
-    """The Blueprint that a `model:` describes, whose weights are elsewhere; raises RecipeError with every fault."""
+    """Return the Blueprint of a `model:` with existing weights; raise RecipeError with every fault."""
     composed = compose({"tfkit": LANGUAGE, "model": dict(model)}, shipped={})
     faults = Faults(composed.faults, has_weights=True)
     vocabulary = Vocabulary()

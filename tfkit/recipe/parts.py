@@ -1,4 +1,4 @@
-"""Parts that a call in Python names, outside of any recipe."""
+"""Parts passed to Python calls, outside of any recipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Parts = Part | Sequence[Part]
 
 
 def parts_of(slot: str, given: Parts) -> tuple[Config, ...]:
-    """The Configs of one part or several: names, mappings with a type, or Configs.
+    """Return the Configs of one or several parts: names, mappings with a type, or Configs.
 
     Raises RecipeError with every fault, and UsageError for a Config of another slot.
     """
@@ -29,7 +29,7 @@ def parts_of(slot: str, given: Parts) -> tuple[Config, ...]:
 
 
 def part_at(slot: str, given: Part, place: str, path: str) -> Config:
-    """The Config of one part that was given at `place`, such as an option of the command line; raises RecipeError."""
+    """Return the Config of a part given at `place`, such as a command line option; raise RecipeError."""
     node, found = from_value(given, Place(place), path)
     faults = Faults(found)
     config = None if found else Preparer(faults).config(node, slot)

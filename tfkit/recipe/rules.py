@@ -1,8 +1,8 @@
-"""The rule table: what one part of a recipe requires of another, and which parts can be combined.
+"""The rule table: requirements between parts of a recipe, and compatible combinations.
 
-A rule says that an *asker* (a part, or a fact of the recipe such as the direction of a layer) requires a capability of
-parts in some slots. The same table gives the errors of a recipe, the compatibility tables of the documentation, and the
-combinations that tests run over.
+In a rule, an *asker* (a part, or a fact of the recipe such as the direction of a layer) requires a capability of parts
+in some slots. The same table is used for the errors of a recipe, the compatibility tables of the documentation, and
+the combinations covered by tests.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ Part = type[Component]
 Asker = Part | Config
 
 LAYER = ("attention", "mixer", "feedforward", "position", "norm", "residual")
-# the pairs of slots whose parts meet in a layer; every pair of parts works, or a rule refuses it
+# pairs of slots that meet in a layer; every pair of parts works, or a rule refuses it
 PAIRS = (("position", "attention"), ("mask", "attention"), ("residual", "norm"))
-# what a metric may require of an objective
+# capabilities that a metric may require of an objective
 OF_OBJECTIVES = ("likelihood", "characters", "words", "continuations", "tags", "numbers")
-# the same of slots whose parts meet in a recipe
+# pairs of slots that meet in a recipe
 SECTION_PAIRS = (("metric", "objective"), ("logits", "strategy"))
 
 
 @dataclass(frozen=True)
 class CapabilityRule:
-    """`asker`, a slot or a fact of the recipe, requires `capability` of the parts in the slots `asked`."""
+    """`asker`, a slot or a fact of the recipe, requires `capability` of parts in the slots `asked`."""
 
     capability: str
     asker: str
     asked: tuple[str, ...]
-    asks: Callable[[Asker], bool] = lambda asker: True  # of an asker that is a part: whether this one asks
+    asks: Callable[[Asker], bool] = lambda asker: True  # True if this part of the asker's slot requires it
 
     def refuses(self, asked: Asker) -> bool:
-        """Whether a part is asked, and does not declare the capability (with its options, where they are given)."""
+        """True if the part is subject to the rule and lacks the capability (under its options, if given)."""
         part, config = part_of(asked), asked if isinstance(asked, Config) else None
         return part.part_slot in self.asked and self.capability not in part.able(config)
 
 
 def part_of(asker: Asker) -> Part:
-    """The part itself, of options too."""
+    """Return the part of a Config; a part is unchanged."""
     return asker.part if isinstance(asker, Config) else asker
 
 
@@ -93,22 +93,22 @@ RULES = (
 
 
 def fact(asker: str) -> CapabilityRule:
-    """The rule whose asker is that fact of a recipe."""
+    """Return the rule for a fact of a recipe."""
     return next(rule for rule in RULES if rule.asker == asker)
 
 
 def asked_by(asker: Asker) -> list[CapabilityRule]:
-    """The rules by which a part, with its options or whatever they are, requires something of others."""
+    """Return the requirements of a part, under its options if given."""
     return [rule for rule in RULES if rule.asker == part_of(asker).part_slot and rule.asks(asker)]
 
 
 def refusal(asker: Asker, part: Asker) -> CapabilityRule | None:
-    """The rule that keeps `part` from standing with `asker`, or None where they can be combined."""
+    """Return the rule that forbids combining `part` with `asker`, or None."""
     return next((rule for rule in asked_by(asker) if rule.refuses(part)), None)
 
 
 def reason(rule: CapabilityRule, asked: Asker, asker: Part | None = None) -> str:
-    """In words: what a part does not declare, who asks for it, and what would can be combined instead."""
+    """Describe the missing capability, the requirement, and the alternatives."""
     part = part_of(asked)
     who = rule.asker if asker is None else f"{asker.part_slot} '{asker.part_name}'"
     lacks = f"{part.part_slot} '{part.part_name}' does not declare '{rule.capability}'"
@@ -117,7 +117,7 @@ def reason(rule: CapabilityRule, asked: Asker, asker: Part | None = None) -> str
 
 
 def _switch(rule: CapabilityRule, asked: Asker) -> Iterator[str]:
-    """The option that would give the capability, where turning one does."""
+    """Yield a hint for a boolean option that would provide the capability."""
     if not isinstance(asked, Config):
         return
     for option in type(asked).model_fields:
@@ -127,7 +127,7 @@ def _switch(rule: CapabilityRule, asked: Asker) -> Iterator[str]:
 
 
 def _instead(rule: CapabilityRule, part: Part, asker: Part | None) -> Iterator[str]:
-    """What goes with the one, and with the other."""
+    """Yield the compatible alternatives on both sides."""
     others = [name for name, other in REGISTRY.load(part.part_slot).items() if not rule.refuses(other)]
     if others:
         what = "that do" if asker is None else f"that go with '{asker.part_name}'"
@@ -139,12 +139,12 @@ def _instead(rule: CapabilityRule, part: Part, asker: Part | None) -> Iterator[s
 
 
 def _several(slot: str) -> str:
-    """Several parts of a slot, in a word."""
+    """Return the plural of a slot."""
     return {"strategy": "strategies", "logits": "logits rules"}.get(slot, f"{slot}s")
 
 
 def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
-    """Every part of `slot` with every part of `other`, and why they cannot be combined, None where they can."""
+    """Yield all pairs of parts of `slot` and `other`, with the reason of incompatibility or None."""
     for name in REGISTRY.names(slot):
         asker = REGISTRY.get(slot, name)
         for other_name in REGISTRY.names(other):
@@ -154,7 +154,7 @@ def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
 
 
 def lacking(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
-    """The same with what the part of `other` lacks alone, which is one sentence for many pairs."""
+    """Like `pairs`, with a short reason that is equal for many pairs."""
     for name, asker in sorted(REGISTRY.load(slot).items()):
         for other_name, part in sorted(REGISTRY.load(other).items()):
             rule = refusal(asker, part)
@@ -163,5 +163,5 @@ def lacking(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
 
 
 def legal(slot: str, other: str) -> list[tuple[str, str]]:
-    """The pairs that can be combined."""
+    """Return the compatible pairs."""
     return [(name, other_name) for name, other_name, why in pairs(slot, other) if why is None]

@@ -1,4 +1,4 @@
-"""The recipes that come with tfkit: found by name, in the wheel or in the repository."""
+"""The shipped recipes by name, in the wheel or in the repository."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from pathlib import Path
 
 from tfkit.core.registry import nearest
 
-TASKS = "tasks"  # the folder of those that train
+TASKS = "tasks"  # folder of trainable recipes
 FOLDERS = ("models", TASKS, "studies")
 
 
 def named_like(word: str, recipes: Mapping[str, Path]) -> str | None:
-    """The name of a recipe most like `word`: one that begins with it, else the nearest; None where none is near."""
+    """Return the most similar recipe name: one with the prefix `word`, else the nearest; None without a match."""
     begun = [name for name in recipes if word and name.startswith(word.casefold())]
     return min(begun, key=len) if begun else nearest(word, list(recipes))
 
 
 def shipped_tasks() -> dict[str, Path]:
-    """The shipped recipes that train, by name."""
+    """Return the trainable shipped recipes by name."""
     return {name: path for name, path in shipped_recipes().items() if path.parent.name == TASKS}
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """The shipped recipes by name (the file's stem), in the order models, tasks, studies."""
+    """Return the shipped recipes by name (the file's stem), in the order models, tasks, studies."""
     package = Path(__file__).resolve().parents[1]
     in_wheel = package / "_recipes"
     root = in_wheel if in_wheel.is_dir() else package.parent / "recipes"

@@ -1,1 +1,1 @@
-"""Runs side by side: lists of runs, and studies that tell which variant is better."""
+"""Comparison of runs: lists of runs, and studies of variants."""

@@ -1,4 +1,4 @@
-"""The arms of a study: what is compared, each with the recipe that its runs are trained by."""
+"""Arms of a study: the compared variants, each with the recipe of its runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.diff import diff_architectures, diff_settings
 from tfkit.training.setup import learned_sizes, steps_of
 
-LONGEST = 60  # letters of an arm in the name of a folder
+LONGEST = 60  # characters of an arm's name in a folder name
 
 
 @dataclass(frozen=True)
 class StudySource:
-    """Where the recipes of a study come from: its file, and what the command line laid over all of them."""
+    """Source of a study's recipes: its file, and the overrides of the command line."""
 
     file: str
     sets: tuple[str, ...] = ()
@@ -36,11 +36,11 @@ class StudySource:
     _recipes: dict[str, Recipe] | None = field(default=None, compare=False, repr=False)
 
     def remembering(self) -> StudySource:
-        """The same that reads each recipe once."""
+        """Return a copy that caches recipes."""
         return replace(self, _recipes={})
 
     def blueprint(self, recipe: Recipe) -> Blueprint:
-        """The architecture that training the recipe makes, with the sizes that only its corpus tells, read once."""
+        """Return the architecture after training, including sizes that depend on the corpus, which is read once."""
         if not (recipe.unknown_vocab or recipe.unknown_labels):
             return recipe.blueprint()
         read = repr((recipe.data and (recipe.data.tokenizer, recipe.data.train), recipe.objective))
@@ -50,7 +50,7 @@ class StudySource:
         return recipe.labelled(labels).blueprint(vocab_size if recipe.unknown_vocab else None)
 
     def steps(self, recipe: Recipe) -> int:
-        """The optimizer steps of a training; epochs are counted once for the same data."""
+        """Return the optimizer steps of a training; epochs are converted once per data."""
         if recipe.train.steps is not None:
             return recipe.train.steps
         read = repr((recipe.data, recipe.objective, recipe.train.epochs, recipe.train.accumulate, recipe.train.seed))
@@ -59,13 +59,13 @@ class StudySource:
         return self._steps[read]
 
     def count(self, recipe: Recipe) -> Cost:
-        """What a model of the recipe costs, at the length of its longest example, as far as that is known."""
+        """Count the cost of the recipe's model at the maximum length of its examples, if known."""
         blueprint = self.blueprint(recipe)
         longest = None if recipe.data is None else recipe.data.batch.length
         return count(blueprint, min(longest or 512, default_length(blueprint))).total
 
     def recipe(self, variants: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
-        """The recipe with these variants, what the command line says, and these values by key; raises RecipeError."""
+        """Load the recipe with these variants, the overrides, and these values by key; raise RecipeError."""
         laid = (*self.sets, *texts_of(values or {}))
         known, asked = self._recipes, repr((tuple(variants), laid))
         if known is not None and asked in known:
@@ -78,9 +78,9 @@ class StudySource:
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the things that are compared: the variants and values that make it.
+    """One compared variant with the recipe variants and values that define it.
 
-    `same_as` names the arm that it equals, whose runs stand for its own; `solved` is what was matched.
+    `same_as` is an equal arm whose runs are used for both; `solved` are the values found by matching.
     """
 
     name: str
@@ -88,17 +88,17 @@ class Arm:
     values: Mapping[str, Any] = field(default_factory=dict)
     solved: Mapping[str, Any] = field(default_factory=dict)
     parameters: int = 0
-    flops: int = 0  # of a token in a forward
-    cache_bytes: int = 0  # of a decode state at the length that was counted
+    flops: int = 0  # per token of a forward pass
+    cache_bytes: int = 0  # of a decode state at the counted length
     steps: int = 0  # of the optimizer
     same_as: str = ""
 
     def all_values(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What is laid over the recipe, by key; the later ones win."""
+        """Return all overrides by key; later ones win."""
         return {**self.values, **self.solved, **(more or {})}
 
     def counted(self, source: StudySource) -> Arm:
-        """The same with its parameters, FLOPs and steps."""
+        """Return a copy with parameters, FLOPs and steps."""
         recipe = source.recipe(self.variants, self.all_values())
         cost = source.count(recipe)
         counted = replace(self, parameters=cost.parameters, flops=cost.flops_per_token, cache_bytes=cost.cache_bytes)
@@ -106,16 +106,16 @@ class Arm:
 
 
 def study_of(recipe: Recipe) -> Study:
-    """What the recipe says of a study; raises UsageError where it says nothing."""
+    """Return the study section of the recipe; raise UsageError if it is missing."""
     if recipe.study is None:
         raise UsageError(f"{recipe.name}: has no `study:`, which says what is compared; tfkit train trains it")
     return recipe.study
 
 
 def arms_of(source: StudySource, study: Study, variants: Mapping[str, Any], start: Mapping[str, Any]) -> list[Arm]:
-    """The arms, the baseline first; raises RecipeError with the faults of all of them.
+    """Return the arms, the baseline first; raise RecipeError with the faults of all arms.
 
-    `start` has a value for each key that will be solved for. An arm whose recipe is another one's says so.
+    `start` has a value for each key to be solved for. Arms with equal recipes are marked.
     """
     arms = [
         Arm(name, (*study.base_variants, *own), study.base_values) for name, own in arms_in(study, variants).items()
@@ -133,7 +133,7 @@ def arms_of(source: StudySource, study: Study, variants: Mapping[str, Any], star
 
 
 def _told_apart(arms: Iterable[Arm], recipes: Mapping[str, Recipe]) -> Iterable[Arm]:
-    """The arms, those that equal another saying so; raises UsageError for a variant that changes nothing."""
+    """Mark arms that equal an earlier one; raise UsageError for a variant without effect."""
     known: list[tuple[Any, str]] = []
     for arm in arms:
         data = without_seed(plain(recipes[arm.name]))
@@ -148,23 +148,23 @@ def _told_apart(arms: Iterable[Arm], recipes: Mapping[str, Recipe]) -> Iterable[
 
 
 def without_seed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's data without what runs of one study may differ in."""
+    """Remove the keys in which runs of one study may differ."""
     train = {key: value for key, value in data["train"].items() if key not in ("seed", "device", "samples")}
     return {**data, "train": train}
 
 
 def texts_of(values: Mapping[str, Any]) -> list[str]:
-    """Values by key as `--set` takes them."""
+    """Format values by key as arguments of `--set`."""
     return [f"{key}={inline(value)}" for key, value in values.items()]
 
 
 def plain(recipe: Recipe) -> Any:
-    """All that a recipe says, as data, whatever its name."""
+    """Return everything in a recipe as data, except its name."""
     return yaml.safe_load(recipe.resolved())
 
 
 def changes_of(before: Recipe, after: Recipe) -> tuple[str, ...]:
-    """How two recipes differ, a line for each difference; seeds and names are no difference."""
+    """Describe the differences between two recipes, one per line, ignoring seeds and names."""
     changes = [*diff_architectures(before.blueprint(), after.blueprint()), *diff_settings(before, after)]
     return tuple(
         f"{one.what}: {one.before} -> {one.after}" + (f" ({one.where})" if one.where else "")
@@ -174,7 +174,7 @@ def changes_of(before: Recipe, after: Recipe) -> tuple[str, ...]:
 
 
 def slug(arm: str) -> str:
-    """The name of an arm as a part of a file's name, its own: where letters are replaced or cut, a hash follows."""
+    """Return a unique file name component for an arm: a hash is appended if characters are replaced or truncated."""
     cleaned = re.sub(r"[^A-Za-z0-9+=_.-]+", "_", arm).strip(".")[:LONGEST]
     if cleaned == arm:
         return arm

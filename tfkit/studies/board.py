@@ -1,4 +1,4 @@
-"""What has become of the runs of a study, as their folders say."""
+"""State of a study's runs according to their folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = Literal["waiting", "done", "diverged"]
 
 
 def measured(history: History, folder: RunFolder) -> dict[str, float]:
-    """All that a run has measured, by name; what cannot be read, or is no finite number, is not among it."""
+    """Return all measurements of a run by name, except unreadable or non-finite ones."""
     try:
         evaluated = scores_of(folder)
     except RunError:
@@ -35,7 +35,7 @@ def measured(history: History, folder: RunFolder) -> dict[str, float]:
 
 
 def examples_of(folder: RunFolder) -> dict[str, int]:
-    """The number of examples of each split that a run was measured on."""
+    """Return the number of examples in each evaluated split."""
     try:
         found = read_json(folder / EVALUATION) if (folder / EVALUATION).is_file() else {}
     except RunError:
@@ -53,18 +53,18 @@ class Board:
     folder: Path
 
     def run_folder(self, run: PlannedRun) -> RunFolder:
-        """Where a run is."""
+        """Return the folder of a run."""
         return RunFolder(self.folder / RUNS / run.name)
 
     def history(self, run: PlannedRun) -> History | None:
-        """What its run.json says; None of one that has not begun, or cannot be read."""
+        """Return the contents of run.json; None if the run has not started, or the file is unreadable."""
         try:
             return read_history(self.run_folder(run))
         except RunError:
             return None
 
     def stranger(self, run: PlannedRun) -> str:
-        """Why what is in a run's folder is not that run; empty where it is, or nothing is there."""
+        """Return why a run's folder holds a different run; empty if it does not."""
         history = self.history(run)
         if history is None:
             return ""
@@ -75,7 +75,7 @@ class Board:
         return ""
 
     def state(self, run: PlannedRun) -> State:
-        """Whether a run is finished; one that diverged is, too."""
+        """Return the state of a run; a diverged one is finished."""
         folder, history = self.run_folder(run), self.history(run)
         if history is None or self.stranger(run):
             return "waiting"
@@ -88,11 +88,11 @@ class Board:
         return "done" if finished and history.steps >= self._steps(run, history) else "waiting"
 
     def _steps(self, run: PlannedRun, history: History) -> int:
-        """The steps that it was to make; one that stopped early, by its patience, has made them all."""
+        """Return the planned steps; 0 for a run stopped early by its patience."""
         return 0 if history.finished == "patience" else self.plan.run_steps(run)
 
     def scores(self, run: PlannedRun) -> dict[str, float]:
-        """All that a finished run measured, by name; empty of another."""
+        """Return all measurements of a finished run by name; empty otherwise."""
         history = self.history(run)
         if history is None or self.state(run) != "done":
             return {}
@@ -102,7 +102,7 @@ class Board:
         return {**found, **exact, **self._probed(run)}
 
     def _probed(self, run: PlannedRun) -> dict[str, float]:
-        """The share of each probe's test split that is right, of the probes that have been trained beside a run."""
+        """Return the test accuracies of the probes trained next to a run."""
         found = {}
         for probe in self.plan.probes if not run.probe else ():
             beside = replace(run, probe=probe)
@@ -114,13 +114,13 @@ class Board:
         return found
 
     def examples(self, run: PlannedRun) -> dict[str, int]:
-        """The number of examples that a run was measured on, by split, and by `probe.` and name."""
+        """Return the number of examples of each split, and of each probe as `probe.NAME`."""
         probed = {probe: examples_of(self.run_folder(replace(run, probe=probe))) for probe in self.plan.probes}
         probes = {f"probe.{probe}": found["test"] for probe, found in probed.items() if "test" in found}
         return {**examples_of(self.run_folder(run)), **probes}
 
     def step(self, run: PlannedRun) -> int:
-        """The last step that it has written down."""
+        """Return the last logged step."""
         file = self.run_folder(run) / METRICS
         try:
             lines, _ = good_lines(read_bytes(file))
@@ -129,9 +129,9 @@ class Board:
         return step_in(lines[-1]) if lines else 0
 
     def best(self) -> dict[str, Mapping[str, Any]]:
-        """The tuned values of each arm whose tuning has ended, by the first measure on the first seed.
+        """Return the tuned values of each arm whose tuning is complete, by the first measure on the first seed.
 
-        An arm that diverged with each of them keeps the first ones.
+        An arm that diverged with all values uses the first ones.
         """
         if len(self.plan.grid) == 1:
             return {arm.name: self.plan.grid[0] for arm in self.plan.trained}

@@ -1,4 +1,4 @@
-"""Claims of runs by atomic files, so that several processes, on several machines, take different runs of one folder."""
+"""Locks of runs by atomic files, so that processes on several machines can share one folder."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-STALE = 300.0  # seconds without a sign of life after which another machine's claim is taken over
-BEAT = 30.0  # seconds between two signs
+STALE = 300.0  # seconds without a heartbeat after which another machine's claim is taken over
+BEAT = 30.0  # seconds between heartbeats
 
 
 @dataclass
 class RunClaim:
-    """A run that this process has taken; `beat` says now and then that it still works on it."""
+    """A run claimed by this process; `beat` sends a heartbeat."""
 
     file: Path
     told: float
 
     @classmethod
     def take(cls, file: Path) -> RunClaim | None:
-        """The claim, None where another living process has it."""
+        """Claim the run; None if another living process has claimed it."""
         for _ in range(2):
             try:
                 handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
@@ -39,33 +39,33 @@ class RunClaim:
         return None
 
     def beat(self) -> None:
-        """Say that this process still lives, when it is time."""
+        """Send a heartbeat if it is due."""
         if time.monotonic() - self.told > BEAT:
             self.told = time.monotonic()
             with contextlib.suppress(OSError):
                 os.utime(self.file)
 
     def release(self) -> None:
-        """Give the run up."""
+        """Release the run."""
         self.file.unlink(missing_ok=True)
 
 
 def _is_stale(file: Path) -> bool:
-    """Whether the process that took a claim is gone: on this machine by its id, elsewhere by its silence."""
+    """True if the claiming process is gone: by its id on this machine, else by missing heartbeats."""
     try:
         holder = json.loads(file.read_text(encoding="utf-8"))
         host, process = holder["host"], int(holder["process"])
     except FileNotFoundError:
         return True
     except (OSError, ValueError, KeyError, TypeError):
-        return _age(file) > BEAT  # its writer may be at it
+        return _age(file) > BEAT  # it may be being written
     if host == platform.node():
         return not _lives(process)
     return _age(file) > STALE
 
 
 def _age(file: Path) -> float:
-    """Seconds since the file was last touched, by the clock of its own file system."""
+    """Age of the file in seconds, by the clock of its file system."""
     now = file.with_name(f".{file.name}.{os.getpid()}.now")
     try:
         now.touch()
@@ -87,7 +87,7 @@ def _lives(process: int) -> bool:
 
 
 def _set_aside(file: Path) -> None:
-    """Remove a stale claim; of two that find it, one renames it and the other finds nothing there."""
+    """Remove a stale claim by renaming it, so that only one process succeeds."""
     aside = file.with_name(f".{file.name}.{os.getpid()}.stale")
     os.rename(file, aside)
     aside.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Trains a ladder from its foot: the smaller sizes, the forecast, the largest size, and the verdict."""
+"""Training of a ladder: the smaller sizes, the forecast, the largest size, and the verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Outcome = Literal["done", "stopped", "failed"]
 
 @dataclass
 class Climb:
-    """A ladder that is trained; `say` prints a line."""
+    """Training of a ladder; `say` prints a line."""
 
     source: StudySource
     plan: LadderPlan
@@ -32,7 +32,7 @@ class Climb:
     failed: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> Outcome:
-        """Train what is left; what is done by then is in the report, whatever the outcome."""
+        """Train the remaining runs and write the report, also on failure."""
         if not self._trained(*self.plan.arms[:-1]):
             return "stopped"
         if self.failed:
@@ -50,7 +50,7 @@ class Climb:
         return self._told(f"{forecast.size}: {verdict_of(forecast, list(losses.values()))}", "done")
 
     def _trained(self, *arms: Arm) -> bool:
-        """Train the runs of these arms; returns False when a signal stopped it."""
+        """Train the runs of these arms; return False if stopped by a signal."""
         runner = Runner(self.source, self.plan.only(*arms), self.folder, self.jobs)
         with Watcher(Console()) as watcher:
             finished = runner.run(watcher.show)
@@ -58,7 +58,7 @@ class Climb:
         return finished
 
     def _told(self, verdict: str, outcome: Outcome) -> Outcome:
-        """Write the report and print what matters of it."""
+        """Write the report and print its summary."""
         results = ladder_results(self.plan, self.folder, self.flops, self.failed)
         LadderReport(results).write(self.folder)
         for line in results.law_lines():

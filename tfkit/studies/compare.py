@@ -1,4 +1,4 @@
-"""Reports of runs that exist: of a study's folder, or of any runs, which are grouped by what their recipes say."""
+"""Reports on existing runs: of a study's folder, or of any runs, grouped by their recipes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tfkit.training.supply import saved_recipe
 
 
 def study_report(plan: Plan, folder: Path, failed: Mapping[str, str] | None = None) -> StudyReport:
-    """The report of a study's folder."""
+    """Return the report of a study's folder."""
     results = study_results(plan, folder, failed)
     folders = [RunFolder(folder / "runs" / cell.folder) for arm in results.own for cell in arm.cells]
     return StudyReport(results, plan.changes, environment_of(folders), plan.text)
 
 
 def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, imports: Sequence[str]) -> StudyReport:
-    """The report of any runs, compared with the first; those whose recipes differ in nothing but the seed are one arm.
+    """Return a report comparing runs with the first one; recipes that differ only in the seed form one arm.
 
-    Raises UsageError for folders that hold no run that was trained.
+    Raises UsageError for folders without a trained run.
     """
     grouped: list[tuple[object, list[tuple[RunFolder, Recipe, History]]]] = []
     for path in dict.fromkeys(folders):
@@ -97,7 +97,7 @@ def _arm(runs: Sequence[tuple[RunFolder, Recipe, History]], name: str) -> ArmRes
 
 
 def _name(runs: Sequence[tuple[RunFolder, Recipe, History]], groups: Sequence[object]) -> str:
-    """What a group of runs is called: by its variants and changed values; where others are called so, by its folder."""
+    """Name a group of runs by its variants and changed values; by its folder if there is only one run."""
     folder, _, history = runs[0]
     words = [*history.variants, *(f"{key}={_word(value)}" for key, value in history.set.items() if key != "train.seed")]
     return f"{history.recipe} {' '.join(words)}".strip() if len(runs) > 1 and words else folder.path.name
@@ -108,7 +108,7 @@ def _word(value: object) -> str:
 
 
 def _cost(folder: RunFolder, recipe: Recipe) -> Cost:
-    """What the model costs; zeros where the parts of a run cannot be counted."""
+    """Count the cost of the model; zero if the parts of the run cannot be counted."""
     from tfkit.training.vocabularies import load_tokenizer
 
     try:

@@ -1,6 +1,6 @@
-"""The coordinate check of muP: how much a few steps of training change what each part of a model computes, by width.
+"""Coordinate check of muP: changes of each part's output in a few training steps, by width.
 
-Under muP the changes stay of one size as the width grows; under the standard parametrization those of the logits and of
+Under muP the changes are independent of the width; under the standard parametrization those of the logits and of
 late layers grow with it (Yang et al. 2022, arXiv 2203.03466, appendix D.1).
 """
 
@@ -24,14 +24,14 @@ from tfkit.training.setup import steps_of
 
 PARAMETRIZATIONS = ("mup", "standard")
 DEPTHS = ("num_layers", "encoder.num_layers", "decoder.num_layers")
-ROWS, LONGEST = 4, 32  # the random ids: rows, and tokens of a row at most
-UNKNOWN = 256  # tokens where a tokenizer would say how many
-Reader = Callable[[Sequence[str]], Recipe]  # a recipe with these `--set` laid over it
+ROWS, LONGEST = 4, 32  # random ids: rows, and maximum tokens per row
+UNKNOWN = 256  # vocabulary size if it depends on a tokenizer
+Reader = Callable[[Sequence[str]], Recipe]  # loads a recipe with these `--set` overrides
 
 
 @dataclass(frozen=True)
 class PartChange:
-    """How much the values of a part change, as a mean of absolute differences, after each step of training."""
+    """Mean absolute change of a part's output after each training step."""
 
     parametrization: str
     factor: int
@@ -40,11 +40,11 @@ class PartChange:
 
 
 def coordinate_changes(read: Reader, factors: Sequence[int], steps: int) -> Iterator[PartChange]:
-    """Train a recipe at its base widths times each of the factors, under muP and without; yields each part's change.
+    """Train a recipe at multiples of its base widths, with and without muP; yield the change of each part.
 
-    The ids are random, the optimizer and the highest learning rate are the recipe's. Raises UsageError for a recipe
-    without `model.parametrization`, and for a model that reads no ids or gives no logits; RecipeError for a width that
-    the recipe cannot have.
+    The ids are random, the optimizer and the peak learning rate are the recipe's. Raises UsageError for a recipe
+    without `model.parametrization`, and for a model that reads no ids or has no logits; RecipeError for a width that
+    the recipe does not allow.
     """
     chosen = read(()).blueprint(UNKNOWN if read(()).unknown_vocab else None).parametrization
     if chosen is None:
@@ -59,7 +59,7 @@ def coordinate_changes(read: Reader, factors: Sequence[int], steps: int) -> Iter
 
 
 def _changes(recipe: Recipe, steps: int) -> dict[str, tuple[float, ...]]:
-    """How much each part changes after each step."""
+    """Return the change of each part after each step."""
     blueprint = recipe.labelled(2).blueprint(UNKNOWN if recipe.unknown_vocab else None)
     model = build_model(blueprint, seed=0).eval()  # without dropout, whose noise would hide the changes
     inputs = _inputs(model)
@@ -79,13 +79,13 @@ def _changes(recipe: Recipe, steps: int) -> dict[str, tuple[float, ...]]:
 
 
 def _highest_rate(settings: Train, steps: int, d_model: int) -> float:
-    """The learning rate at the end of the warmup."""
+    """Return the learning rate at the end of the warmup."""
     schedule = settings.schedule.build()
     return max(float(schedule.lr(step, steps, d_model)) for step in range(1, steps + 1))
 
 
 def _inputs(model: Model) -> dict[str, Tensor]:
-    """Random ids for each stack of the model; raises UsageError where a stack reads vectors."""
+    """Draw random ids for each stack of the model; raise UsageError if a stack reads vectors."""
     draw = torch.Generator().manual_seed(1)
     names = ("input_ids", "decoder_input_ids")
     found = {}
@@ -98,7 +98,7 @@ def _inputs(model: Model) -> dict[str, Tensor]:
 
 
 def _loss(logits: Tensor | None) -> Tensor:
-    """A loss against random classes, or random numbers where there is one output a text; raises UsageError."""
+    """Return a loss against random classes, or random numbers for scalar outputs; raise UsageError."""
     if logits is None:
         raise UsageError("the model has no head that gives logits")
     draw = torch.Generator().manual_seed(2)
@@ -110,7 +110,7 @@ def _loss(logits: Tensor | None) -> Tensor:
 
 @torch.no_grad()
 def _values(model: Model, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What each part computes: the embeddings, the layers, the logits."""
+    """Return the outputs of the embeddings, the layers and the head."""
     found: dict[str, Tensor] = {}
     handles = []
     for plan in model.blueprint.stacks():
@@ -135,7 +135,7 @@ def _keeper(found: dict[str, Tensor], name: str) -> Callable[..., None]:
 
 
 def growth(changes: Sequence[PartChange]) -> list[dict[str, Any]]:
-    """A row for each part and parametrization: its last change at each width, over that at the smallest."""
+    """Return a row per part and parametrization: its last change at each width relative to the smallest."""
     rows = []
     for parametrization in PARAMETRIZATIONS:
         own = [one for one in changes if one.parametrization == parametrization]
@@ -148,7 +148,7 @@ def growth(changes: Sequence[PartChange]) -> list[dict[str, Any]]:
 
 
 def picture(changes: Sequence[PartChange], title: str) -> str:
-    """The changes as SVG: a panel for each parametrization, a line for each part; needs the extra `study`."""
+    """Draw the changes as SVG: a panel per parametrization, a line per part; needs the extra `study`."""
     figure = matplotlib_figure()(figsize=(9, 4), layout="constrained")
     figure.suptitle(title)
     panels = figure.subplots(1, len(PARAMETRIZATIONS), sharey=True)

@@ -1,4 +1,4 @@
-"""Hashes of recipes, by which a study knows its own runs."""
+"""Hashes of recipes, identifying the runs of a study."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfkit.studies.plan import Plan
 
 
 def identity(recipe: Recipe, match: Match | None = None) -> str:
-    """A hash of what a recipe says, wherever its folder is, and of the budget that its runs are held to."""
+    """Hash a recipe and the budget of its runs, independent of the recipe's folder."""
     home = str(Path.cwd() if recipe.file is None else recipe.file.resolve().parent)
     budget = None if match is None else match.model_dump()
     text = json.dumps([without_seed(plain(recipe)), budget], sort_keys=True, default=str)
@@ -21,10 +21,10 @@ def identity(recipe: Recipe, match: Match | None = None) -> str:
 
 
 def unchanged(source: StudySource, plan: Plan, arm: Arm) -> bool:
-    """Whether the recipe of an arm still is what it was when the study was planned."""
+    """True if the recipe of an arm has not changed since the study was planned."""
     return digest_of(source, arm) == plan.digests.get(arm.name)
 
 
 def digest_of(source: StudySource, arm: Arm) -> str:
-    """A hash of the recipe of an arm."""
+    """Return a hash of the recipe of an arm."""
     return identity(source.recipe(arm.variants, arm.all_values()))

@@ -1,4 +1,4 @@
-"""The forecast of a ladder: what the smaller sizes say of the largest one, written down before that is trained."""
+"""The forecast of a ladder: the loss of the largest size predicted from the smaller ones before it is trained."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tfkit.studies.statistics import LEVEL
 
 FORECAST = "prediction.json"
 LEAST_POINTS = len(NAMES) + 2  # two degrees of freedom
-LEAST_VALUES = 3  # of N, and of D
+LEAST_VALUES = 3  # distinct values of N, and of D
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The predicted mean loss of the largest size, with its 95 % interval, and what it was predicted from."""
+    """Predicted mean loss of the largest size with its 95 % interval, and the data used."""
 
     size: str
     parameters: int
@@ -39,20 +39,20 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The largest of the fitted sizes, as those below it predict it."""
+    """The largest fitted size, predicted from the smaller ones."""
 
     predicted: Interval
     point: Point
 
     @property
     def words(self) -> str:
-        """What came of it."""
+        """The result as text."""
         inside = "within" if self.predicted.holds(self.point.loss) else "outside"
         return f"predicted {shown(self.predicted)}, measured {self.point.loss:.4g}: {inside}"
 
 
 def points_of(plan: LadderPlan, folder: Path) -> tuple[Point, ...]:
-    """The mean loss of each fitted size on each budget, over the seeds that did not diverge."""
+    """Return the mean loss of each fitted size on each budget over all seeds that did not diverge."""
     board = Board(plan, folder)
     found = []
     for arm in plan.arms[:-1]:
@@ -67,7 +67,7 @@ def points_of(plan: LadderPlan, folder: Path) -> tuple[Point, ...]:
 
 
 def law_of(points: Sequence[Point]) -> tuple[LawFit | None, tuple[str, ...]]:
-    """The law, or None with the reasons why these points do not tell one."""
+    """Fit the law; None with the reasons if the points do not determine it."""
     reasons = []
     for name, values in (("sizes", {one.parameters for one in points}), ("budgets", {one.tokens for one in points})):
         if len(values) < LEAST_VALUES:
@@ -95,7 +95,7 @@ def _mean(points: Sequence[Point], amounts: Sequence[float], amount: float) -> f
 
 
 def rehearsed(points: Sequence[Point]) -> Rehearsal | None:
-    """The largest of these sizes on the most tokens, predicted by the smaller ones; None where those tell no law."""
+    """Predict the largest of these sizes on the most tokens from the smaller ones; None without a law."""
     most = max(one.parameters for one in points)
     last = max((one for one in points if one.parameters == most), key=lambda one: one.tokens)
     fit, _ = law_of([one for one in points if one.parameters < most])
@@ -103,9 +103,9 @@ def rehearsed(points: Sequence[Point]) -> Rehearsal | None:
 
 
 def foreseen(plan: LadderPlan, folder: Path, fit: LawFit) -> Forecast:
-    """The forecast of a ladder: the one that is written down, or a new one, written now.
+    """Return the saved forecast of a ladder, or compute and save one.
 
-    Raises RunError where the largest size has been trained, and no forecast is there from before.
+    Raises RunError if the largest size has already been trained without a saved forecast.
     """
     if (folder / FORECAST).exists():
         return read_forecast(folder)
@@ -115,7 +115,7 @@ def foreseen(plan: LadderPlan, folder: Path, fit: LawFit) -> Forecast:
         text = f"{folder / FORECAST}: is missing, and {begun[0]} has begun: nothing can be predicted any more"
         raise RunError(f"{text}; move the runs of {arm.name} away")
     size = plan.size(arm)
-    tokens = max(one.tokens for one in fit.points)  # the same steps on the same data
+    tokens = max(one.tokens for one in fit.points)  # equal steps on the same data
     predicted = fit.prediction(size.parameters, tokens)
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     found = Forecast(size.name, size.parameters, tokens, plan.seeds, predicted, now, fit.points)
@@ -124,7 +124,7 @@ def foreseen(plan: LadderPlan, folder: Path, fit: LawFit) -> Forecast:
 
 
 def read_forecast(folder: Path) -> Forecast:
-    """The forecast that is written down; raises RunError for one that cannot be read."""
+    """Read the saved forecast; raise RunError if it is invalid."""
     try:
         return TypeAdapter(Forecast).validate_python(read_json(folder / FORECAST))
     except ValidationError as error:
@@ -133,14 +133,14 @@ def read_forecast(folder: Path) -> Forecast:
 
 
 def held_out_losses(plan: LadderPlan, folder: Path) -> dict[int, float]:
-    """The losses of the largest size, by seed."""
+    """Return the losses of the largest size by seed."""
     board = Board(plan.only(plan.held_out), folder)
     scores = {seed: board.scores(PlannedRun(plan.held_out.name, seed)) for seed in plan.seeds}
     return {seed: found[LOSS] for seed, found in scores.items() if LOSS in found}
 
 
 def verdict_of(forecast: Forecast, losses: Sequence[float]) -> str:
-    """Whether the measured loss is within the interval, in words."""
+    """Describe whether the measured loss is within the interval."""
     if not losses:
         return "open: the largest size has no loss"
     mean = math.fsum(losses) / len(losses)
@@ -151,7 +151,7 @@ def verdict_of(forecast: Forecast, losses: Sequence[float]) -> str:
 
 
 def shown(one: Interval, form: str = ".4g") -> str:
-    """A value with its interval; an end that there is not is 0, or has no bound."""
+    """Format a value with its interval; a missing end is 0, or "no bound"."""
     low = "0" if one.low is None else format(one.low, form)
     high = "no bound" if one.high is None else format(one.high, form)
     return f"{one.value:{form}} [{low}, {high}]"

@@ -1,4 +1,4 @@
-"""The plan of a ladder: sizes of one recipe, each on several budgets of tokens, the largest held out."""
+"""The plan of a ladder: several sizes of one recipe, each on several token budgets, the largest held out."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tfkit.studies.sizes import LadderSize, sizes_of
 from tfkit.studies.trial import Timing, trial
 
 PLAN = "plan.json"
-LEAST_BUDGETS = 3  # they tell E, B and b
+LEAST_BUDGETS = 3  # needed to determine E, B and b
 LOSS = "valid.loss"
-BACKWARD = 3  # a training step has the FLOPs of three forwards
+BACKWARD = 3  # FLOPs of a training step relative to a forward pass
 OTHER = "choose another --out"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command line asks for."""
+    """Options of the command line."""
 
     sizes: int = 5
     budgets: int = 3
@@ -42,9 +42,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class LadderPlan(Plan):
-    """A plan whose arms are a size on a budget each, the largest size on the largest budget last.
+    """A plan with one arm per size and budget, the largest size on the largest budget last.
 
-    A step of a size takes `timing` with seconds that grow with its FLOPs from those of the smallest size.
+    Seconds per step are interpolated by FLOPs between the timed smallest and largest sizes.
     """
 
     sizes: tuple[LadderSize, ...] = ()
@@ -57,11 +57,11 @@ class LadderPlan(Plan):
         return self.arms[-1]
 
     def size(self, arm: Arm) -> LadderSize:
-        """The size that an arm trains."""
+        """Return the size of an arm."""
         return next(size for size in self.sizes if size.name == self.size_of[arm.name])
 
     def seconds(self, arm: Arm) -> float | None:
-        """What a run of an arm will take, between the timed smallest and largest size by its FLOPs."""
+        """Estimate the seconds of an arm's run, interpolated by FLOPs between the smallest and largest size."""
         least, most = self.sizes[0].flops, self.sizes[-1].flops
         share = (self.size(arm).flops - least) / max(1, most - least)
         times = (self.smallest.seconds_per_step, self.timing.seconds_per_step)
@@ -71,22 +71,22 @@ class LadderPlan(Plan):
         return max(self.smallest.overhead, self.timing.overhead) + step * self.steps_of(arm)
 
     def tokens(self, arm: Arm) -> float:
-        """The tokens that a run of an arm will read, by the timed ones of a step."""
+        """Estimate the tokens read by an arm's run from the timed tokens per step."""
         return self.timing.tokens_per_step * self.steps_of(arm)
 
     def flops(self, arm: Arm) -> float:
-        """The FLOPs of a training."""
+        """Return the FLOPs of a training."""
         return BACKWARD * self.size(arm).flops * self.tokens(arm)
 
     def only(self, *arms: Arm) -> LadderPlan:
-        """The plan of some of the arms."""
+        """Return the plan of some of the arms."""
         return replace(self, arms=arms)
 
 
 def make_ladder(source: StudySource, wanted: Wanted, out: Path) -> LadderPlan:
-    """The ladder of a recipe; raises RecipeError or UsageError for one that cannot be made.
+    """Plan the ladder of a recipe; raise RecipeError or UsageError if that is impossible.
 
-    The smallest and the largest size are trained for some steps, unless a ladder begun in `out` has done so.
+    The smallest and the largest size are trained for some steps, unless an earlier plan in `out` has timed them.
     """
     recipe = source.recipe(wanted.variants)
     _check(source, recipe, wanted)
@@ -124,7 +124,7 @@ def make_ladder(source: StudySource, wanted: Wanted, out: Path) -> LadderPlan:
 
 
 def _check(source: StudySource, recipe: Recipe, wanted: Wanted) -> None:
-    """Raise UsageError for a recipe without a validation loss, or a --set of what the ladder itself sets."""
+    """Raise UsageError for a recipe without a validation loss, or a --set of a key that the ladder sets."""
     if recipe.data is None or recipe.objective is None:
         missing = "data" if recipe.data is None else "objective"
         raise UsageError(f"{recipe.name}: a ladder trains its sizes, and this recipe has no `{missing}:`")
@@ -138,9 +138,9 @@ def _check(source: StudySource, recipe: Recipe, wanted: Wanted) -> None:
 
 
 def _arm(recipe: Recipe, whole: int, variants: tuple[str, ...], size: LadderSize, divisor: int) -> Arm:
-    """A size on a part of the recipe's tokens: everything that is counted in steps is in proportion.
+    """Return a size on a fraction of the recipe's tokens, with all step counts in proportion.
 
-    So each run ends its own schedule; the loss on the way to more tokens, at a higher learning rate, is another one.
+    Each run thus completes its own schedule; an intermediate loss of a longer run has a higher learning rate.
     """
     train = recipe.train
 
@@ -160,7 +160,7 @@ def _arm(recipe: Recipe, whole: int, variants: tuple[str, ...], size: LadderSize
 
 
 def read_ladder(folder: Path) -> LadderPlan:
-    """The plan in a ladder's folder; raises RunError where there is none that can be read."""
+    """Read the plan in a ladder's folder; raise RunError if it is missing or invalid."""
     file = folder / PLAN
     if not file.is_file():
         raise RunError(f"{file}: is missing: {folder} holds no ladder")
@@ -175,14 +175,14 @@ def read_ladder(folder: Path) -> LadderPlan:
 
 
 def keep_ladder(folder: Path, plan: LadderPlan) -> None:
-    """Write the plan into the ladder's folder; raises RunError where that holds anything else."""
+    """Write the plan to the ladder's folder; raise RunError if the folder is occupied."""
     _check_free(folder, plan)
     (folder / RUNS).mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, TypeAdapter(LadderPlan).dump_python(plan, mode="json"))
 
 
 def _check_free(folder: Path, plan: LadderPlan) -> None:
-    """Raise RunError for a folder of another ladder, or of anything else."""
+    """Raise RunError for a folder with another ladder or other files."""
     if (folder / PLAN).exists():
         there = read_ladder(folder)
         if there.identity != plan.identity:

@@ -1,4 +1,4 @@
-"""Pictures of a ladder, as SVG: the losses and the law by parameters and by tokens."""
+"""Pictures of a ladder as SVG: the losses and the law by parameters and by tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfkit.studies.law import Point
 
 
 def by_parameters(results: LadderResults) -> str:
-    """The loss by N, a line of the law for each budget of tokens; the forecast is a bar, the measured loss a cross."""
+    """Plot the loss by N with one curve per token budget; the forecast is a bar, the measured loss a cross."""
     budgets = sorted({one.tokens for one in results.points})
     figure, axes = _empty("parameters of the layers (N)")
     most = results.plan.sizes[-1].parameters
@@ -30,7 +30,7 @@ def by_parameters(results: LadderResults) -> str:
 
 
 def by_tokens(results: LadderResults) -> str:
-    """The loss by D, a line of the law for each size."""
+    """Plot the loss by D with one curve per size."""
     figure, axes = _empty("tokens read (D)")
     sizes = [size for size in results.plan.sizes if any(one.parameters == size.parameters for one in results.points)]
     for colour, size in zip(_colours(sizes), sizes, strict=True):
@@ -60,7 +60,7 @@ def _colours(values: Sequence[object]) -> list[str]:
 
 
 def _forecast(axes: Any, results: LadderResults, x: float) -> None:
-    """The interval of the forecast at `x`, and what was measured."""
+    """Plot the interval of the forecast and the measured losses at `x`."""
     if results.forecast is None:
         return
     one = results.forecast.predicted

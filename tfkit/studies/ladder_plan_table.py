@@ -1,4 +1,4 @@
-"""What a ladder says before it trains: its sizes, their tokens and FLOPs, and how long it will take."""
+"""Output of a ladder before training: its sizes, their tokens and FLOPs, and the estimated time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def print_ladder(plan: LadderPlan, console: Console) -> None:
 
 
 def announced(plan: LadderPlan, jobs: int) -> str:
-    """How many runs there are, their FLOPs and time together."""
+    """Summarize the number of runs with their total FLOPs and time."""
     seeds = len(plan.seeds)
     seconds = sum(plan.seconds(arm) or 0.0 for arm in plan.arms) * seeds / jobs
     flops = sum(plan.flops(arm) for arm in plan.arms) * seeds

@@ -29,12 +29,12 @@ METHOD = (
 
 @dataclass(frozen=True)
 class LadderReport:
-    """Results as files."""
+    """Results of a ladder as files."""
 
     results: LadderResults
 
     def write(self, folder: Path) -> None:
-        """Write all four files, the page last. Raises UsageError where a package is missing, before any of them."""
+        """Write all four files, the page last. Raises UsageError for a missing package before writing any."""
         check_packages()
         write_text(folder / CSV, self.csv())
         write_json(folder / JSON, self.results.as_data())
@@ -42,7 +42,7 @@ class LadderReport:
         write_text(folder / HTML, self.html())
 
     def html(self) -> str:
-        """The page."""
+        """Render the page."""
         results = self.results
         draw = {"loss by parameters": by_parameters, "loss by tokens": by_tokens} if results.points else {}
         pictures = [drawn(what, partial(one, results)) for what, one in draw.items()]
@@ -56,7 +56,7 @@ class LadderReport:
         )
 
     def markdown(self) -> str:
-        """The same in Markdown, without the pictures."""
+        """Render the report in Markdown, without the pictures."""
         results = self.results
         lines = [f"# {markdown(results.plan.name)}: a ladder of {len(results.plan.sizes)} sizes", ""]
         lines += [f"**{markdown(results.verdict)}**", ""] if results.verdict else []
@@ -67,5 +67,5 @@ class LadderReport:
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
-        """A line for each run."""
+        """Format a line for each run."""
         return csv_text(COLUMNS, ([run[name] for name in COLUMNS] for run in self.results.runs))

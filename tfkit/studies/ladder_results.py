@@ -1,4 +1,4 @@
-"""What the runs of a ladder have measured so far, and what follows from it."""
+"""Results of a ladder's runs so far, and conclusions."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tfkit.studies.report import environment_of
 from tfkit.studies.statistics import spread
 
 FORMAT = 1
-WIDEST = 100.0  # times between the ends of the interval of N: beyond it an optimum tells nothing
+WIDEST = 100.0  # maximum ratio of the ends of the interval of N: beyond it the optimum is meaningless
 
 
 @dataclass(frozen=True)
 class LadderResults:
-    """All runs of a ladder, and what follows from them."""
+    """All runs of a ladder with the fitted law and the forecast."""
 
     plan: LadderPlan
     points: tuple[Point, ...]
@@ -50,17 +50,17 @@ class LadderResults:
 
     @property
     def verdict(self) -> str:
-        """What became of the prediction."""
+        """The outcome of the prediction."""
         return "" if self.forecast is None else verdict_of(self.forecast, list(self.losses.values()))
 
     @cached_property
     def law(self) -> dict[str, Interval]:
-        """E, A, a, B and b with their intervals; empty where there is no law."""
+        """E, A, a, B and b with their intervals; empty without a law."""
         return {} if self.fit is None else {name: self.fit.parameter(name) for name in NAMES}
 
     @cached_property
     def optimum(self) -> tuple[Interval, Interval] | None:
-        """N and D that are compute-optimal; None where the exponents have no bounds, or N is known too loosely."""
+        """Compute-optimal N and D; None if the exponents are unbounded, or N is too uncertain."""
         if self.fit is None:
             return None
         found = self.fit.optimum(self.flops)
@@ -73,7 +73,7 @@ class LadderResults:
         return found, Interval(*tokens)
 
     def law_lines(self) -> Iterator[str]:
-        """The law in words."""
+        """Describe the law."""
         if self.fit is None:
             return
         numbers = ", ".join(f"{name} = {shown(one, '.3g')}" for name, one in self.law.items())
@@ -93,7 +93,7 @@ class LadderResults:
         yield f"compute-optimal for {self.flops:.2e} FLOPs (6 N D): {found}{beyond}"
 
     def rows(self) -> Iterator[list[str]]:
-        """A row for each size on each budget: n, mean, standard deviation over seeds, and what the law says."""
+        """Yield a row for each size and budget: n, mean, standard deviation over seeds, and the law's value."""
         for arm in self.plan.arms:
             own = [run for run in self.runs if run["arm"] == arm.name]
             losses = [run["loss"] for run in own if run["loss"] is not None]
@@ -115,7 +115,7 @@ class LadderResults:
             ]
 
     def as_data(self) -> dict[str, Any]:
-        """What ladder.json holds."""
+        """Return the contents of ladder.json."""
         best = self.optimum
         fit = self.fit
         return {
@@ -141,7 +141,7 @@ class LadderResults:
 def ladder_results(
     plan: LadderPlan, folder: Path, flops: float | None = None, failed: Mapping[str, str] | None = None
 ) -> LadderResults:
-    """The results in a ladder's folder, as far as it has come."""
+    """Return the current results in a ladder's folder."""
     points = points_of(plan, folder)
     fit, reasons = law_of(points)
     board = Board(plan, folder)

@@ -1,10 +1,10 @@
-"""Fits the law of losses, with intervals.
+"""Fit of the law of losses, with intervals.
 
-The fit minimises the squares of the differences of log losses, from several starts. An interval holds the values that,
-as one more observation or as a constraint, would not raise the sum of squares beyond what an F test accepts at 95 %: of
-a linear law this is Student's interval exactly, and this one needs no linear approximation. The variance is that of the
-points about the law, so that the noise of seeds and what the law does not describe both enter it; a bootstrap of a
-dozen points would give intervals that are too narrow.
+The fit minimizes the squared differences of log losses from several starts. An interval contains the values that, as
+one more observation or as a constraint, raise the sum of squares by at most the 95 % quantile of an F test: for a
+linear law this equals Student's interval, and it needs no linear approximation. The variance is that of the points
+about the law, including the noise of seeds and the misfit of the law; a bootstrap of a dozen points would give
+intervals that are too narrow.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tfkit.studies.law import NAMES, Interval, Law, Point, Vector
 EXPONENTS = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6)  # of the starts
 BEST_STARTS = 6
 LEVEL = 0.95
-FARTHEST = 12.0  # in units of log: farther than a factor of 160,000 an interval has no end
-TIGHT = 100.0  # the weight of a constraint, beside 1 of an observation
+FARTHEST = 12.0  # in log units: beyond a factor of 160,000 an interval is unbounded
+TIGHT = 100.0  # weight of a constraint, relative to 1 for an observation
 
 
 @dataclass(frozen=True)
@@ -35,32 +35,32 @@ class LawFit:
 
     law: Law
     points: tuple[Point, ...]
-    squares: float  # the sum of the squared differences of log losses
+    squares: float  # sum of the squared differences of log losses
 
     @property
     def freedom(self) -> int:
-        """The degrees of freedom."""
+        """Degrees of freedom."""
         return len(self.points) - len(NAMES)
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the log losses about the law."""
+        """Standard deviation of the log losses about the law."""
         return math.sqrt(self.squares / self.freedom)
 
     def parameter(self, name: str) -> Interval:
-        """E, A, a, B or b with its interval; no lower end means that 0 is not excluded."""
+        """Return E, A, a, B or b with its interval; without a lower end, 0 is not excluded."""
         return self._raised(self._interval(lambda law: law.logarithm(name), TIGHT))
 
     def prediction(self, parameters: float, tokens: float) -> Interval:
-        """The mean loss of a new size, of as many seeds as the points have, with its prediction interval."""
+        """Return the mean loss of a new size, over as many seeds as the points, with its prediction interval."""
         return self._raised(self._interval(lambda law: math.log(law.loss(parameters, tokens)), 1.0))
 
     def optimum(self, flops: float) -> Interval:
-        """The compute-optimal number of parameters, with its interval."""
+        """Return the compute-optimal number of parameters with its interval."""
         return self._raised(self._interval(lambda law: law.optimum(flops), TIGHT))
 
     def gain(self, name: str) -> float:
-        """The p of the F test of the law without its term in N (A) or in D (B): how probable it is not to be there."""
+        """Return the p-value of the F test against the law without its term in N (A) or in D (B)."""
         without = _best(self._data, fixed={"A": (1, 2), "B": (3, 4)}[name])
         ratio = (without.squares - self.squares) / 2 / (self.squares / self.freedom)
         return float(_scipy("stats").f.sf(max(ratio, 0.0), 2, self.freedom))
@@ -83,7 +83,7 @@ class LawFit:
 
 @dataclass(frozen=True)
 class PointArrays:
-    """Points as arrays, and the middle of them."""
+    """Points as arrays with their center."""
 
     parameters: Vector
     tokens: Vector
@@ -93,22 +93,22 @@ class PointArrays:
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> PointArrays:
-        """The arrays of the points."""
+        """Convert points to arrays."""
         n, d, losses = (np.array([getattr(one, name) for one in points]) for name in ("parameters", "tokens", "loss"))
         return cls(n, d, np.log(losses), float(np.exp(np.log(n).mean())), float(np.exp(np.log(d).mean())))
 
     def law(self, logs: Vector) -> Law:
-        """The law with these logarithms."""
+        """Return the law with these logarithms."""
         return Law(tuple(float(one) for one in logs), self.n0, self.d0)
 
     def residuals(self, law: Law) -> Vector:
-        """The differences of log losses."""
+        """Return the differences of log losses."""
         found: Vector = np.log(sum(law.terms(self.parameters, self.tokens))) - self.logs
         return found
 
 
 def fitted(points: Sequence[Point]) -> LawFit:
-    """The law of least squares; raises UsageError for fewer points than it has numbers."""
+    """Fit the law by least squares; raise UsageError for fewer points than parameters."""
     if len(points) <= len(NAMES):
         raise UsageError(f"the law has {len(NAMES)} numbers; {len(points)} points cannot tell them and their intervals")
     found = _best(PointArrays.of(points))
@@ -117,20 +117,20 @@ def fitted(points: Sequence[Point]) -> LawFit:
 
 @dataclass(frozen=True)
 class Solved:
-    """Where a least squares came to rest."""
+    """Result of a least squares fit."""
 
     law: Law
     squares: float
 
 
 def _best(data: PointArrays, fixed: tuple[int, ...] = ()) -> Solved:
-    """The best of the rests of several starts; what is `fixed` is held at nothing."""
+    """Return the best fit from several starts; `fixed` terms are held at zero."""
     free = [place for place in range(len(NAMES)) if place not in fixed]
     return min((_solved(data, start, free) for start in _starts(data, fixed)), key=lambda found: found.squares)
 
 
 def _starts(data: PointArrays, fixed: tuple[int, ...]) -> list[Vector]:
-    """The best of a grid of exponents: with these the law is linear in E, A and B, which must not be negative."""
+    """Return the best starts of a grid of exponents: given these, the law is linear in E, A and B >= 0."""
     found: list[tuple[float, Vector]] = []
     losses = np.exp(data.logs)
     for a, b in product(EXPONENTS, repeat=2):
@@ -148,7 +148,7 @@ def _starts(data: PointArrays, fixed: tuple[int, ...]) -> list[Vector]:
 def _solved(
     data: PointArrays, start: Vector, free: Sequence[int], more: Callable[[Law], float] | None = None
 ) -> Solved:
-    """Least squares from a start, with one more residual; the sum has that too."""
+    """Run least squares from a start; the residual `more`, if given, is included in the sum."""
 
     def whole(chosen: Vector) -> Law:
         logs = np.array(start)
@@ -167,7 +167,7 @@ def _solved(
 def _end(
     fit: LawFit, quantity: Callable[[Law], float], weight: float, middle: float, step: float, most: float
 ) -> float | None:
-    """How far the quantity may go in the direction of `step` until the sum of squares has grown by `most`."""
+    """Find the end of the interval in the direction of `step`: the sum of squares has grown by `most`."""
     data, free = fit._data, range(len(NAMES))
     nearest = np.array(fit.law.logs)
 

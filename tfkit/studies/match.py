@@ -1,4 +1,4 @@
-"""Equal budgets: the value of a key with which an arm has as many parameters, or FLOPs, as the baseline."""
+"""Equal budgets: solve for the value of a key that gives an arm the parameters or FLOPs of the baseline."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tfkit.reports.counts import count_parameters
 from tfkit.studies.arms import Arm, StudySource
 from tfkit.training.setup import steps_of
 
-LARGEST = 2**22  # of a width that is tried
-NEIGHBOURS = 64  # values that are tried after one that is refused: widths divide by heads
-CLOSE = 0.02  # what the counts may differ by
+LARGEST = 2**22  # maximum width to try
+NEIGHBOURS = 64  # further values to try after an invalid one: widths must be divisible by heads
+CLOSE = 0.02  # maximum relative difference of the counts
 
 
 @dataclass
 class Counter:
-    """How much an arm has of what is matched, by the value of the key; None where the recipe is refused with it."""
+    """Count of the matched quantity for a value of the key; None if the recipe is invalid."""
 
     source: StudySource
     arm: Arm
@@ -33,7 +33,7 @@ class Counter:
         self.refusal: TfkitError | None = None
 
     def __call__(self, value: int) -> int | None:
-        """The count with that value."""
+        """Return the count for that value."""
         if value not in self.known:
             try:
                 self.known[value] = self._count(self.source.recipe(self.arm.variants, self.values(value)))
@@ -42,7 +42,7 @@ class Counter:
         return self.known[value]
 
     def values(self, value: int) -> dict[str, Any]:
-        """What is laid over the recipe."""
+        """Return the overrides of the recipe."""
         return {**self.arm.values, self.match.key: value}
 
     def _count(self, recipe: Recipe) -> int:
@@ -52,7 +52,7 @@ class Counter:
 
 
 def start_value(recipe: Recipe, match: Match) -> int:
-    """The baseline's own value of the key; raises UsageError where that is no whole number."""
+    """Return the baseline's value of the key; raise UsageError unless it is a positive integer."""
     node = at(recipe.root, *match.key.split("."))
     value: Any = None if node is None else node.plain()
     if match.key == STEPS and value is None:
@@ -65,7 +65,7 @@ def start_value(recipe: Recipe, match: Match) -> int:
 
 
 def matched(source: StudySource, arm: Arm, match: Match, baseline: Arm, start: int) -> Arm:
-    """The arm with the value of the key that makes it equal to the baseline; raises UsageError where none does."""
+    """Return the arm with the value of the key that matches the baseline; raise UsageError if there is none."""
     if match.key == STEPS:  # FLOPs of the whole training
         value = max(1, round(start * baseline.flops / arm.flops))
         return replace(arm, solved={STEPS: value}, steps=value)
@@ -84,7 +84,7 @@ def matched(source: StudySource, arm: Arm, match: Match, baseline: Arm, start: i
 
 
 def nearest_value(count_of: Callable[[int], int | None], target: int, start: int) -> int | None:
-    """The whole number whose count is nearest to `target`, of a count that grows with it; None where none is right."""
+    """Return the integer whose (increasing) count is nearest to `target`; None if none is valid."""
 
     def is_above(value: int) -> bool:
         right = _right(count_of, value)
@@ -101,5 +101,5 @@ def nearest_value(count_of: Callable[[int], int | None], target: int, start: int
 
 
 def _right(count_of: Callable[[int], int | None], first: int) -> int | None:
-    """The first value from `first` on that is not refused, None where there is none near it."""
+    """Return the first valid value from `first` on; None if there is none nearby."""
     return next((value for value in range(first, first + NEIGHBOURS + 1) if count_of(value) is not None), None)

@@ -1,6 +1,6 @@
-"""Trainings on a Ray cluster: each is one task, on a node that has room for it, and runs in a process of its own.
+"""Training on a Ray cluster: each training is one task with its own process, on a node with free resources.
 
-All nodes see the study's folder and the recipe's files by the same paths, and have tfkit installed.
+All nodes must see the study's folder and the recipe's files at the same paths and have tfkit installed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ INTERRUPTED = 130
 
 
 def ray_module() -> Any:
-    """The package ray; raises UsageError that says how to install it."""
+    """Import ray; raise UsageError with the install command if it is missing."""
     return optional("ray", "ray", "--on ray needs")
 
 
 class RayCluster:
-    """Starts trainings as tasks of the cluster at RAY_ADDRESS; without one, of a cluster on this machine.
+    """Starts trainings as tasks of the cluster at RAY_ADDRESS, by default of a local cluster.
 
-    A task has an equal share of a node's CPUs, and one GPU where each node has one. Raises UsageError.
+    A task gets an equal share of a node's CPUs, and one GPU if each node has one. Raises UsageError.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -47,14 +47,14 @@ class RayCluster:
 
 
 def share(cpus: Sequence[float], jobs: int) -> int:
-    """The CPUs of each of so many tasks at a time, so that the smallest node has room for its share of them."""
+    """Return the CPUs per task, such that the smallest node fits its share of `jobs` concurrent tasks."""
     there = sorted(count for count in cpus if count >= 1) or [1.0]
     tasks = -(-jobs // len(there))
     return max(1, int(there[0]) // tasks)
 
 
 class RayJob:
-    """A training in a task."""
+    """A training as a Ray task."""
 
     def __init__(self, ray: Any, reference: Any) -> None:
         self.ray, self.reference = ray, reference
@@ -82,11 +82,11 @@ class RayJob:
 
 
 def train(words: Sequence[str], folder: str, log: str, threads: int) -> int:
-    """What a task does: run the command in the folder that the study was started in; returns its exit status."""
+    """Run the command in the starting folder of the study, within a task; return its exit status."""
     os.chdir(folder)
     process = started(words, Path(log), threads)
     try:
         return process.wait()
-    except KeyboardInterrupt:  # how Ray cancels a task
+    except KeyboardInterrupt:  # raised when Ray cancels a task
         os.killpg(process.pid, signal.SIGINT)
         return process.wait()

@@ -1,4 +1,4 @@
-"""Pictures of runs side by side, as SVG: curves with bands, and the loss against what it cost."""
+"""Pictures comparing runs, as SVG: curves with bands, and the loss by cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COSTS = {
 
 
 def curves(results: Results, measure: str) -> str:
-    """A measure at each validation by steps: the mean over seeds as a line, the least and the most as its band."""
+    """Plot a measure by steps: the mean over seeds as a line, minimum and maximum as a band."""
     figure = matplotlib_figure()(figsize=(8, 4.2), layout="constrained")
     axes = figure.subplots()
     for place, arm in enumerate(results.own):
@@ -36,7 +36,7 @@ def curves(results: Results, measure: str) -> str:
 
 
 def _band(arm: ArmResult, measure: str) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Steps with the least, mean and largest value of the runs that have one there."""
+    """Return the steps with the minimum, mean and maximum over the available runs."""
     values: dict[int, list[float]] = {}
     for cell in arm.cells:
         for point in cell.curve:
@@ -52,7 +52,7 @@ def _band(arm: ArmResult, measure: str) -> tuple[list[int], list[float], list[fl
 
 
 def costs(results: Results, measure: str) -> str:
-    """The first measure against parameters, FLOPs, time and memory; arms that no other beats in both have a ring."""
+    """Plot the first measure by parameters, FLOPs, time and memory; the Pareto front is marked by rings."""
     asked = [name for name in COSTS if name != "cache_bytes" or name in results.measure]
     known = {name: COSTS[name] for name in asked if any(_means(arm, name) is not None for arm in results.own)}
     figure = matplotlib_figure()(figsize=(8, 3.2 * ((len(known) + 1) // 2)), layout="constrained")
@@ -79,7 +79,7 @@ def costs(results: Results, measure: str) -> str:
 
 
 def pareto(points: Mapping[str, tuple[float | None, float | None]], rising: bool) -> set[str]:
-    """The points that no other beats in one coordinate and equals or beats in the other: less cost, better value."""
+    """Return the Pareto front: points that no other dominates in cost and value."""
     sign = -1.0 if rising else 1.0
     there = {name: (x, sign * y) for name, (x, y) in points.items() if x is not None and y is not None}
     return {name for name, one in there.items() if not any(_beats(other, one) for other in there.values())}

@@ -26,11 +26,11 @@ class PlannedRun:
     arm: str
     seed: int
     tuned: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    probe: str = ""  # the corpus that it is probed with; empty: it is trained on the study's own data
+    probe: str = ""  # corpus of its probe; empty: trained on the study's own data
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """Name of its folder."""
         return "-".join(
             [
                 slug(self.arm),
@@ -43,55 +43,55 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study that is ready to be run; what study.json holds.
+    """A study ready to run; the contents of study.json.
 
-    `identity` is a hash of the baseline's recipe: a folder holds the runs of one study.
+    `identity` is a hash of the baseline's recipe: a folder belongs to one study.
     """
 
     name: str
     identity: str
     arms: Annotated[tuple[Arm, ...], Field(max_length=ARMS.most)]
     seeds: Annotated[tuple[Annotated[Seed, Strict()], ...], Field(max_length=SEEDS.most)]
-    # the values that are tried of what is tuned; one empty mapping: nothing is
+    # combinations of tuned values; one empty mapping: no tuning
     grid: Annotated[tuple[Mapping[str, Any], ...], Field(max_length=TRIALS.most)]
     measure: tuple[str, ...]
     steps: Annotated[PositiveInt, Strict()]
-    probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the values by key that make each of them
-    rising: tuple[str, ...] = ()  # the measures of which more is better
+    probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # probe -> its overrides by key
+    rising: tuple[str, ...] = ()  # measures for which larger is better
     timing: Timing = field(default_factory=Timing)
     digests: Mapping[str, str] = field(default_factory=dict)  # of each arm's recipe
-    changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # how each differs from the baseline
+    changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # differences of each arm from the baseline
     about: str = ""
     claims: tuple[PaperClaim, ...] = ()
     text: str = ""  # of the study's file
     format: int = FORMAT
 
     def arm(self, name: str) -> Arm:
-        """The arm of that name, or the one that it equals."""
+        """Return the arm of that name, or the equal arm that is trained for it."""
         found = next(arm for arm in self.arms if arm.name == name)
         return self.arm(found.same_as) if found.same_as else found
 
     @property
     def trained(self) -> list[Arm]:
-        """The arms that have runs of their own."""
+        """The arms with their own runs."""
         return [arm for arm in self.arms if not arm.same_as]
 
     def tuning(self, arm: Arm) -> list[PlannedRun]:
-        """The runs that choose an arm's tuned values, on the first seed."""
+        """Return the tuning runs of an arm, on the first seed."""
         return [PlannedRun(arm.name, self.seeds[0], values) for values in self.grid]
 
     @property
     def runs_each(self) -> int:
-        """How many trainings an arm has."""
+        """Number of trainings of each arm."""
         return len(self.grid) + len(self.seeds) - 1 + len(self.probes) * len(self.seeds)
 
     @property
     def most_runs(self) -> int:
-        """How many trainings there are in all."""
+        """Number of trainings in total."""
         return len(self.trained) * self.runs_each
 
     def seconds(self, arm: Arm) -> float | None:
-        """What one run of an arm will take, by its FLOPs and steps; None where nothing was timed."""
+        """Estimate the seconds of an arm's run by its FLOPs and steps; None without timing."""
         if not self.timing.seconds_per_step:
             return None
         baseline = self.arms[0]
@@ -99,25 +99,25 @@ class Plan:
         return self.timing.overhead + self.timing.seconds_per_step * work * self.steps_of(arm)
 
     def higher_is_better(self, measure: str) -> bool:
-        """Whether more of a measure is better."""
+        """True if larger values of the measure are better."""
         return measure in self.rising
 
     def steps_of(self, arm: Arm) -> int:
-        """The optimizer steps of a run on the study's own data."""
+        """Return the optimizer steps of a run on the study's own data."""
         return arm.steps or self.steps
 
     def values(self, run: PlannedRun) -> dict[str, Any]:
-        """What is laid over the recipe for a run, by key."""
+        """Return the overrides of a run by key."""
         probe = self.probes[run.probe] if run.probe else {}
         return self.arm(run.arm).all_values({**run.tuned, **probe, "train.seed": run.seed})
 
     def run_steps(self, run: PlannedRun) -> int:
-        """The optimizer steps of a run."""
+        """Return the optimizer steps of a run."""
         return int(self.values(run).get(STEPS, self.steps_of(self.arm(run.arm))))
 
 
 def runs_of(plan: Plan, best: Mapping[str, Mapping[str, Any]]) -> Iterator[PlannedRun]:
-    """The runs that are to be made, seed by seed; of an arm whose tuned values are not known yet, those that tell."""
+    """Yield all runs, seed by seed; for arms whose tuning is incomplete only the tuning runs."""
     for arm in plan.trained:
         yield from plan.tuning(arm)
     for seed in plan.seeds:

@@ -1,4 +1,4 @@
-"""study.json: the plan in the folder of a study, which holds the runs of that study alone."""
+"""study.json: the plan in the folder of a study, which belongs to that study only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAN = "study.json"
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan in a study's folder; raises RunError where there is none that can be read."""
+    """Read the plan in a study's folder; raise RunError if it is missing or invalid."""
     file = folder / PLAN
     if not file.is_file():
         raise RunError(f"{file}: is missing: {folder} holds no study")
@@ -33,7 +33,7 @@ def read_plan(folder: Path) -> Plan:
 
 
 def _plan_problem(plan: Plan) -> str:
-    """What is wrong with a plan that somebody may have changed; empty where nothing is."""
+    """Return the fault of a plan, which may have been edited; empty if there is none."""
     if plan.format != FORMAT:
         return f"format: {plan.format} is not known here, which reads {FORMAT}"
     empty = [name for name in ("arms", "seeds", "grid", "measure") if not getattr(plan, name)]
@@ -50,7 +50,7 @@ def _plan_problem(plan: Plan) -> str:
 
 
 def keep_plan(folder: Path, plan: Plan) -> None:
-    """Write the plan into the study's folder; raises RunError where that holds another study."""
+    """Write the plan to the study's folder; raise RunError if that belongs to another study."""
     if (folder / PLAN).exists():
         _check_same(folder, read_plan(folder), plan)
     elif folder.is_dir() and any(not path.name.startswith(".") and path.name != RUNS for path in folder.iterdir()):

@@ -1,4 +1,4 @@
-"""Makes the plan of a study from its recipe: what is compared, with equal budgets, and what it will take."""
+"""Planning of a study from its recipe: the arms, equal budgets, and time estimates."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tfkit.training.splits import first_examples
 def make_plan(
     source: StudySource, out: Path, timed: bool = True, tell: Callable[[str], None] = lambda text: None
 ) -> Plan:
-    """The plan of the study in a recipe; `timed` trains the baseline for some steps, to predict how long it will take.
+    """Plan the study of a recipe; `timed` trains the baseline for some steps to estimate the time.
 
-    `tell` is called with what is being done. Raises RecipeError with all faults of all arms, UsageError for a budget
-    that no value matches.
+    `tell` receives progress messages. Raises RecipeError with all faults of all arms, UsageError for a budget that no
+    value matches.
     """
     planner = _planner(source, tell)
     study, baseline = planner.study, planner.baseline
@@ -53,9 +53,9 @@ def make_plan(
 
 
 def check_study(source: StudySource) -> int:
-    """Return how many variants the study in a recipe compares; raises RecipeError with all faults of all of them.
+    """Return the number of variants of a recipe's study; raise RecipeError with the faults of all variants.
 
-    The first examples of data that only a variant reads are read too.
+    The first examples of data that only a variant uses are read too.
     """
     planner = _planner(source, lambda text: None)
     arms, _ = planner.checked()
@@ -75,7 +75,7 @@ def _planner(source: StudySource, tell: Callable[[str], None]) -> _Planner:
 
 @dataclass(frozen=True)
 class _Planner:
-    """What the steps of planning share."""
+    """State shared by the steps of planning."""
 
     source: StudySource
     study: Study
@@ -85,20 +85,20 @@ class _Planner:
 
     @property
     def grid(self) -> tuple[Mapping[str, Any], ...]:
-        """The values that are tried of what is tuned, by key; one empty mapping where nothing is."""
+        """Combinations of tuned values by key; one empty mapping without tuning."""
         tuned = self.study.tune
         return tuple({**dict(zip(tuned, values, strict=True))} for values in product(*tuned.values()))
 
     @property
     def start(self) -> dict[str, Any]:
-        """The value of the key that a counter solves for; empty where none does."""
+        """Start value of the key to solve for; empty if there is none."""
         match = self.study.match
         if match is None or match.what in ("tokens", "seconds"):
             return {}
         return {match.key: start_value(self.baseline, match)}
 
     def checked(self) -> tuple[list[Arm], dict[str, dict[str, Any]]]:
-        """The arms, and the values by key of each probe; raises RecipeError with all faults of both."""
+        """Return the arms, and the overrides of each probe; raise RecipeError with all faults of both."""
         faults: list[Fault] = []
         arms = [Arm(BASELINE, self.study.base_variants, self.study.base_values)]
         probes: dict[str, dict[str, Any]] = {}
@@ -122,7 +122,7 @@ class _Planner:
         return arms, probes
 
     def check_files(self, arms: Sequence[Arm]) -> None:
-        """Raise RecipeError for files, and runs, that some variant reads and that do not exist."""
+        """Raise RecipeError for missing files and runs that some variant reads."""
         missing: dict[str, Fault] = {}
         for arm in arms:
             for fault in self.source.recipe(arm.variants, arm.all_values(self.start)).missing_files():
@@ -133,7 +133,7 @@ class _Planner:
             raise RecipeError(by_place(missing.values()))
 
     def check_data(self, arms: Sequence[Arm]) -> None:
-        """Raise RecipeError for faults in the first examples of data that the study's own recipe does not read."""
+        """Raise RecipeError for faults in the first examples of data that only variants read."""
         known, faults = {repr(self.recipe.data)}, []
         for arm in arms:
             recipe = self.source.recipe(arm.variants, arm.all_values(self.start))
@@ -146,7 +146,7 @@ class _Planner:
             raise RecipeError(by_place(faults))
 
     def counted(self, arms: Sequence[Arm]) -> list[Arm]:
-        """The arms with their parameters and FLOPs, and where a counter matches them, with the value that does."""
+        """Return the arms with their parameters and FLOPs, and with the solved value if they are matched."""
         found = [arms[0].counted(self.source)]
         for place, arm in enumerate(arms[1:], start=2):
             self.tell(f"counting variant {place:,} of {len(arms):,}")
@@ -162,7 +162,7 @@ class _Planner:
         return matched(self.source, arm, match, first, start[match.key])
 
     def _faults(self, arm: Arm, values: Mapping[str, Any], at: str) -> list[Fault]:
-        """What is wrong with an arm that has these values, said at a place in the study."""
+        """Return the faults of an arm with these values, placed in the study."""
         try:
             self.source.recipe(arm.variants, arm.all_values(values))
         except RecipeError as error:
@@ -171,7 +171,7 @@ class _Planner:
         return []
 
     def budgeted(self, plan: Plan, out: Path, timed: bool) -> Plan:
-        """The plan with what a step takes, and with steps where tokens or seconds are matched."""
+        """Return the plan with its timing, and with solved steps if tokens or seconds are matched."""
         match = self.study.match
         needed = match is not None and match.what in ("tokens", "seconds")
         before = _begun(out, plan)
@@ -183,9 +183,9 @@ class _Planner:
         return self._with_budget(plan, match, out, before) if match is not None and needed else plan
 
     def _with_budget(self, plan: Plan, match: Match, out: Path, before: Plan | None) -> Plan:
-        """Every arm, the baseline too, with the steps in which it reads so many tokens, or trains so many seconds.
+        """Solve for the steps of every arm, including the baseline, that match tokens or seconds.
 
-        What was solved for `before` stays: its runs go on with the same steps.
+        Values solved in `before` are kept, so that its runs continue with the same steps.
         """
         known = {arm.name: arm.solved for arm in before.arms} if before is not None else {}
         arms = []
@@ -202,7 +202,7 @@ class _Planner:
         return replace(plan, arms=tuple(arms))
 
     def described(self, plan: Plan) -> Plan:
-        """The plan with each arm's digest and what it differs in."""
+        """Return the plan with each arm's digest and its differences."""
         digests, changes = {}, {}
         for place, arm in enumerate(plan.arms, start=1):
             self.tell(f"comparing variant {place:,} of {len(plan.arms):,}")
@@ -214,7 +214,7 @@ class _Planner:
 
 
 def _check_sets(source: StudySource, study: Study) -> None:
-    """Raise UsageError for a --set of what the study itself sets."""
+    """Raise UsageError for a --set of a key that the study sets."""
     solved = [study.match.key] if study.match is not None else []
     for text in source.sets:
         key = text.partition("=")[0].strip()
@@ -223,14 +223,14 @@ def _check_sets(source: StudySource, study: Study) -> None:
 
 
 def _check_names(plan: Plan) -> None:
-    """Raise UsageError for runs that would have one folder."""
+    """Raise UsageError for runs with the same folder name."""
     names = [run.name for arm in plan.trained for run in plan.tuning(arm)]
     if len(set(names)) < len(names):
         raise UsageError("study.tune: two of its values would have folders of one name; write them in another way")
 
 
 def _begun(folder: Path, plan: Plan) -> Plan | None:
-    """The plan by which the study was begun, None where it has not been."""
+    """Return the plan that the study was started with, or None."""
     if not (folder / PLAN).is_file():
         return None
     there = read_plan(folder)

@@ -1,4 +1,4 @@
-"""What makes a study's recipe a probe: the same architecture, on pairs that are made here."""
+"""Conversion of a study's recipe to a probe: the same architecture on generated pairs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SIZES = {"valid": 100, "test": 300}  # pairs
 
 
 def probes_of(recipe: Recipe, baseline: Recipe, study: Study) -> dict[str, dict[str, Any]]:
-    """The values by key that make the study's recipe train on each of its probes, by the probes' names.
+    """Return the overrides that turn the study's recipe into each of its probes, by name.
 
-    Raises RecipeError with what cannot be probed.
+    Raises RecipeError with the faults of all probes.
     """
     found: dict[str, dict[str, Any]] = {}
     faults: list[Fault] = []
@@ -40,13 +40,13 @@ def probes_of(recipe: Recipe, baseline: Recipe, study: Study) -> dict[str, dict[
 
 
 def metric_of(probe: str) -> str:
-    """The metric that judges the answers to a probe."""
+    """Return the metric of a probe."""
     part = REGISTRY.get("corpus", probe)
     return part.metric if issubclass(part, Probe) else "exact_match"
 
 
 def _problems(baseline: Recipe, probe: ProbeMeasure, values: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with a probe of a recipe."""
+    """Yield problems of a probe with a recipe."""
     if baseline.blueprint().decoder is None:
         yield "a probe is answered by a decoder, and this model has none"
     if "split" in probe.options:
@@ -59,7 +59,7 @@ def _problems(baseline: Recipe, probe: ProbeMeasure, values: dict[str, Any]) -> 
 
 
 def _values(baseline: Recipe, probe: ProbeMeasure) -> dict[str, Any]:
-    """The values by key that make a recipe train on the probe."""
+    """Return the overrides that train a recipe on the probe."""
     corpus = {"type": probe.corpus, **probe.options}
     splits = {f"data.{split}": {**corpus, "split": split, "count": count} for split, count in SIZES.items()}
     return {

@@ -1,4 +1,4 @@
-"""The command line of a run, and a process that runs it."""
+"""The command line of a run, and a process for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str, Any], out: Path) -> list[str]:
-    """`tfkit train ...` without its first word, which trains a run, or goes on with it."""
+    """Return the arguments of `tfkit train` that start or continue a run."""
     words = ["train", source.file]
     for name in variants:
         words += ["--variant", name]
@@ -32,30 +32,30 @@ def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str
 
 
 class Job(Protocol):
-    """A training that was started somewhere."""
+    """A started training."""
 
-    problem: str  # why nothing is known of it any more; empty where all is
+    problem: str  # why it was lost; empty if it was not
 
     def poll(self) -> int | None:
-        """Its exit status, negative after a signal; None while it runs."""
+        """Return its exit status, negative after a signal; None while it runs."""
 
     def wait(self) -> int:
-        """Its exit status, when it has ended."""
+        """Wait for the end and return the exit status."""
 
     def interrupt(self) -> None:
-        """Ask it to save and stop; nothing where it has ended."""
+        """Ask it to save and stop; a no-op if it has ended."""
 
 
 class Launcher(Protocol):
-    """Where the trainings of a study are started."""
+    """Starts the trainings of a study."""
 
     def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
-        """Start a command line of tfkit, its output in `log`."""
+        """Start a command line of tfkit with its output in `log`."""
 
 
 @dataclass
 class LocalJob:
-    """A training in a process of this machine."""
+    """A training in a local process."""
 
     process: subprocess.Popen[bytes]
     problem: str = ""
@@ -79,7 +79,7 @@ class Here:
 
 
 def started(words: Sequence[str], log: Path, threads: int | None = None) -> subprocess.Popen[bytes]:
-    """A process of its own group that runs the command, its output in `log`."""
+    """Start the command in its own process group with its output in `log`."""
     environment = dict(os.environ)
     if threads is not None:
         environment |= {name: str(threads) for name in THREADS}
@@ -95,7 +95,7 @@ def started(words: Sequence[str], log: Path, threads: int | None = None) -> subp
 
 
 def failure(log: Path) -> str:
-    """The error that a command ended with: its last message, in one line."""
+    """Return the last message of a failed command on one line."""
     try:
         text = read_text(log, None)
     except RunError as error:

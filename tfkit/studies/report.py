@@ -28,7 +28,7 @@ KINDS = {"within the noise": "noise", "not held": "not-held"}
 
 @dataclass(frozen=True)
 class StudyReport:
-    """Results with what is told beside them: how each arm differs, where it was run, and the text of the study."""
+    """Results with context: the differences of each arm, the environment, and the text of the study."""
 
     results: Results
     changes: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class StudyReport:
     text: str = ""
 
     def write(self, folder: Path) -> None:
-        """Write all four files, the page last. Raises UsageError where a package is missing, before any of them."""
+        """Write all four files, the page last. Raises UsageError for a missing package before writing any."""
         check_packages()
         write_text(folder / CSV, self.csv())
         write_json(folder / JSON, self.results.as_data())
@@ -44,7 +44,7 @@ class StudyReport:
         write_text(folder / HTML, self.html())
 
     def html(self) -> str:
-        """The page."""
+        """Render the page."""
         results = self.results
         return html_page(
             Path(__file__).with_name("page.html"),
@@ -62,7 +62,7 @@ class StudyReport:
         )
 
     def summary(self) -> str:
-        """How much was run, in a sentence."""
+        """Summarize the completed runs in a sentence."""
         cells = [cell for arm in self.results.own for cell in arm.cells]
         done = sum(cell.state == "done" for cell in cells)
         diverged = sum(cell.state == "diverged" for cell in cells)
@@ -71,7 +71,7 @@ class StudyReport:
         return text + (f"; {diverged} diverged" if diverged else "") + "."
 
     def method(self) -> str:
-        """The statistics, in words."""
+        """Describe the statistics."""
         return (
             "Each variant is compared with the baseline run by run: the same seed has the same order of data. "
             "The difference is the mean over pairs; its 95 % interval is Student's t, beside it the percentile "
@@ -85,7 +85,7 @@ class StudyReport:
         )
 
     def noise_rows(self) -> Iterator[dict[str, str]]:
-        """The noise floor, a row for each measure."""
+        """Yield the noise floor, a row for each measure."""
         for measure, found in self.results.noise.items():
             if found is not None:
                 shown = [number(measure, value) for value in (found.least, found.most)]
@@ -98,7 +98,7 @@ class StudyReport:
                 }
 
     def claim_rows(self) -> Iterator[dict[str, str]]:
-        """The claims with their verdicts."""
+        """Yield the claims with their verdicts."""
         for one in self.results.claims:
             comparison = one.comparison
             diverged = comparison.diverged or comparison.diverged_against
@@ -115,7 +115,7 @@ class StudyReport:
             }
 
     def variant_rows(self) -> Iterator[dict[str, Any]]:
-        """What each variant is."""
+        """Yield a description of each variant."""
         for arm in self.results.arms:
             solved = [f"{key}={value}" for key, value in {**arm.solved, **arm.tuned}.items()]
             yield {
@@ -129,7 +129,7 @@ class StudyReport:
             }
 
     def rows(self, measure: str) -> Iterator[dict[str, str]]:
-        """Every arm on one measure, compared with the baseline."""
+        """Yield a row per arm for one measure, compared with the baseline."""
         known = {one.arm: one for one in self.results.comparisons if one.measure == measure}
         for arm in self.results.own:
             yield _row(arm, measure, known.get(arm.name))
@@ -150,7 +150,7 @@ class StudyReport:
         yield {"title": f"{first} against its cost", "about": about, "svg": svg}
 
     def markdown(self) -> str:
-        """The same in Markdown, without the pictures."""
+        """Render the report in Markdown, without the pictures."""
         return "\n".join(self._markdown_lines()) + "\n"
 
     def _markdown_lines(self) -> Iterator[str]:
@@ -178,7 +178,7 @@ class StudyReport:
             yield from ["", "## Failed runs", "", *failed_lines(results.failed)]
 
     def csv(self) -> str:
-        """A line for each run: arm, seed, state, and everything it measured."""
+        """Format a line for each run: arm, seed, state, and all its scores."""
         cells = [(arm, cell) for arm in self.results.own for cell in arm.cells]
         names = list(dict.fromkeys(name for _, cell in cells for name in cell.scores))
         rows = (
@@ -189,7 +189,7 @@ class StudyReport:
 
 
 def check_packages() -> None:
-    """Raise UsageError where a package is missing that a report needs, before anything is trained for one."""
+    """Raise UsageError for packages that a report needs, before anything is trained."""
     missing = [name for name in ("scipy", "matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"a study needs the packages {', '.join(missing)}: {installing('study')}")
@@ -222,7 +222,7 @@ def _row(arm: ArmResult, measure: str, comparison: Comparison | None) -> dict[st
 
 
 def difference(one: Comparison) -> str:
-    """The mean difference with its interval; empty where no pair of runs is there."""
+    """Format the mean difference with its interval; empty without pairs."""
     if one.mean is None:
         return ""
     mean = signed(one.measure, one.mean)
@@ -232,7 +232,7 @@ def difference(one: Comparison) -> str:
 
 
 def number(measure: str, value: float | None) -> str:
-    """A value of a measure as people read it."""
+    """Format a value of a measure."""
     if value is None:
         return ""
     if measure == "peak_memory":
@@ -243,20 +243,20 @@ def number(measure: str, value: float | None) -> str:
 
 
 def signed(measure: str, value: float | None) -> str:
-    """A difference with its sign."""
+    """Format a difference with its sign."""
     if value is None:
         return ""
     return ("-" if value < 0 else "+") + number(measure, abs(value))
 
 
 def failed_lines(failed: Mapping[str, str]) -> Iterator[str]:
-    """A list in Markdown of the runs that failed, and why."""
+    """Yield the failed runs with their reasons as a Markdown list."""
     for name, why in failed.items():
         yield f"- {markdown(f'{name}: {why}')}"
 
 
 def environment_of(folders: Sequence[RunFolder]) -> list[tuple[str, str]]:
-    """What the runs were made with, each value once: versions, machines, devices, threads, and their time in all."""
+    """Return the distinct versions, machines, devices and threads of the runs, and their total time."""
     found: dict[str, dict[str, None]] = {}
     seconds = 0.0
     for folder in folders:

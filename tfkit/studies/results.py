@@ -1,4 +1,4 @@
-"""What the runs of a study, or any runs side by side, have measured, with what follows from it."""
+"""Measurements of a study's runs, or of any runs, and their comparison."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tfkit.training.folder import METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
 
 FORMAT = 1
-EXACT = ("parameters", "flops", "cache_bytes")  # the same for every seed: nothing to be tested
+EXACT = ("parameters", "flops", "cache_bytes")  # equal for all seeds, not tested
 
 
 @dataclass(frozen=True)
 class Cell:
     """One run of an arm: done, diverged, or missing.
 
-    `curve` has the scores of its validations by step; `examples` counts those that each split was measured on.
+    `curve` has the scores of its validations by step; `examples` counts the evaluated examples of each split.
     """
 
     seed: int
@@ -37,13 +37,13 @@ class Cell:
     examples: Mapping[str, int] = field(default_factory=dict)
 
     def examples_of(self, measure: str) -> int:
-        """The number of examples that a measure was taken on; 0 if unknown."""
+        """Return the number of examples of a measure; 0 if unknown."""
         return self.examples.get(measure, self.examples.get(measure.partition(".")[0], 0))
 
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One of the things that were compared."""
+    """Results of one arm."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -56,22 +56,22 @@ class ArmResult:
     cache_bytes: int = 0
 
     def exact(self, measure: str) -> int:
-        """A measure that is the same for every seed; 0 where it is not known."""
+        """Return a measure that is equal for all seeds; 0 if unknown."""
         return {"parameters": self.parameters, "flops": self.flops, "cache_bytes": self.cache_bytes}[measure]
 
     def values(self, measure: str) -> dict[int, float | None]:
-        """What each run measured, by seed; None of one that diverged, nothing of one that is not there."""
+        """Return a measure by seed: None for diverged runs; missing runs are omitted."""
         there = (cell for cell in self.cells if cell.state == "diverged" or measure in cell.scores)
         return {cell.seed: None if cell.state == "diverged" else cell.scores[measure] for cell in there}
 
     def spread(self, measure: str) -> Spread | None:
-        """The spread of a measure over the runs."""
+        """Return the spread of a measure over the runs."""
         return spread([value for value in self.values(measure).values() if value is not None])
 
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim, and what the runs say of it."""
+    """A claim and its verdict."""
 
     claim: PaperClaim
     comparison: Comparison
@@ -80,7 +80,7 @@ class ClaimResult:
 
 @dataclass(frozen=True)
 class Results:
-    """All arms with their comparisons; the first is what the others are compared with."""
+    """All arms with their comparisons; the first is the baseline."""
 
     name: str
     about: str
@@ -94,17 +94,17 @@ class Results:
 
     @property
     def own(self) -> list[ArmResult]:
-        """The arms that are no other's."""
+        """Arms that do not equal an earlier one."""
         return [arm for arm in self.arms if not arm.same_as]
 
     @property
     def noise(self) -> dict[str, Spread | None]:
-        """The noise floor: what the baseline's own runs spread over, by measure."""
+        """Noise floor: the spread of the baseline's runs by measure."""
         return {measure: self.arms[0].spread(measure) for measure in self.measure if measure not in EXACT}
 
     @property
     def tested(self) -> int:
-        """The comparisons that Holm's correction is over."""
+        """Number of comparisons in Holm's correction."""
         return sum(one.p is not None for one in self.comparisons) + sum(
             one.comparison.p is not None and not self._is_listed(one.comparison) for one in self.claims
         )
@@ -116,7 +116,7 @@ class Results:
         )
 
     def as_data(self) -> dict[str, Any]:
-        """What results.json holds."""
+        """Return the contents of results.json."""
         return {
             "format": FORMAT,
             "study": self.name,
@@ -163,7 +163,7 @@ def results_of(
     about: str = "",
     failed: Mapping[str, str] | None = None,
 ) -> Results:
-    """The comparisons of all arms with the first one, on every measure that has noise, and the claims."""
+    """Compare all arms with the first one on every noisy measure, and judge the claims."""
     by_name = {arm.name: by for arm in arms for by in arms if by.name == (arm.same_as or arm.name)}
     pairs = [
         (arm.name, arms[0].name, one) for arm in arms[1:] if not arm.same_as for one in measure if one not in EXACT
@@ -191,7 +191,7 @@ def results_of(
 
 
 def _compared(arms: Mapping[str, ArmResult], arm: str, against: str, measure: str) -> Comparison:
-    """The comparison of two arms, with the step of a score that counts examples."""
+    """Compare two arms; accuracies get the step of one example."""
     cells = [cell for name in (arm, against) for cell in arms[name].cells if measure in cell.scores]
     examples = min((cell.examples_of(measure) for cell in cells), default=0)
     step = share_step([cell.scores[measure] for cell in cells], examples) if examples else 0.0
@@ -203,7 +203,7 @@ def _mirrored(pairs: Iterable[tuple[str, str, str]]) -> set[tuple[str, str, str]
 
 
 def _turned(one: Comparison) -> Comparison:
-    """The same comparison from the other side."""
+    """Swap the sides of a comparison."""
     signs = {name: None if (value := getattr(one, name)) is None else -value for name in SIGNED}
     return Comparison(
         one.against,
@@ -227,7 +227,7 @@ SIGNED = ("mean", "low", "high", "boot_low", "boot_high")
 
 
 def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = None) -> Results:
-    """What the runs in a study's folder have measured so far."""
+    """Return the current results in a study's folder."""
     board = Board(plan, folder)
     best = board.best()
     arms = []
@@ -258,7 +258,7 @@ def _cell(board: Board, run: PlannedRun) -> Cell:
 
 
 def curve_of(folder: RunFolder) -> list[dict[str, float]]:
-    """What the validations of a run measured, with the step of each."""
+    """Return the validation scores of a run with their steps."""
     try:
         lines, _ = good_lines(read_bytes(folder / METRICS))
     except RunError:

@@ -1,4 +1,4 @@
-"""Runs as rows of a table: what each one is, how far it came, and what it reached."""
+"""Runs as rows of a table: description, progress and scores."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tfkit.training.folder import CHECKPOINTS, EVALUATION, RESOLVED, RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.progress import duration
 
-LARGEST = 1e30  # of a score; NaN and infinite numbers are none
-COLUMNS = ("run", "status", "step", "valid.loss", "tokens_per_second", "time")  # of the table, by default
+LARGEST = 1e30  # maximum score; NaN and infinity are excluded
+COLUMNS = ("run", "status", "step", "valid.loss", "tokens_per_second", "time")  # default columns of the table
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
     "<=": operator.le,
@@ -50,7 +50,7 @@ class RunRow:
 
     @cached_property
     def settings(self) -> dict[str, list[Any]]:
-        """The values of resolved.yaml by dotted key, several where a key is in a list; a part is its type, too."""
+        """Values of resolved.yaml by dotted key, several for keys within a list; a part is also its type."""
         try:
             root, _ = read(self.folder / RESOLVED)
         except RunError:
@@ -61,9 +61,9 @@ class RunRow:
         return found
 
     def asked(self, key: str) -> list[Any]:
-        """The values of a column, or of the settings whose dotted key is `key` or ends in it, the outermost alone.
+        """Return the values of a column, or of the outermost settings whose dotted key equals or ends in `key`.
 
-        So `norm` is that of the layers, not that within an attention; `none` counts where all are none.
+        Thus `norm` is that of the layers, not one within an attention; `none` is dropped unless all are none.
         """
         if key in self.values:
             return [] if self.values[key] is None else [self.values[key]]
@@ -73,13 +73,13 @@ class RunRow:
         return [value for value in found if value is not None] or found
 
     def shown(self, key: str) -> str:
-        """A column in words."""
+        """Format a column."""
         values = list(dict.fromkeys(map(_word, self.asked(key))))
         return ", ".join(values)
 
 
 def runs_in(folders: Sequence[Path]) -> list[RunRow]:
-    """The runs in these folders, at any depth, and the folders that are runs, in the order of their names."""
+    """Return the runs in these folders, at any depth, and the folders that are runs, sorted by name."""
     found = {folder: None for place in folders for folder in sorted(_run_folders(place))}
     return [_row(folder) for folder in found]
 
@@ -120,7 +120,7 @@ def _status(folder: RunFolder, history: History | None, progress: Progress | Non
 
 
 def _of_history(history: History | None, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of run.json; of an older run, what environment.json has."""
+    """Return the columns of run.json; for older runs those of environment.json."""
     if history is None:
         return {"recipe": known.get("recipe"), "seed": known.get("seed"), "started": known.get("started")}
     seconds = history.seconds or None
@@ -154,7 +154,7 @@ def _of_progress(progress: Progress | None) -> dict[str, Any]:
 
 
 def scores_of(folder: RunFolder) -> dict[str, Any]:
-    """What evaluation.json has, as `test.bleu`; the best validation loss of the training stays what it is."""
+    """Return the scores of evaluation.json, as `test.bleu`; valid.loss is left to the training."""
     file = folder / EVALUATION
     found = read_json(file) if file.is_file() else {}
     if not isinstance(found, dict):
@@ -167,12 +167,12 @@ def scores_of(folder: RunFolder) -> dict[str, Any]:
 
 
 def is_score(value: Any) -> bool:
-    """Whether a value is a number that can be compared."""
+    """True if the value is a comparable number."""
     return type(value) in (int, float) and abs(value) < LARGEST
 
 
 def _leaves(node: Node, path: str) -> Iterator[tuple[str, Any]]:
-    """The plain values of a tree by dotted key; a mapping with a type gives that type for its own key, too."""
+    """Yield the scalars of a tree by dotted key; a mapping with a type also yields that type for its own key."""
     if isinstance(node.value, dict):
         if path and (kind := node.value.get("type")) is not None and isinstance(kind.value, str):
             yield path, kind.value
@@ -199,7 +199,7 @@ def _word(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a run must satisfy to be listed: `norm=rms_norm`, `valid.loss<2`."""
+    """Filter for listed runs: `norm=rms_norm`, `valid.loss<2`."""
 
     key: str
     sign: str
@@ -208,7 +208,7 @@ class Condition:
 
     @classmethod
     def of(cls, text: str) -> Condition:
-        """The condition that is written so; raises UsageError."""
+        """Parse a condition; raise UsageError."""
         found = CONDITION.fullmatch(text)
         if found is None:
             raise UsageError(f"--where {text!r}: write a key, one of {' '.join(OPERATORS)}, and a value: norm=rms_norm")
@@ -221,7 +221,7 @@ class Condition:
         return cls(found[1], found[2], value, text)
 
     def holds(self, row: RunRow) -> bool:
-        """Whether a value of the run satisfies it; of `!=`, whether all do."""
+        """True if any value of the run satisfies it; for `!=`, if all do."""
         answers = [self._compared(value) for value in row.asked(self.key)]
         return all(answers) if self.sign == "!=" else any(answers)
 
@@ -230,12 +230,12 @@ class Condition:
             return self.sign == "!="
         try:
             return OPERATORS[self.sign](value, self.value)
-        except TypeError:  # a word is neither above nor below a number
+        except TypeError:  # words and numbers have no order
             return False
 
 
 def selected(found: Sequence[RunRow], conditions: Iterable[str], by: str | None, reverse: bool) -> list[RunRow]:
-    """The runs that satisfy all conditions, sorted by a key; those without it come last. Raises UsageError."""
+    """Return the runs satisfying all conditions, sorted by a key; those without it last. Raises UsageError."""
     asked = [Condition.of(text) for text in conditions]
     for key, option in [(one.key, f"--where {one.text}") for one in asked] + ([(by, f"--sort {by}")] if by else []):
         check_key(found, key, option)
@@ -249,7 +249,7 @@ def selected(found: Sequence[RunRow], conditions: Iterable[str], by: str | None,
 
 
 def _order(value: Any) -> tuple[bool, Any]:
-    """Numbers before words, each in their order."""
+    """Sort key: numbers before words."""
     is_number = isinstance(value, (int, float))
     return (False, value) if is_number else (True, _word(value))
 
@@ -265,12 +265,12 @@ def check_key(found: Sequence[RunRow], key: str, option: str) -> None:
 
 
 def columns_of(found: Sequence[RunRow]) -> list[str]:
-    """Every column that a run has, in the order in which they come up."""
+    """Return all columns in order of appearance."""
     return list(dict.fromkeys(name for row in found for name in row.values))
 
 
 def as_data(found: Sequence[RunRow], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The runs for --json and --csv, with exact figures."""
+    """Return the runs for --json and --csv with exact figures."""
     return [{name: _exact(row.asked(name)) for name in columns} for row in found]
 
 
@@ -280,7 +280,7 @@ def _exact(values: list[Any]) -> Any:
 
 
 def render(found: Sequence[RunRow], columns: Sequence[str], console: Console) -> None:
-    """Print the runs as a table, and what is wrong with those that cannot be read."""
+    """Print the runs as a table, and the problems of unreadable ones."""
     rows(console, [[row.shown(name) for name in columns] for row in found], list(columns))
     for row in found:
         if row.problem:

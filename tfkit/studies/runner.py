@@ -1,4 +1,4 @@
-"""Runs the trainings of a study, each in a process of its own, until all are done or somebody stops it."""
+"""Execution of a study's trainings in separate processes until all are done or it is stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "
 
 @dataclass
 class Worker:
-    """A run in the making: its job, and the claim that keeps others from it."""
+    """A running training: its job, and the claim that excludes other processes."""
 
     run: PlannedRun
     job: Job
@@ -37,13 +37,13 @@ class Worker:
 
 @dataclass
 class StudyProgress:
-    """How far a study has come, for whoever shows it."""
+    """Progress of a study, for display."""
 
     board: Board
     workers: list[Worker] = field(default_factory=list)
     failed: dict[PlannedRun, str] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)  # what each run took that ended here, over what was predicted
+    seconds: list[float] = field(default_factory=list)  # actual by predicted seconds of each run completed here
     jobs: int = 1
 
     @property
@@ -53,11 +53,11 @@ class StudyProgress:
 
     @property
     def runs(self) -> list[PlannedRun]:
-        """The runs that are known by now; those after a tuning come when it has ended."""
+        """The runs known so far; those that depend on tuning follow after it."""
         return list(dict.fromkeys(runs_of(self.plan, self.board.best())))
 
     def left(self) -> float | None:
-        """Seconds until all is done, as far as they can be predicted."""
+        """Estimate the remaining seconds; None if unknown."""
         ratio = sum(self.seconds) / len(self.seconds) if self.seconds else 1.0
         open_runs = [run for run in self.runs if self.board.state(run) == "waiting" and run not in self.failed]
         unknown = self.plan.most_runs - len(self.runs)
@@ -71,7 +71,7 @@ class StudyProgress:
 
 
 class Runner:
-    """Takes one run after another, `jobs` at a time; what others have taken is left to them."""
+    """Executes runs, `jobs` at a time, skipping those claimed by other processes."""
 
     def __init__(
         self, source: StudySource, plan: Plan, folder: Path, jobs: int = 1, launcher: Launcher | None = None
@@ -85,7 +85,7 @@ class Runner:
         self._awaited: set[PlannedRun] = set()
 
     def run(self, show: Callable[[StudyProgress], None]) -> bool:
-        """Work until nothing is left; returns False when a signal stopped it before."""
+        """Work until nothing is left; return False if stopped by a signal."""
         (self.folder / LOGS).mkdir(exist_ok=True)
         before = {number: signal.signal(number, self._stop) for number in SIGNALS}
         try:
@@ -103,7 +103,7 @@ class Runner:
         return not self._stopping
 
     def _step(self) -> bool:
-        """Take in what has ended, and start what can be; returns whether there is something to wait for."""
+        """Collect ended jobs and start new ones; return True if there is something to wait for."""
         for worker in list(self.progress.workers):
             worker.claim.beat()
             if worker.job.poll() is not None:
@@ -114,7 +114,7 @@ class Runner:
         return bool(self.progress.workers) or elsewhere
 
     def _start(self) -> bool:
-        """Start runs while there is room; returns whether another process works on one that is left."""
+        """Start runs up to the limit; return True if another process works on a remaining run."""
         elsewhere = False
         busy = {worker.run for worker in self.progress.workers}
         for run in self.progress.runs:
@@ -124,12 +124,12 @@ class Runner:
                 continue
             claim = RunClaim.take(self.folder / RUNS / f"{run.name}.claim")
             holder = held_by(self.board.run_folder(run).path)
-            if claim is None or holder is not None:  # a study that was killed may have left a training
+            if claim is None or holder is not None:  # a killed study may have left a training
                 elsewhere = True
                 self._tell_waiting(run, holder)
                 if claim is not None:
                     claim.release()
-            elif self.board.state(run) != "waiting":  # somebody ended it just now
+            elif self.board.state(run) != "waiting":  # another process has just completed it
                 claim.release()
             else:
                 self._begin(run, claim)
@@ -156,7 +156,7 @@ class Runner:
         self.progress.workers.append(Worker(run, self.launcher.start(words, log, self.threads), claim))
 
     def _ended(self, worker: Worker) -> None:
-        """Take in a process that has ended: a run that is done, diverged or failed."""
+        """Record an ended job: its run is done, diverged or failed."""
         self.progress.workers.remove(worker)
         worker.claim.release()
         run, state = worker.run, self.board.state(worker.run)
@@ -189,13 +189,13 @@ class Runner:
         self._interrupt()
 
     def _interrupt(self) -> None:
-        """Ask the runs that are being trained to save and stop."""
+        """Ask the running trainings to save and stop."""
         for worker in self.progress.workers:
             worker.job.interrupt()
 
 
 def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:
-    """The command line of each run that is known by now, for whoever starts them otherwise."""
+    """Return the command line of each remaining run known so far, to be started by other means."""
     board = Board(plan, folder)
     found = []
     for run in dict.fromkeys(runs_of(plan, board.best())):

@@ -1,9 +1,9 @@
-"""The sizes of a ladder: one recipe, made narrower and shallower together.
+"""The sizes of a ladder: one recipe scaled in width and depth together.
 
-The recipe is the largest size. A smaller one keeps the size of a head and what every layer is made of: its width has
-h of the H heads of the recipe, `d_ff` and the heads of keys and values in proportion, and l of the L layers. Of all h
-and l, those are taken whose h * h * l comes nearest to the size that is due in a geometric series, and whose h / l
-comes nearest to the recipe's.
+The recipe is the largest size. A smaller one keeps the head size and the kinds of layers: its width has h of the H
+heads of the recipe, with `d_ff` and the key-value heads in proportion, and l of the L layers. Among all h and l, the
+pair is chosen whose h * h * l is nearest to the next size of a geometric series, and whose h / l is nearest to the
+recipe's.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tfkit.recipe.load import Recipe
 from tfkit.reports.counts import count
 from tfkit.studies.arms import StudySource, plain
 
-LEAST_SIZES = 4  # three tell E, A and a; one is held out
+LEAST_SIZES = 4  # three determine E, A and a; one is held out
 WIDTHS = ("d_model", "d_ff")
 HEADS, GROUPS, LAYERS = "num_heads", "num_kv_heads", "num_layers"
 SCALED = (*WIDTHS, HEADS, GROUPS, LAYERS)
-UNITS = 8  # widths that a recipe without heads is cut into
-SHAPE = 1.0  # what a factor in h / l counts, beside 1 of a factor in h * h * l: a law knows nothing of shapes
+UNITS = 8  # units of width in a recipe without heads
+SHAPE = 1.0  # weight of a factor in h / l, relative to 1 for h * h * l: the law ignores shapes
 
 
 @dataclass(frozen=True)
 class LadderSize:
-    """One size: the values by key that make it, its parameters of the layers, and FLOPs of a token in a forward."""
+    """One size: its overrides by key, the parameters of its layers, and FLOPs per token of a forward pass."""
 
     name: str
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -39,26 +39,26 @@ class LadderSize:
 
 @dataclass(frozen=True)
 class SizeRule:
-    """The keys of a recipe that are scaled, with what the recipe says there, by their path."""
+    """The scaled keys of a recipe with their values, by path."""
 
     written: Mapping[str, int]
-    units: int  # of width: the greatest number of heads, or 8 of a model without
+    units: int  # units of width: the largest number of heads, or 8 without heads
 
     @property
     def depth(self) -> int:
-        """The layers of the deepest stack."""
+        """Number of layers of the deepest stack."""
         return max(self._of(LAYERS))
 
     @property
     def width(self) -> int:
-        """The widest d_model."""
+        """The largest d_model."""
         return max(self._of("d_model"))
 
     def _of(self, name: str) -> list[int]:
         return [value for key, value in self.written.items() if key.endswith(f".{name}")]
 
     def values(self, heads: int, layers: int) -> dict[str, int] | None:
-        """What is laid over the recipe for so many heads and layers; None where a width or a number of heads breaks."""
+        """Return the overrides for this number of heads and layers; None if a width or head count is fractional."""
         found: dict[str, int] = {}
         for key, value in self.written.items():
             name = key.rpartition(".")[2]
@@ -75,7 +75,7 @@ class SizeRule:
         return found | self._groups(found)
 
     def _groups(self, found: Mapping[str, int]) -> dict[str, int]:
-        """The heads of keys and values: as many as in proportion, or fewer, so that they divide the heads."""
+        """Return the key-value heads: in proportion, or fewer, so that they divide the heads."""
         groups = {}
         for key, value in self.written.items():
             if not key.endswith(f".{GROUPS}"):
@@ -87,7 +87,7 @@ class SizeRule:
         return groups
 
     def candidates(self, target: float) -> Iterator[tuple[int, int]]:
-        """Heads and layers, those first whose size and shape come nearest to what is due."""
+        """Yield numbers of heads and layers, the nearest in size and shape first."""
 
         def distance(one: tuple[int, int]) -> float:
             heads, layers = one
@@ -99,7 +99,7 @@ class SizeRule:
 
 
 def scaling_of(recipe: Recipe) -> SizeRule:
-    """The keys that are scaled; raises UsageError for a recipe that does not say them."""
+    """Return the keys to scale; raise UsageError if the recipe does not set them."""
     node = recipe.root.plain()
     written = dict(_numbers(node.get("model", {}), "model"))
     names = {key.rpartition(".")[2] for key in written}
@@ -121,7 +121,7 @@ def _numbers(data: Mapping[str, Any], at: str) -> Iterator[tuple[str, int]]:
 
 
 def sizes_of(source: StudySource, variants: tuple[str, ...], number: int, span: float) -> tuple[LadderSize, ...]:
-    """So many sizes from small to large, the recipe itself last; raises UsageError where there are not so many."""
+    """Return `number` sizes from small to large, the recipe itself last; raise UsageError if there are too few."""
     if number < LEAST_SIZES:
         raise UsageError(f"--sizes {number}: a law needs {LEAST_SIZES} sizes or more: three to fit it, one held out")
     recipe = source.recipe(variants)
@@ -147,7 +147,7 @@ def sizes_of(source: StudySource, variants: tuple[str, ...], number: int, span: 
 def _nearest(
     source: StudySource, variants: tuple[str, ...], scaling: SizeRule, target: float, below: int
 ) -> tuple[LadderSize | None, str]:
-    """The first candidate that is a right recipe and smaller than the size before it; with why others were refused."""
+    """Return the first valid candidate smaller than the previous size, and why others were refused."""
     why = ""
     for heads, layers in scaling.candidates(target):
         values = scaling.values(heads, layers)
@@ -167,7 +167,7 @@ def _nearest(
 
 
 def _named(size: LadderSize, heads: int, scaling: SizeRule) -> LadderSize:
-    """The size by its width and layers, as in 96x3; the layers of both stacks, as in 96x3+3."""
+    """Name a size by its width and layers, as in 96x3; with two stacks, as in 96x3+3."""
     layers = [size.values.get(key, value) for key, value in scaling.written.items() if key.endswith(f".{LAYERS}")]
     width = scaling.width * heads // scaling.units
     return LadderSize(f"{width}x{'+'.join(map(str, layers))}", size.values, size.parameters, size.flops)
@@ -179,7 +179,7 @@ def _counted(source: StudySource, variants: tuple[str, ...], name: str, values: 
 
 
 def layer_parameters(blueprint: Blueprint) -> int:
-    """N: the parameters of the layers with their norms, without embeddings, positions and heads."""
+    """Count N: the parameters of the layers and their norms, without embeddings, positions and heads."""
     outside = ("embedding", "position", "head")
     rows = count(blueprint, 1).rows
     return sum(row.cost.parameters for row in rows if row.stack and row.name not in outside)

@@ -12,32 +12,32 @@ import numpy as np
 from tfkit.core.extras import optional
 
 DIGITS = 4  # of a printed score
-LEVEL = 0.05  # an adjusted p below it is a difference beyond the noise
+LEVEL = 0.05  # significance level of the adjusted p
 RESAMPLES = 10_000
-EQUAL = 1e-9  # relative: numbers closer than that differ by rounding alone
+EQUAL = 1e-9  # relative rounding tolerance
 Verdict = Literal["better", "worse", "within the noise", "open", "diverged"]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What the runs of one arm measured: the mean, the sample standard deviation, the extremes, and of how many."""
+    """Statistics of one arm's runs: mean, sample standard deviation, minimum, maximum and count."""
 
     n: int
     mean: float
-    sd: float | None  # None of a single value
+    sd: float | None  # None for a single value
     least: float
     most: float
-    low: float | None  # the 95 % interval of the mean by Student's t
+    low: float | None  # 95 % interval of the mean by Student's t
     high: float | None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm against another on one measure, paired by seed: `mean` is the arm's value less the other's.
+    """Comparison of an arm with another on one measure, paired by seed: `mean` is the mean of arm minus other.
 
     `low` and `high` bound the 95 % interval by Student's t, `boot_low` and `boot_high` that of the percentile bootstrap
     (10,000 resamples); `p` is that of the paired t test, `p_holm` after Holm's correction (Holm 1979) over all
-    comparisons of the study. Identical differences have no p. `diverged` is of how many runs of the arm.
+    comparisons of the study. Identical differences have no p. `diverged` is the number of diverged runs of the arm.
     """
 
     arm: str
@@ -58,11 +58,11 @@ class Comparison:
 
     @property
     def is_identical(self) -> bool:
-        """True if all differences are the same number, which says nothing about their spread."""
+        """True if all differences are equal, so that their spread is unknown."""
         return self.n > 1 and self.p is None
 
     def words(self) -> str:
-        """The verdict in words."""
+        """Describe the verdict."""
         if self.verdict == "diverged" or (self.verdict == "open" and self.diverged):
             return f"diverged in {self.diverged} of {self.runs}"
         why = "identical differences" if self.is_identical else f"{self.n} pair{'s' * (self.n != 1)} of runs"
@@ -71,7 +71,7 @@ class Comparison:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """What some runs measured, None of no runs."""
+    """Compute the statistics of some runs; None without runs."""
     if not values:
         return None
     mean = float(np.mean(values))
@@ -88,7 +88,7 @@ def compared(
     theirs: Mapping[int, float | None],
     step: float = 0.0,
 ) -> Comparison:
-    """The comparison of two arms by seed, None of a run that diverged; a missing one is left out.
+    """Compare two arms by seed; None is a diverged run, missing seeds are omitted.
 
     The standard deviation of the differences is at least half a `step` of the measure, and half a unit of the last
     printed digit.
@@ -116,7 +116,7 @@ def compared(
 
 
 def share_step(scores: Sequence[float], examples: int) -> float:
-    """The step of a score that is a share of so many examples, in percent or as a fraction; 0 of any other score."""
+    """Return the step of a score that is a percentage or fraction of the examples; 0 for other scores."""
     for whole in (100.0, 1.0):
         counts = [score * examples / whole for score in scores]
         if all(0 <= count <= examples + EQUAL and abs(count - round(count)) < EQUAL * examples for count in counts):
@@ -125,7 +125,7 @@ def share_step(scores: Sequence[float], examples: int) -> float:
 
 
 def judged(comparisons: Sequence[Comparison], rising: Sequence[str]) -> list[Comparison]:
-    """The same with Holm's correction over all of them, and verdicts; of `rising` measures more is better."""
+    """Apply Holm's correction over all comparisons and add verdicts; for `rising` measures larger is better."""
     adjusted = holm([one.p for one in comparisons])
     return [
         replace(one, p_holm=p, verdict=_verdict(replace(one, p_holm=p), one.measure in rising))
@@ -134,7 +134,7 @@ def judged(comparisons: Sequence[Comparison], rising: Sequence[str]) -> list[Com
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction; a None stays None and counts for nothing."""
+    """Apply Holm's step-down correction; None is ignored."""
     order = sorted((p, place) for place, p in enumerate(values) if p is not None)
     adjusted: list[float | None] = [None] * len(values)
     largest = 0.0
@@ -145,7 +145,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def claim_verdict(one: Comparison, rising: bool) -> Literal["held", "not held", "open"]:
-    """Whether the arm's value is the smaller one, as claimed; an arm that always diverges has the worst value."""
+    """Return "held" if the arm's value is the smaller one; an arm that always diverges has the worst value."""
     all_ours, all_theirs = one.diverged == one.runs > 0, one.diverged_against == one.runs > 0
     if all_ours != all_theirs:
         return "held" if all_ours == rising else "not held"
@@ -165,14 +165,14 @@ def _verdict(one: Comparison, rising: bool) -> Verdict:
 
 
 def _half_digit(value: float) -> float:
-    """Half a unit of the last of the printed digits."""
+    """Return half a unit of the last printed digit."""
     return 0.5 * 10.0 ** (math.floor(math.log10(value)) + 1 - DIGITS) if value else 0.0
 
 
 def _interval(values: Sequence[float], floor: float = 0.0) -> tuple[float | None, float | None, float | None]:
-    """The 95 % interval of the mean by Student's t, and the p of a mean of 0; None of a single value.
+    """Return the 95 % interval of the mean by Student's t, and the p of a mean of 0; None for a single value.
 
-    `floor` is the least standard deviation.
+    `floor` is the minimum standard deviation.
     """
     n = len(values)
     if n < 2:
@@ -186,7 +186,7 @@ def _interval(values: Sequence[float], floor: float = 0.0) -> tuple[float | None
 
 
 def _bootstrap(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """The 2.5 and 97.5 percentiles of the means of resamples, always the same ones."""
+    """Return the 2.5 and 97.5 percentiles of bootstrap means, with a fixed seed."""
     if len(values) < 2:
         return None, None
     drawn = np.random.default_rng(0).choice(np.asarray(values), (RESAMPLES, len(values)))

@@ -1,4 +1,4 @@
-"""A training of some steps, which tells how long a step takes and how many tokens it reads."""
+"""A short training that measures the time and tokens of a step."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tfkit.studies.arms import Arm, StudySource
 from tfkit.studies.process import command_of, failure, started
 from tfkit.training.folder import METRICS
 
-STEPS = 12  # the first ones are slower, and left out
+STEPS = 12  # the first ones are slower, and excluded
 WARM = 2
 SIGNALS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What a step takes: seconds, and tokens read; `overhead` is what a run takes besides its steps."""
+    """Seconds and tokens per step; `overhead` is the time of a run outside its steps."""
 
     seconds_per_step: float = 0.0
     tokens_per_step: float = 0.0
@@ -34,7 +34,7 @@ class Timing:
 
 
 def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
-    """Train an arm for some steps in a process and a folder of their own; raises RunError with why it failed."""
+    """Train an arm for some steps in a separate process and folder; raise RunError on failure."""
     folder.mkdir(parents=True, exist_ok=True)
     clean(folder)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as place:
@@ -78,7 +78,7 @@ def _stop(number: int, _: object) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Remove what killed trials left, an hour after."""
+    """Remove remains of killed trials after an hour."""
     for path in folder.glob(".trial-*"):
         if time.time() - path.stat().st_mtime < 3600:
             continue

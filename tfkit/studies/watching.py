@@ -1,4 +1,4 @@
-"""What a study says while it runs: a live table on a terminal, a line for each event elsewhere."""
+"""Output of a running study: a live table on a terminal, else a line per event."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfkit.studies.plan import Plan, PlannedRun
 from tfkit.studies.runner import StudyProgress
 from tfkit.training.progress import duration
 
-FRESH = 0.5  # seconds between two looks at the folders
+FRESH = 0.5  # seconds between two refreshes
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print the arms with what was matched, and what their runs will take."""
+    """Print the arms with the matched values and the estimated time of their runs."""
     solved = list(dict.fromkeys(key for arm in plan.arms for key in arm.solved))
     heads = ["variant", "runs", "parameters", "FLOPs/token", *(key.rpartition(".")[2] for key in solved), "time each"]
     cells = []
@@ -33,7 +33,7 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 
 def predicted(plan: Plan, jobs: int) -> str:
-    """How many runs there are, and how long they will take together."""
+    """Summarize the number of runs and the estimated time."""
     each = [plan.seconds(arm) for arm in plan.trained]
     known = [seconds for seconds in each if seconds is not None]
     runs = f"{plan.most_runs:,} runs of {len(plan.trained)} variants; seeds {', '.join(map(str, plan.seeds))}"
@@ -46,7 +46,7 @@ def predicted(plan: Plan, jobs: int) -> str:
 
 
 class Planning:
-    """Shows on a terminal what is being planned."""
+    """Shows the progress of planning on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._status = console.status("planning") if console.is_terminal else None
@@ -61,7 +61,7 @@ class Planning:
             self._status.stop()
 
     def tell(self, text: str) -> None:
-        """Show it in place of what was told before."""
+        """Replace the status text."""
         if self._status is not None:
             self._status.update(Text(f"planning: {printable(text)}"))
 
@@ -84,7 +84,7 @@ class Watcher:
             self._live.stop()
 
     def show(self, progress: StudyProgress) -> None:
-        """Print what is new, and the table."""
+        """Print new events and update the table."""
         for event in progress.events[self._told :]:
             self._told += 1
             left = progress.left()
@@ -114,7 +114,7 @@ class Watcher:
 
 
 def _cell(progress: StudyProgress, run: PlannedRun) -> str:
-    """A run in a few letters: its first measure, how far it is, or what became of it."""
+    """Summarize a run briefly: its first measure, its progress, or its state."""
     if run in progress.failed:
         return "failed"
     if any(worker.run == run for worker in progress.workers):
@@ -127,7 +127,7 @@ def _cell(progress: StudyProgress, run: PlannedRun) -> str:
 
 
 def summary(progress: StudyProgress) -> str:
-    """How many runs are done, running and failed."""
+    """Count the done, running and failed runs."""
     states = [progress.board.state(run) for run in progress.runs]
     ended = sum(state != "waiting" for state in states)
     text = f"{ended} of {progress.plan.most_runs} done, {len(progress.workers)} running"

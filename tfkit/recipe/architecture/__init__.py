@@ -1,1 +1,1 @@
-"""`model:` -> Blueprint: a file for each rule, from the pattern of layers to heads and initialisation."""
+"""`model:` -> Blueprint: one file per rule, from the pattern of layers to heads and initialization."""

@@ -1,4 +1,4 @@
-"""What the parts of a layer ask of one another, checked by the rule table while a recipe is validated."""
+"""Capabilities that parts of a layer require of each other, checked by the rule table during validation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfkit.recipe.text.values import items
 
 
 def check_layer(layer: LayerText, plan: LayerPlan) -> None:
-    """Refuse parts that cannot do what the layer's direction, its masks and its positions ask of them."""
+    """Refuse parts that do not support the layer's direction, masks or positions."""
     own = list(_parts(layer, plan))
     direction = fact("a causal layer" if plan.causal else "a layer that sees both ways")
     for part, node in own:
@@ -29,7 +29,7 @@ def check_layer(layer: LayerText, plan: LayerPlan) -> None:
     for asker, place in _askers(layer, plan):
         for rule in asked_by(asker):
             if rule.capability == direction.capability:
-                continue  # of a mask that makes the layer causal, which was told of the layer
+                continue  # of a mask that makes the layer causal, already reported for the layer
             for part, node in own:
                 if rule.refuses(part):
                     layer.faults.add(node, f"{reason(rule, part, asker.part)} (see {place})")
@@ -37,7 +37,7 @@ def check_layer(layer: LayerText, plan: LayerPlan) -> None:
 
 
 def _parts(layer: LayerText, plan: LayerPlan) -> Iterator[tuple[Part, Node]]:
-    """The parts that the layer's own tokens go through, each with its text; not those that look at a memory."""
+    """Yield the parts applied to the layer's own tokens, with their nodes; not those that read a memory."""
     for sublayer in plan.sublayers:
         if not sublayer.memory:
             yield sublayer.config.part, _text(layer, sublayer.name)
@@ -49,7 +49,7 @@ def _parts(layer: LayerText, plan: LayerPlan) -> Iterator[tuple[Part, Node]]:
 
 
 def _text(layer: LayerText, *keys: str) -> Node:
-    """Where a part is written: under the first of `keys` that is there, or a sublayer's name without its number."""
+    """Return the node of a part: the first existing of `keys`, or the sublayer's name without its number."""
     for key in (*keys, keys[0].rpartition("_")[0]):
         if key in layer.keys:
             return layer.keys[key]
@@ -57,7 +57,7 @@ def _text(layer: LayerText, *keys: str) -> Node:
 
 
 def _positions(layer: LayerText, plan: LayerPlan) -> Iterator[tuple[Config, Node]]:
-    """The positions that serve the layer, each with its text: its own, or the stack's."""
+    """Yield the positions of the layer, its own or the stack's, with their nodes."""
     if plan.position is not None:
         yield from zip(plan.position, items(layer.keys.get("position")), strict=False)  # one may have a fault
     else:
@@ -65,7 +65,7 @@ def _positions(layer: LayerText, plan: LayerPlan) -> Iterator[tuple[Config, Node
 
 
 def _right(nodes: Iterable[Node], slot: str) -> Iterator[tuple[Config, Node]]:
-    """The parts without faults of their own, which are told where they stand."""
+    """Yield the valid parts; faults are reported elsewhere."""
     preparer = Preparer(Faults())
     for node in nodes:
         config = None if node.value is None else preparer.config(node, slot)
@@ -74,14 +74,14 @@ def _right(nodes: Iterable[Node], slot: str) -> Iterator[tuple[Config, Node]]:
 
 
 def _askers(layer: LayerText, plan: LayerPlan) -> Iterator[tuple[Config, Place]]:
-    """The parts that ask something of others, each with its place."""
+    """Yield the parts with requirements, each with its place."""
     masks = _right(written_masks(layer.stack, layer.keys), "mask")
     for config, node in chain(masks, _positions(layer, plan)):
         yield config, node.place
 
 
 def _check_taken(layer: LayerText, parts: list[Part]) -> None:
-    """Refuse a layer's own position that no part of the layer would ever ask."""
+    """Refuse a layer's own position that no part of the layer would use."""
     if any(part.part_slot == "attention" for part in parts):
         return
     for item in items(layer.keys.get("position")):

@@ -1,4 +1,4 @@
-"""From a pattern to the distinct layers of a stack, `per_layer` picked (rule R5), and what they share (R6)."""
+"""Resolution of a pattern to distinct layers, expanding `per_layer` (rule R5), and their sharing (R6)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tfkit.recipe.architecture.per_layer import Turns, varies
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
 
-MAX_DIFFERENT = 256  # layers of one stack: resolved.yaml spells each out
+MAX_DIFFERENT = 256  # distinct layers of one stack: resolved.yaml lists each
 
 
 class DistinctLayers:
-    """The different layers of a stack in the order they first appear, each with the text it was resolved from."""
+    """The distinct layers of a stack in order of appearance, each with its source text."""
 
     def __init__(self, layers: LayerResolver) -> None:
         self.layers = layers
         self.faults = layers.faults
         self.plans: list[LayerPlan] = []
         self.nodes: list[Node] = []
-        self.texts: list[Node] = []  # of every layer, equal or not
-        self._alike: dict[str, list[int]] = {}  # numbers of plans that read alike
+        self.texts: list[Node] = []  # of every layer, including equal ones
+        self._alike: dict[str, list[int]] = {}  # indices of plans by repr
 
     def order(self, entries: Sequence[PatternEntry]) -> list[int]:
-        """For each layer the number of its plan; empty where one has a fault."""
+        """Return the plan index of each layer; empty if one has a fault."""
         different = combinations(entries)
         if len(different) > MAX_DIFFERENT:
             self._refuse_more(self.layers.stack.keys["pattern"])
@@ -40,11 +40,11 @@ class DistinctLayers:
         return _complete([numbers[entry.kinds] for entry in entries])
 
     def _number(self, node: Node) -> int | None:
-        """The number of the layer that `node` describes; None where it has a fault."""
+        """Return the plan index for `node`; None if it has a fault."""
         plan = self.layers.plan(node)
         if plan is None:
             return None
-        for number in self._alike.setdefault(repr(plan), []):  # without it, a thousand plans are compared in pairs
+        for number in self._alike.setdefault(repr(plan), []):  # avoids comparing a thousand plans in pairs
             if self.plans[number] == plan:
                 return number
         self.plans.append(plan)
@@ -53,13 +53,13 @@ class DistinctLayers:
         return len(self.plans) - 1
 
     def _one_by_one(self, entries: Sequence[PatternEntry], texts: Mapping[tuple[str, ...], Node]) -> list[int]:
-        """The order where some text says `per_layer`; layers that pick the same of the same text are read once."""
+        """Return the order if `per_layer` is used; layers with equal choices from equal texts are parsed once."""
         turns = Turns(texts, [entry.kinds for entry in entries])
         if not turns.check(self.faults):
             return []
         numbers: dict[object, int | None] = {}
         nodes: dict[object, Node] = {}
-        firsts: dict[int, LayerPlan] = {}  # of each pattern entry
+        firsts: dict[int, LayerPlan] = {}  # by pattern entry
         order: list[int | None] = []
         settled: dict[tuple[str, ...], int | None] = {}
         last: dict[tuple[str, ...], Node] = {}  # the text of the last layer of those kinds
@@ -75,7 +75,7 @@ class DistinctLayers:
             nodes[alike] = node
             self.texts.append(node)
             last[entry.kinds] = node
-            if number is not None or not picked:  # a wrong value of a list is told wherever it stands in it
+            if number is not None or not picked:  # a wrong value in a list is reported at each index
                 numbers[alike] = number
             turns.step(entry.kinds)
             order.append(number)
@@ -94,9 +94,9 @@ class DistinctLayers:
 
 
 def sharing(plans: Sequence[LayerPlan], entries: Sequence[PatternEntry], order: Sequence[int]) -> tuple[int, ...]:
-    """The pattern entry of each layer that shares something (R6), -1 for the others.
+    """Return the pattern entry of each layer that shares weights (R6), else -1.
 
-    Entries are numbered as they first appear, so that equal sharing is equal however it was written.
+    Entries are numbered by first appearance, so that equal sharing compares equal.
     """
     shares = [plan.shares() for plan in plans]
     if not any(shares):
@@ -108,11 +108,11 @@ def sharing(plans: Sequence[LayerPlan], entries: Sequence[PatternEntry], order: 
 
 
 def _check_shared(first: LayerPlan, plan: LayerPlan, node: Node, faults: Faults) -> None:
-    """Layers of one pattern entry differ by `per_layer` alone; what they share may not."""
+    """Report differences by `per_layer` within shared parts of a pattern entry."""
     text = "is shared, so per_layer cannot change what it is made of"
     if plan.shared and replace(plan, mask=first.mask) != first:
         faults.add(node.get("shared") or node, f"the layer {text}; only its mask")
-    for one, other in zip(first.sublayers, plan.sublayers, strict=False):  # one with a fault is left out
+    for one, other in zip(first.sublayers, plan.sublayers, strict=False):  # one with a fault is omitted
         if other.config.shared and one.config != other.config:
             faults.add(node.get(other.name) or node, f"{other.name} {text}")
 

@@ -1,4 +1,4 @@
-"""What stands on the stacks: heads (rule R14), the tables that are tied and shared (R9), the ids of special tokens."""
+"""Heads (rule R14), tied and shared token tables (R9), and ids of special tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPECIAL = ("pad", "start", "end")
 
 
 class HeadResolver:
-    """Resolves what `model` says of heads on the stacks of `blueprint`, which are written in `stacks`."""
+    """Resolves the heads of `model` on the stacks of `blueprint`, whose text is `stacks`."""
 
     def __init__(
         self, model: Node, stacks: Mapping[Side, Mapping[str, Node]], blueprint: Blueprint, faults: Faults
@@ -31,15 +31,15 @@ class HeadResolver:
         self.stacks = stacks
         self.blueprint = blueprint
         self.faults = faults
-        self.written: dict[str, Node] = {}  # the text that each head was made from, by its path
+        self.written: dict[str, Node] = {}  # source text of each head by path
 
     def head(self) -> HeadFacts.Config | None:
-        """The head that gives the model's logits."""
+        """Return the head that computes the model's logits."""
         node = given(mapping(self.model), "head")
         return None if node is None else self._head(node)
 
     def named(self) -> tuple[tuple[str, HeadFacts.Config], ...]:
-        """The heads that stand beside it, with their names."""
+        """Return the additional heads by name."""
         node = given(mapping(self.model), "heads")
         if node is not None and not isinstance(node.value, dict):
             self.faults.add(node, "expected a mapping of names to heads")
@@ -57,7 +57,7 @@ class HeadResolver:
         reads = given(mapping(node), "reads")
         side: Any = self.blueprint.last.side if reads is None else reads.value
         if side not in ("encoder", "decoder"):
-            Preparer(self.faults).config(node, "head")  # finds what is wrong with it
+            Preparer(self.faults).config(node, "head")  # reports what is wrong with it
             return None
         plan: StackPlan | None = getattr(self.blueprint, side)
         if plan is None:
@@ -71,7 +71,7 @@ class HeadResolver:
         return config
 
     def _check_table(self, config: HeadFacts.Config | None, plan: StackPlan, node: Node) -> None:
-        """A head that is tied to a token table, or looks for a token, reads ids; its norm has the table's width."""
+        """Require ids for a tied head or one searching for a token; check the norm against the table width."""
         if _has_table(plan, given(self.stacks[plan.side], "embedding")):
             if config is not None and config.is_tied() and plan.embedding is not None:
                 width = plan.embedding.table_width(plan.shape())
@@ -83,7 +83,7 @@ class HeadResolver:
             self.faults.add(mapping(node).get("until", node), f"looks for a token, and the {plan.side} reads vectors")
 
     def shared_embedding(self) -> bool:
-        """Whether both sides look tokens up in one table; two sizes of it contradict that."""
+        """Return True if both stacks share one token table; report contradictory sizes."""
         plans = list(self.blueprint.stacks())
         wanted = [plan for plan in plans if plan.embedding is not None and plan.embedding.is_shared()]
         if not wanted:
@@ -104,18 +104,18 @@ class HeadResolver:
             self.faults.add(node, f"one table cannot have {option} {both}")
 
     def _vocab_size(self, plan: StackPlan) -> tuple[int | None, Place]:
-        """The vocabulary of a stack's token table, and where it is set."""
+        """Return the vocabulary size of a stack's token table, and its place."""
         return plan.vocab_size, self.stacks[plan.side].get("vocab_size", self.model).place
 
     def _width(self, plan: StackPlan) -> tuple[int | None, Place]:
-        """The width of a stack's token table, and where it is set."""
+        """Return the width of a stack's token table, and its place."""
         keys = self.stacks[plan.side]
         width: int = plan.embedding.table_width(plan.shape())  # type: ignore[union-attr]
         own = given(mapping(keys.get("embedding")), "d_embedding")
         return width, (own or keys.get("d_model", self.model)).place
 
     def special_ids(self, size: int | None) -> tuple[tuple[str, int], ...]:
-        """The ids that `special_ids` gives to special tokens, by name; below `size`, where that is known."""
+        """Return the ids in `special_ids` by name; they must be below `size`, if known."""
         found = []
         for name, child in mapping(mapping(self.model).get("special_ids")).items():
             if name not in SPECIAL:
@@ -129,5 +129,5 @@ class HeadResolver:
 
 
 def _has_table(plan: StackPlan, node: Node | None) -> bool:
-    """Whether a stack looks tokens up; an embedding with faults, which are told where it stands, may."""
+    """True if the stack reads ids; an embedding with faults counts as a table."""
     return node is not None and (plan.embedding is None or plan.embedding.reads(plan.shape()) is None)

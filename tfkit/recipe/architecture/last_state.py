@@ -1,4 +1,4 @@
-"""`memory: last_state`: a decoder without cross-attention whose recurrences start from its encoder's last states."""
+"""`memory: last_state`: a decoder without cross-attention whose recurrences start from the encoder's last states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECURRENT = "say mixer: lstm, gru or rnn"
 
 
 def ends_in_states(encoder: StackPlan, keys: Mapping[str, Node], faults: Faults) -> StackPlan:
-    """Return the encoder without what would follow its last layer; refuse what it says of that itself."""
+    """Return the encoder without the parts after its last layer; refuse them if set for the encoder itself."""
     for name in ("final_norm", "final_dropout"):
         node = given(keys, name)
         if node is not None and node.value and node.path.startswith("model.encoder."):
@@ -27,7 +27,7 @@ def ends_in_states(encoder: StackPlan, keys: Mapping[str, Node], faults: Faults)
 
 
 def check_heads(heads: Sequence[tuple[HeadFacts.Config, Node]], faults: Faults) -> None:
-    """Refuse heads that read the encoder, which hands over its last states and nothing else."""
+    """Refuse heads on the encoder, which provides its last states only."""
     for head, node in heads:
         if head.reads == "encoder":
             text = "the encoder hands over its last states alone; leave reads out, or memory: last_state"
@@ -35,7 +35,7 @@ def check_heads(heads: Sequence[tuple[HeadFacts.Config, Node]], faults: Faults) 
 
 
 class LastStates:
-    """Checks that each layer of a decoder can start from the last states of the encoder's layer of the same depth."""
+    """Checks that each decoder layer can start from the last state of the encoder layer at the same depth."""
 
     def __init__(self, encoder: StackPlan, decoder: StackPlan, layers: Mapping[Side, DistinctLayers]) -> None:
         self.plans: dict[Side, StackPlan] = {"encoder": encoder, "decoder": decoder}
@@ -44,7 +44,7 @@ class LastStates:
         self._told: set[str] = set()
 
     def check(self) -> None:
-        """Report layers that hand over nothing, unequal depths, and unequal recurrences; each once."""
+        """Report layers without state, different depths, and different recurrences; each once."""
         sides = [side for side in self.plans if self._hands_over(side)]
         if len(sides) < len(self.plans):
             return
@@ -66,7 +66,7 @@ class LastStates:
         return stack.keys.get("num_layers") or stack.keys.get("pattern") or stack.node
 
     def _hands_over(self, side: Side) -> bool:
-        """True if each layer of a stack has a recurrence that can hand over its state, and no mixer that cannot."""
+        """True if each layer of the stack has a recurrence with a state to hand over, and no mixer without one."""
         for kind, layer in enumerate(self.plans[side].layers):
             mixers = [sub for sub in layer.sublayers if sub.config.part.part_slot == "mixer"]
             others = [sub for sub in layer.sublayers if sub.config.part.part_slot == "attention"]
@@ -84,7 +84,7 @@ class LastStates:
         return True
 
     def _fits(self, index: int, ours: int, theirs: int) -> bool:
-        """True if the recurrences of two layers of one depth are of the same kinds and widths."""
+        """True if the recurrences of two layers at the same depth agree in kind and width."""
         kinds: dict[Side, int] = {"encoder": ours, "decoder": theirs}
         sides = {side: self.plans[side].layers[kind] for side, kind in kinds.items()}
         pair = {side: list(self._recurrences(side, layer)) for side, layer in sides.items()}
@@ -108,7 +108,7 @@ class LastStates:
         return True
 
     def _warn_of_unread(self) -> None:
-        """Warn of what the encoder's last layer computes after its recurrence, which nothing reads."""
+        """Warn about computations after the recurrence in the encoder's last layer, which are never read."""
         plan = self.plans["encoder"]
         kind = plan.order[-1]
         layer = plan.layers[kind]
@@ -130,7 +130,7 @@ class LastStates:
         return sub.config.state_widths(self.plans[side].shape(plan=layer))
 
     def _node(self, side: Side, kind: int, *names: str) -> Node:
-        """Where a layer writes the first of these sublayers; else the layer."""
+        """Return the node of the first of these sublayers in a layer; else the layer."""
         node = self.layers[side].nodes[kind]
         keys = mapping(node)
         return next((keys[base] for name in names for base in (name, name.rpartition("_")[0]) if base in keys), node)

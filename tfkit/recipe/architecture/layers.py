@@ -1,4 +1,4 @@
-"""The layers of one stack: what `layer` says, kinds laid over it (rule R2), and the description that comes of it."""
+"""Layers of one stack: `layer` with kinds merged over it (rule R2), and the resulting plans."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given, mapping, plain
 
-MAX_KINDS = 256  # each is checked by itself
-PLAIN = [key for key in LAYER.values() if key.is_plain]  # what the Blueprint holds as it is written
+MAX_KINDS = 256  # each is validated separately
+PLAIN = [key for key in LAYER.values() if key.is_plain]  # values that the Blueprint stores as written
 
 
 class LayerResolver:
-    """Resolves the layers of one stack."""
+    """Resolver for the layers of one stack."""
 
     def __init__(self, stack: StackText) -> None:
         self.stack = stack
         self.faults = stack.faults
         self.base = self._base()
         self.kinds = self._kinds()
-        self._written: dict[int, tuple[Node, Node]] = {}  # by the identity of the layer's text, which stays alive
+        self._written: dict[int, tuple[Node, Node]] = {}  # by the id of the layer's node, which stays alive
 
     def _base(self) -> Node | None:
-        """What `layer` says, None where it says nothing that could be a layer."""
+        """Return the node of `layer`; None if it cannot be a layer."""
         node = self.stack.keys.get("layer")
         if node is None:
             self.faults.add(self.stack.node, "needs a layer: what each layer is made of")
@@ -66,7 +66,7 @@ class LayerResolver:
         return without_cross_attention(node, self.stack, self.faults)
 
     def check_texts(self) -> bool:
-        """Report what cannot stand in `layer` or a kind; false where the layers cannot be read after that."""
+        """Report invalid keys in `layer` or a kind; return False if the layers cannot be resolved."""
         if len(self.kinds) > MAX_KINDS:
             node = self.stack.keys["layers"]
             self.faults.add(node, f"names {len(self.kinds):,} kinds; at most {MAX_KINDS:,} can be told apart")
@@ -84,19 +84,19 @@ class LayerResolver:
         return resolvable
 
     def _texts(self) -> Iterator[tuple[str, Node]]:
-        """The keys of `layer` and of every kind, used by the pattern or not."""
+        """Yield the keys of `layer` and of every kind, used or not."""
         for node in (self.base, *self.kinds.values()):
             yield from mapping(node).items()
 
     def check_unused(self, used: Collection[tuple[str, ...]]) -> None:
-        """Find the faults of what no layer of the pattern uses, as far as they can be known."""
+        """Report kinds that the pattern never uses, as far as they can be checked."""
         for kinds in [(), *((kind,) for kind in self.kinds)] if self.base is not None else []:
-            # a kind's text may be complete only together with others, so only what stands there is looked at
+            # a kind may be complete only in combination with others, so only its own keys are checked
             if not any(set(kinds) <= set(combination) for combination in used) and not varies(self.merged(kinds)):
                 self.plan(self.merged(kinds))
 
     def merged(self, kinds: Sequence[str]) -> Node:
-        """`layer` with the kinds laid over it in order (R2)."""
+        """Return `layer` with the kinds merged over it in order (R2)."""
         node = self.base if self.base is not None else replace(self.stack.node, value={})
         for kind in kinds:
             if isinstance(self.kinds[kind].value, dict):
@@ -104,7 +104,7 @@ class LayerResolver:
         return node
 
     def plan(self, node: Node) -> LayerPlan | None:
-        """The description of the layer that `node` is the whole text of, or None with its faults added."""
+        """Return the plan of a complete layer node, or None with its faults added."""
         before = len(self.faults.found)
         keys = mapping(node)
         mask, mask_text = layer_masks(self.stack, keys)
@@ -134,7 +134,7 @@ class LayerResolver:
         return plan
 
     def written(self, node: Node) -> Node:
-        """The text of a layer that was resolved, with that of each part as it was read."""
+        """Return the text of a resolved layer, with each part as it was parsed."""
         return self._written[id(node)][1]
 
 

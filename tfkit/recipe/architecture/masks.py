@@ -1,4 +1,4 @@
-"""The masks of a layer (rule R4): the type's, the stack's and the layer's add up."""
+"""Masks of a layer (rule R4): the sum of the type's, the stack's and the layer's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.recipe.text.values import items, one_or_list
 
 
 def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> tuple[tuple[MaskFacts.Config, ...], Node | None]:
-    """All rules of a layer, each once, and the text of those that are written; `none` drops the stack's."""
+    """Return all rules of a layer without duplicates, and the text of explicit ones; `none` drops the stack's."""
     preparer = Preparer(stack.faults)
     written = [replace(stack.node, value="causal")] if stack.causal else []
     by_type = [of_kind(validated(node, "mask", stack.faults), MaskFacts.Config) for node in written]
@@ -34,17 +34,17 @@ def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> tuple[tuple[MaskF
 
 
 def spelled_masks(masks: Sequence[MaskFacts.Config], causal: bool) -> list[MaskFacts.Config]:
-    """The rules of a layer that have to be written; `causal` says whether the model's type brings that one."""
+    """Return the rules to be written; `causal` is set if the model's type implies that rule."""
     return [rule for rule in masks if not (causal and rule.part.part_name == "causal")]
 
 
 def hide_future(masks: Sequence[MaskFacts.Config]) -> bool:
-    """Whether some limit among the masks leaves only the past and the present."""
+    """True if a limit among the masks hides the future."""
     return any(rule.part.hides_future and not rule.part.opens for rule in masks)
 
 
 def check_opposed(layer: LayerText, masks: Sequence[MaskFacts.Config]) -> None:
-    """Refuse masks that together leave nothing to look at but the token itself."""
+    """Refuse masks that together show each token only itself."""
     if {"causal", "reverse_causal"} <= {rule.part.part_name for rule in masks}:
         written = [*items(layer.keys.get("mask")), *items(layer.stack.keys.get("mask"))]
         node = next((item for item in written if _type_of(item) == "reverse_causal"), layer.node)
@@ -52,7 +52,7 @@ def check_opposed(layer: LayerText, masks: Sequence[MaskFacts.Config]) -> None:
 
 
 def written_masks(stack: StackText, keys: Mapping[str, Node]) -> list[Node]:
-    """The masks that the text gives a layer, besides that of the model's type."""
+    """Return the nodes of a layer's masks, except the one implied by the model's type."""
     own = keys.get("mask")
     if own is not None and own.value is None:
         return []

@@ -1,4 +1,4 @@
-"""A memory is read (rules R15 and R16): a decoder attends to its encoder, and a stack to what a call hands over."""
+"""Use of a memory (rules R15 and R16): a decoder attends to its encoder, and a stack to the memory of a call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfkit.recipe.text.values import mapping
 
 
 def check_memory_is_read(layers: LayerResolver, plan: StackPlan) -> None:
-    """Refuse a stack beside a memory that none of its layers attends to; `plan` has the layers."""
+    """Refuse a stack with a memory that none of its layers attends to; `plan` has the layers."""
     if plan.memory_width is None or any(sub.memory for layer in plan.layers for sub in layer.sublayers):
         return
     memory = layers.stack.keys.get("memory")
@@ -27,7 +27,7 @@ def check_memory_is_read(layers: LayerResolver, plan: StackPlan) -> None:
 
 
 def _left_out(layers: LayerResolver) -> Iterator[Node]:
-    """Where a layer takes out its cross-attention, or the attention that would serve for it; else the layer itself."""
+    """Yield nodes that disable cross-attention, or the attention it would copy; finally the layer itself."""
     texts = [node for node in (layers.base, *layers.kinds.values()) if node is not None]
     for key in ("cross_attention", "attention"):
         for text in texts:

@@ -1,4 +1,4 @@
-"""What stands in `model:` though all that it is for say something else: used by none, and held to its form."""
+"""Values of `model:` that every stack overrides: unused, but still validated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfkit.recipe.text.values import items, mapping, plain
 
 
 class _Forms(Faults):
-    """Faults of values; the stacks may have reported already what is missing."""
+    """Faults of values, except missing ones: the stacks may have reported these."""
 
     def _invalid_one(self, details: list[tuple[Node, Mapping[str, Any]]]) -> None:
         node, first = details[0]
@@ -29,23 +29,23 @@ class _Forms(Faults):
 
 
 def check_overridden(keys: Mapping[str, Node], used: Iterable[Node], faults: Faults) -> None:
-    """Report values among the stack keys of `model:` that are wrong by themselves and in none of the texts `used`.
+    """Report invalid values among the stack keys of `model:` that do not occur in the texts `used`.
 
-    What they would not fit beside is not asked: they stand beside nothing.
+    Only the values themselves are validated, not their combination.
     """
     stands = set(_places(used))
     unused = set(_places(keys.values())) - stands
     if not unused:
         return
     found, known = _Forms(faults.found), len(faults.found)
-    # a kind is laid over the layer, and a norm over the layer's
+    # a kind is merged over the layer, and a norm over the layer's
     wanted = {key for key, node in keys.items() if not stands.issuperset(_places([node]))} | {"layer", "layers"}
     _read({key: node for key, node in keys.items() if key in wanted}, found)
     faults.found += [fault for fault in found.found[known:] if (fault.place, fault.path) in unused]
 
 
 def _places(texts: Iterable[Node]) -> Iterator[tuple[Place, str]]:
-    """Where the values in `texts` and their keys stand, each with its path."""
+    """Yield the places of the values and keys in `texts`, each with its path."""
     for text in texts:
         for _, node in text.walk():
             yield node.place, node.path
@@ -54,7 +54,7 @@ def _places(texts: Iterable[Node]) -> Iterator[tuple[Place, str]]:
 
 
 def _read(keys: Mapping[str, Node], faults: Faults) -> None:
-    """Read each value by itself."""
+    """Validate each value separately."""
     sizes, preparer = Sizes(next(iter(keys.values())), keys, faults), Preparer(faults, stack_norm(keys))
     for name, declared in STACK.items():
         if declared.is_plain and name in keys:
@@ -70,7 +70,7 @@ def _read(keys: Mapping[str, Node], faults: Faults) -> None:
 
 
 def _in_layer(key: str, node: Node, preparer: Preparer) -> None:
-    """One key of a layer or a kind."""
+    """Validate one key of a layer or a kind."""
     match = SUBLAYER_KEY.fullmatch(key)
     declared = LAYER.get(key if match is None else f"{match['base']}{match['norm'] or ''}")
     if varies(node):
@@ -84,7 +84,7 @@ def _in_layer(key: str, node: Node, preparer: Preparer) -> None:
 
 
 def _parts(node: Node | None, kind: Kind, preparer: Preparer) -> None:
-    """A part, or a list of them; `true` is the stack's norm."""
+    """Validate a part or a list of parts; `true` is the stack's norm."""
     if not isinstance(kind, PartValue | PartsValue | NormValue):
         return
     for item in items(node):

@@ -1,4 +1,4 @@
-"""`model.parametrization`: the factors of muP on scores, logits, embeddings and branches, as options of the parts."""
+"""`model.parametrization`: muP factors of scores, logits, embeddings and branches, set as options of the parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEPTHS = {"num_layers": ("encoder", "decoder"), "encoder.num_layers": ("encoder"
 
 
 class Parametrizer:
-    """Reads `parametrization:` of a model's text, and spells it out in a Blueprint; faults go into `faults`."""
+    """Parses `parametrization:` and applies it to a Blueprint; faults are added to `faults`."""
 
     def __init__(self, model: Node, faults: Faults, resolve: Callable[[Node], Blueprint | None]) -> None:
         self.model = model
@@ -31,7 +31,7 @@ class Parametrizer:
         self.node = mapping(model)["parametrization"]
 
     def applied(self, blueprint: Blueprint) -> Blueprint:
-        """The Blueprint with its parametrization and the factors that follow; the same where there is a fault."""
+        """Return the Blueprint with its parametrization and the resulting factors; unchanged if there is a fault."""
         count = len(self.faults.found)
         chosen = self._read(blueprint)
         if chosen is None or len(self.faults.found) > count:
@@ -78,7 +78,7 @@ class Parametrizer:
         return False
 
     def _base(self, sizes: dict[str, Node]) -> Blueprint | None:
-        """The same model with other sizes."""
+        """Resolve the same model with other sizes."""
         own = {key: child for key, child in mapping(self.model).items() if key != "parametrization"}
         root = Node({"model": replace(self.model, value=own)}, self.model.place)
         for key, node in sizes.items():
@@ -87,7 +87,7 @@ class Parametrizer:
         return self.resolve(mapping(root)["model"])
 
     def _spelled(self, blueprint: Blueprint, chosen: Parametrization) -> Blueprint:
-        """The Blueprint with the factors that its parts have options for."""
+        """Apply the factors that the parts have options for."""
         stacks = {plan.side: plan for plan in chosen.base.stacks()}
         found = {plan.side: self._stack(plan, stacks[plan.side], blueprint, chosen) for plan in blueprint.stacks()}
         own, small = ({side: pair[index] for side, pair in found.items()} for index in (0, 1))
@@ -104,7 +104,7 @@ class Parametrizer:
     def _stack(
         self, plan: StackPlan, base: StackPlan, blueprint: Blueprint, chosen: Parametrization
     ) -> tuple[StackPlan, StackPlan]:
-        """The stack and its base in one order: layers that differ in either are distinct in both."""
+        """Return the stack and its base in one order: layers that differ in either are distinct in both."""
         branch = chosen.depth_ratio(blueprint, plan.side) ** -chosen.depth_exponent
         numbers: dict[tuple[int, int], int] = {}
         layers: list[tuple[LayerPlan, Sizes]] = []
@@ -137,7 +137,7 @@ class Parametrizer:
     def _attention(
         self, one: SublayerPlan, plan: StackPlan, small: SublayerPlan, base: StackPlan
     ) -> SublayerFacts.Config:
-        """An attention whose scores shrink with 1 / width of a head, not 1 / sqrt(width)."""
+        """Return the attention with scores scaled by 1 / head width instead of 1 / sqrt(width)."""
         config, other = one.config, small.config
         if not (isinstance(config, AttentionFacts.Config) and isinstance(other, AttentionFacts.Config)):
             return config
@@ -152,7 +152,7 @@ class Parametrizer:
         return config.model_copy(update={"scale": wanted})
 
     def _head(self, head: HeadFacts.Config, blueprint: Blueprint, chosen: Parametrization) -> HeadFacts.Config:
-        """A head whose logits shrink with 1 / width."""
+        """Return the head with logits scaled by 1 / width."""
         plan = blueprint.read_by(head)
         ratio = chosen.width_ratio(blueprint, plan.side)
         scale = _option(head, "scale")
@@ -170,5 +170,5 @@ class Parametrizer:
 
 
 def _option(config: Config, name: str) -> object:
-    """An option of a part, None where it has none of that name."""
+    """Return an option of a part, None if it is not defined."""
     return dict(config).get(name)

@@ -1,4 +1,4 @@
-"""Patterns: which kind each layer is (rules R1 and R2 of the language), read and written."""
+"""Patterns: the kind of each layer (rules R1 and R2 of the language), parsed and formatted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
 
 @dataclass(frozen=True)
 class PatternEntry:
-    """One entry of a pattern: the kinds laid over `layer`, how often in a row, and its number in the text."""
+    """Entry of a pattern: the kinds merged over `layer`, the number of repetitions, and its index in the text."""
 
     kinds: tuple[str, ...]
     count: int
@@ -28,12 +28,12 @@ class PatternEntry:
 
 
 def combinations(entries: Sequence[PatternEntry]) -> list[tuple[str, ...]]:
-    """The different combinations of kinds in the order they first appear."""
+    """Return the distinct combinations of kinds in order of appearance."""
     return list(dict.fromkeys(entry.kinds for entry in entries))
 
 
 def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], faults: Faults) -> list[PatternEntry]:
-    """The entry of each layer, in order (each with count 1); empty where a fault was found."""
+    """Return the entry of each layer in order (each with count 1); empty on faults."""
     if pattern is None or pattern.value is None:
         return [PatternEntry((), 1, 0)] * (num_layers or 0)
     if not isinstance(pattern.value, list) or not pattern.value:
@@ -68,20 +68,20 @@ def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], f
 
 
 def shortest(kinds: Sequence[str], once: int = 0) -> list[Any]:
-    """The shortest pattern whose layers are `kinds`, the first `once` of which stand before what repeats."""
+    """Return the shortest pattern for the layers `kinds`, of which the first `once` precede the repeated part."""
     before, cycle = _counted(kinds[:once]), _counted(_cycle(kinds[once:]))
     return [*before, cycle] if before and cycle else _counted(_cycle(kinds))
 
 
 def _cycle(kinds: Sequence[str]) -> Sequence[str]:
-    """The shortest beginning that, repeated, gives the kinds."""
+    """Return the shortest prefix that repeats to the kinds."""
     total = len(kinds)
     period = next((n for n in range(1, total) if all(kinds[i] == kinds[i % n] for i in range(total))), total)
     return kinds[:period]
 
 
 def _counted(kinds: Sequence[str]) -> list[str]:
-    """The kinds with those in a row counted."""
+    """Run-length encode the kinds."""
     found = [(kind, len(list(same))) for kind, same in groupby(kinds)]
     return [kind if times == 1 else f"{kind}*{times}" for kind, times in found]
 

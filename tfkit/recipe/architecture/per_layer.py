@@ -1,4 +1,4 @@
-"""Values that differ from layer to layer: `{per_layer: [...]}` (rule R5 of the language)."""
+"""Values per layer: `{per_layer: [...]}` (rule R5 of the language)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Kinds = tuple[str, ...]
 
 
 def varies(node: Node) -> bool:
-    """Whether a `{per_layer: [...]}` stands somewhere in `node`."""
+    """True if `node` contains a `{per_layer: [...]}`."""
     return next(_choices(node), None) is not None
 
 
 def is_per_layer(node: Node) -> bool:
-    """Whether `node` is itself a `{per_layer: [...]}`."""
+    """True if `node` itself is a `{per_layer: [...]}`."""
     return isinstance(node.value, dict) and "per_layer" in node.value
 
 
 def _choices(node: Node) -> Iterator[Node]:
-    """Every `{per_layer: [...]}` in `node`."""
+    """Yield every `{per_layer: [...]}` in `node`."""
     if is_per_layer(node):
         yield node
     elif isinstance(node.value, (dict, list)):
@@ -37,10 +37,10 @@ def _choices(node: Node) -> Iterator[Node]:
 
 
 class Turns:
-    """Walks over the layers of a stack and picks from each `{per_layer: [...]}` what is that layer's.
+    """Iterates over the layers of a stack and selects the value of each `{per_layer: [...]}`.
 
-    `texts` are the texts of the layers by their kinds, `layers` the kinds of each layer in order. A list that stands in
-    a kind has one value for each layer of that kind; any other, one for each layer.
+    `texts` are the texts of the layers by kinds, `layers` the kinds of each layer in order. A list inside a kind has
+    one value for each layer of that kind; any other, one for each layer.
     """
 
     def __init__(self, texts: Mapping[Kinds, Node], layers: Sequence[Kinds]) -> None:
@@ -58,7 +58,7 @@ class Turns:
         return next(chain.from_iterable(self._choices.values()))
 
     def check(self, faults: Faults) -> bool:
-        """Whether each list has as many values as there are layers it is for; adds the faults."""
+        """Return True if each list has one value per layer that it applies to; add faults otherwise."""
         before = len(faults.found)
         for choice in chain.from_iterable(self._choices.values()):
             self._check(choice, faults)
@@ -76,25 +76,25 @@ class Turns:
                 faults.add(value, NO_PARTS)
 
     def _kind(self, choice: Node) -> str:
-        """The kind that the list stands in, "" where it stands in none."""
+        """Return the kind that contains the list, "" if none."""
         found = _IN_KIND.search(f"{choice.path}.")
         return found[1] if found and found[1] in self._counts else ""
 
     def fixed(self, kinds: Kinds) -> bool:
-        """Whether layers of these kinds have nothing to pick, and no list counts them."""
+        """True if layers of these kinds select no values and are not counted by a list."""
         return not self._choices[kinds] and not self._counting[kinds]
 
     def values(self, kinds: Kinds) -> tuple[object, ...]:
-        """What the next layer, of these kinds, picks: its text follows from it. Tells true from 1."""
+        """Return the values selected by the next layer, of these kinds, which determine its text. True is not 1."""
         picked = [self._picked(choice).value for choice in self._choices[kinds]]
         return tuple((type(value), value) for value in picked)
 
     def text(self, kinds: Kinds) -> Node:
-        """The text of the next layer, of these kinds."""
+        """Return the text of the next layer, of these kinds."""
         return self._pick(self.texts[kinds])
 
     def step(self, kinds: Kinds) -> None:
-        """Go on to the layer after the next, which is of these kinds."""
+        """Advance past the next layer, of these kinds."""
         for kind in self._counting[kinds]:
             self._turns[kind] += 1
 

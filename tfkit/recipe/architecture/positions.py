@@ -1,4 +1,4 @@
-"""Positions (rule R7): one for the stack, or a layer's own, laid over it; and the heads that they turn."""
+"""Positions (rule R7): the stack's, or a layer's own merged over it; and the width of rotated heads."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tfkit.recipe.text.values import given, items, one_or_list
 def stack_positions(
     node: Node | None, plan: StackPlan, width: int, preparer: Preparer
 ) -> tuple[tuple[PositionFacts.Config, ...], Node | None]:
-    """The stack's own positions, which all layers without one of their own take, and their text as it was read.
+    """Return the stack's positions, used by all layers without their own, and their parsed text.
 
-    `plan` has the layers, or none where these have faults; `width` is the one at which positions are added.
+    `plan` has the layers, or none if these have faults; `width` is the width at which positions are added.
     """
     served = [layer.sublayers for layer in plan.layers if layer.position is None]
     dims = sorted({dim for sublayers in served for dim in _head_dims(sublayers, plan.shape())})
@@ -32,7 +32,7 @@ def stack_positions(
         if config is None:
             continue
         positions.append(config)
-        # what a bias or a rotation needs to know of the layers is not known where these have faults
+        # biases and rotations are only checked if the layers have no faults
         if plan.layers or not {"bias", "rotation"} & config.part.hooks():
             preparer.faults.problems(item, config.check(replace(plan.shape(), d_model=width)))
             preparer.faults.problems(item, _rotation_problems(config, dims))
@@ -47,7 +47,7 @@ def stack_positions(
 
 
 def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tuple[PositionFacts.Config, ...] | None:
-    """The layer's own positions, laid over the stack's; None where the stack's serve."""
+    """Return the layer's own positions, merged over the stack's; None if it uses the stack's."""
     node = layer_position_text(layer)
     if node is None:
         return None
@@ -68,7 +68,7 @@ def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tupl
 
 
 def layer_position_text(layer: LayerText) -> Node | None:
-    """What a layer says of its own positions, laid over the stack's; None where it says nothing."""
+    """Return the text of a layer's own positions, merged over the stack's; None if not set."""
     node, below = layer.keys.get("position"), given(layer.stack.keys, "position")
     if node is None or node.value is None or below is None or isinstance(below.value, list):
         return node
@@ -76,12 +76,12 @@ def layer_position_text(layer: LayerText) -> Node | None:
 
 
 def _attends(sublayers: Sequence[SublayerPlan]) -> bool:
-    """Whether a layer looks at its own tokens by attention."""
+    """True if the layer has self-attention."""
     return any(sub.config.part.part_slot == "attention" and not sub.memory for sub in sublayers)
 
 
 def _read(node: Node, preparer: Preparer, shape: Shape | None = None) -> tuple[PositionFacts.Config | None, Node]:
-    """One position and its text."""
+    """Parse one position; return it with its text."""
     if node.value is None:
         preparer.faults.add(node, "none stands alone, as in position: none; a list names positions")
         return None, node
@@ -90,20 +90,20 @@ def _read(node: Node, preparer: Preparer, shape: Shape | None = None) -> tuple[P
 
 
 def agreed_heads(sublayers: Sequence[SublayerPlan]) -> int | None:
-    """The number of heads of a layer's self-attentions; None where they have none, or do not agree."""
+    """Return the number of heads of a layer's self-attentions; None if there are none, or they differ."""
     attentions = [sub.config for sub in sublayers if not sub.memory]
     counts = {config.heads() for config in attentions if isinstance(config, AttentionFacts.Config)}
     return counts.pop() if len(counts) == 1 else None
 
 
 def _head_dims(sublayers: Sequence[SublayerPlan], shape: Shape) -> list[int]:
-    """The widths of the query and key heads that a position may have to turn."""
+    """Return the query and key head widths that a position may rotate."""
     attentions = [sub.config for sub in sublayers if not sub.memory]
     widths = {config.width(shape) for config in attentions if isinstance(config, AttentionFacts.Config)}
     return sorted(width for width in widths if width is not None)
 
 
 def _rotation_problems(config: PositionFacts.Config, dims: Sequence[int]) -> Iterator[Problem]:
-    """What a position finds wrong with the widths of the heads that it turns."""
+    """Yield problems of a position with the widths of rotated heads."""
     for dim in dims:
         yield from config.check_head_dim(dim)

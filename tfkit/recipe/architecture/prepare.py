@@ -1,4 +1,4 @@
-"""What a recipe leaves to its surroundings, filled in: the stack's norm, and paths beside the file."""
+"""Contextual defaults of a recipe: the stack's norm, and paths relative to the file."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tfkit.recipe.text.values import given, mapping
 
 
 def stack_norm(keys: Mapping[str, Node]) -> Node | None:
-    """The norm of the stack that `keys` describe (R12): that of its layer, where it says one for all layers."""
+    """Return the norm of the stack `keys` (R12): that of its layer, if common to all layers."""
     norm = given(mapping(keys.get("layer")), "norm")
     return None if norm is None or is_per_layer(norm) else norm
 
 
 class Preparer:
-    """Fills in nodes. `norm` is the stack's norm (R12), None where there is no stack or it says none.
+    """Fills in contextual defaults. `norm` is the stack's norm (R12), None without a stack or norm.
 
-    `base` is the folder of the files of corpora (`data.folder`), None where it is that of the recipe.
+    `base` is the folder of corpus files (`data.folder`), None for the recipe's folder.
     """
 
     def __init__(self, faults: Faults, norm: Node | None = None, base: Path | None = None) -> None:
@@ -39,18 +39,18 @@ class Preparer:
         self.base = base
 
     def of_corpora(self, data: Node | None) -> Preparer:
-        """Return the preparer of the corpora in the section `data`."""
+        """Return the preparer for the corpora of the section `data`."""
         base = given(mapping(data), "folder")
         return (
             self if base is None or not isinstance(base.value, str) else Preparer(self.faults, self.norm, _path(base))
         )
 
     def config(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> Config | None:
-        """The Config that `node` describes, checked against `shape` where one is given; None with its faults added."""
+        """Return the Config of `node`, checked against `shape` if given; None with its faults added."""
         return self.read(node, slot, shape, default)[0]
 
     def read(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> tuple[Config | None, Node]:
-        """The same, and the text that it was validated from: `node` with what its surroundings say filled in."""
+        """Like `config`, and return the text that was validated: `node` with contextual defaults filled in."""
         filled = self.part(with_type(node, default), slot)
         config = validated(filled, slot, self.faults)
         if config is not None and shape is not None:
@@ -58,7 +58,7 @@ class Preparer:
         return config, filled
 
     def part(self, node: Node, slot: str) -> Node:
-        """A part's node as it is to be validated in `slot`."""
+        """Return a part's node, completed for validation in `slot`."""
         model = config_class(node, slot)
         if model is None:
             return node
@@ -68,7 +68,7 @@ class Preparer:
         return self.fields(node, model)
 
     def fields(self, node: Node, model: type[BaseModel]) -> Node:
-        """The options of a part, or of a section, filled in."""
+        """Fill in the options of a part or a section."""
         if not isinstance(node.value, dict):
             return node
         children = dict(node.value)
@@ -96,7 +96,7 @@ class Preparer:
         return child if section is None else self.fields(child, section)
 
     def _norm(self, child: Node | None, field: FieldInfo) -> Node | None:
-        """The norm that stands elsewhere than in `layer.norm`: true = that one; a name or mapping = laid over it."""
+        """Return a norm outside `layer.norm`: true = that one; a name or mapping is merged over it."""
         if child is None:
             return self.norm if field.default is not None and not field.is_required() else None
         if child.value is True:
@@ -110,13 +110,13 @@ class Preparer:
 
 
 def part_default(field: FieldInfo) -> str:
-    """Name the part that an option is by default; empty if it is none."""
+    """Return the part that an option defaults to; empty if none."""
     is_part = any(isinstance(mark, Slot) for mark in marks(field))
     return field.default if is_part and isinstance(field.default, str) else ""
 
 
 def with_type(node: Node, default: str) -> Node:
-    """Lay options without a type over the part that holds by default (`train.schedule: {warmup: 5}`)."""
+    """Merge options without a type over the default part (`train.schedule: {warmup: 5}`)."""
     if not default or not isinstance(node.value, dict) or not node.value or "type" in node.value or is_per_layer(node):
         return node
     word = Node(default, node.place, under(node.path, "type"), node.key_place)
@@ -124,7 +124,7 @@ def with_type(node: Node, default: str) -> Node:
 
 
 def validated(node: Node, slot: str, faults: Faults) -> Config | None:
-    """The Config of a prepared part node, or None with its faults added."""
+    """Return the Config of a prepared part node, or None with its faults added."""
     try:
         return Slot(slot).validate(node.plain())
     except ValidationError as error:
@@ -135,9 +135,10 @@ def validated(node: Node, slot: str, faults: Faults) -> Config | None:
 
 
 def _path(node: Node, base: Path | None = None) -> Path:
-    """Return the path written at `node`. It is relative to `base`, without one to the recipe's file.
+    """Resolve the path at `node`, relative to `base`, by default to the recipe's file.
 
-    One from the command line is relative to the working folder, and so is a file that does not ship with its recipe.
+    Paths from the command line are relative to the working directory, and so are files that do not ship with their
+    recipe.
     """
     here = folder(node) if base is None or node.is_change else base
     if node.place.is_shipped and node.folder is not None and os.path.isfile(node.folder / str(node.value)):
@@ -146,5 +147,5 @@ def _path(node: Node, base: Path | None = None) -> Path:
 
 
 def folder(node: Node) -> Path:
-    """The folder that paths written at `node` are relative to: its file's; the working folder for shipped recipes."""
+    """Return the base folder of paths at `node`: that of its file; for shipped recipes the working directory."""
     return Path() if node.place.is_shipped or node.folder is None else node.folder

@@ -1,4 +1,4 @@
-"""What heads read of the stacks: some head reads the last one, and a token that a head reads has seen the text."""
+"""Use of the stacks by heads: some head must read the last stack, and a pooled token must have seen the text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import mapping
 
-# the pool of a head -> where its token has to look, and the pool whose token looks there
+# pooling of a head -> direction its token must see, and the pooling whose token sees it
 BLIND = {"first": ("after", "last"), "last": ("before", "first")}
 
 
 def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
-    """Refuse heads that read a token which saw nothing; warn of what no head, or one that sees by half, can train."""
+    """Refuse heads on a token that sees nothing; warn about weights that no head, or only a half-blind one, trains."""
     readers = list(_heads(mapping(model), blueprint))
     if blueprint.last.last_state:
         check_heads(readers, faults)
@@ -30,7 +30,7 @@ def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
 
 
 def _heads(keys: Mapping[str, Node], blueprint: Blueprint) -> Iterator[tuple[HeadFacts.Config, Node]]:
-    """Every head of the model, with its text."""
+    """Yield every head of the model with its text."""
     if blueprint.head is not None:
         yield blueprint.head, keys["head"]
     texts = mapping(keys.get("heads"))
@@ -40,13 +40,13 @@ def _heads(keys: Mapping[str, Node], blueprint: Blueprint) -> Iterator[tuple[Hea
 def _check_tokens(
     plan: StackPlan, readers: Sequence[tuple[HeadFacts.Config, Node]], is_output: bool, faults: Faults
 ) -> None:
-    """The heads that read one token of a stack for the whole text; `is_output`: the model gives hidden states too."""
+    """Check heads that read a single token of a stack; `is_output`: the model also returns hidden states."""
     pooling = [(head, node) for head, node in readers if _at_an_end(head)]
     kinds = {kind: sight(plan.layers[kind], plan) for kind in set(plan.order) if mixes(plan.layers[kind])}
     if not pooling or not kinds or NOTHING in kinds.values() or plan.max_length == 1:
-        return  # there is nothing to see, or so it was told
+        return  # nothing to see, or already reported
     sights = [kinds[kind] for kind in plan.order if kind in kinds]
-    only = not is_output and len(pooling) == len(readers)  # nothing but these tokens is learnt from
+    only = not is_output and len(pooling) == len(readers)  # the only source of gradients
     for head, node in pooling:
         pool = head.pooling() or ""
         side, other = BLIND[pool]
@@ -65,15 +65,15 @@ def _check_tokens(
 
 
 def _at_an_end(head: HeadFacts.Config) -> bool:
-    """Whether a head reads the first token of a text or the last; after one that it looks for, `until`, may be more."""
+    """True if the head reads the first or last token; the token found by `until` may be elsewhere."""
     pool = head.pooling()
     return pool == "first" or (pool == "last" and head.end_token() is None)
 
 
 def _ends_in_two_ways(plan: StackPlan) -> bool:
-    """Whether the last that tokens meet in is a recurrence of which each half has read nothing yet at one end.
+    """True if the last mixing sublayer is a bidirectional recurrence, whose halves are empty at opposite ends.
 
-    One whose weights serve other layers too learns from those.
+    If its weights are shared with other layers, they are trained there.
     """
     layer = plan.layers[plan.order[-1]]
     mixing = [sub.config for sub in layer.sublayers if not sub.memory and sub.config.part.part_slot in MIXING]

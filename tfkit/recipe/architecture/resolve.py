@@ -1,4 +1,4 @@
-"""From the `model:` of a recipe to a Blueprint: defaults and patterns become an explicit description of each layer."""
+"""Resolution of `model:` to a Blueprint: defaults and patterns become an explicit description of each layer."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given, mapping
 
 SIDES = ("encoder", "decoder")
-# what the Blueprint holds as it is written
+# values that the Blueprint stores as written
 PLAIN = [key for key in STACK.values() if key.is_plain and key.field == key.name]
 
 
 class ModelResolver:
-    """Resolves one `model:` node; every fault goes into `faults`."""
+    """Resolves one `model:` node; faults are added to `faults`."""
 
     def __init__(self, node: Node, faults: Faults, vocabulary: Vocabulary) -> None:
         self.node = node
         self.faults = faults
         self.vocabulary = vocabulary
-        self.stacks: dict[Side, Mapping[str, Node]] = {}  # the text of each stack
+        self.stacks: dict[Side, Mapping[str, Node]] = {}  # text of each stack
         self.texts: dict[Side, StackText] = {}
         self.layers: dict[Side, DistinctLayers] = {}
-        self.entries: dict[Side, Sequence[PatternEntry]] = {}  # the pattern's entry of each layer
+        self.entries: dict[Side, Sequence[PatternEntry]] = {}  # pattern entry of each layer
         self.heads: HeadResolver | None = None
-        self.partial: Blueprint | None = None  # what could be resolved, however much is wrong
+        self.partial: Blueprint | None = None  # the resolvable part, in spite of faults
 
     def resolve(self) -> Blueprint | None:
-        """The Blueprint, or None where a fault leaves nothing to describe."""
+        """Return the Blueprint, or None if a fault prevents it."""
         kind = self._topology()
         if kind is None:
             return None
@@ -83,7 +83,7 @@ class ModelResolver:
         return self.partial
 
     def _resolve_base(self, node: Node) -> Blueprint | None:
-        """The same model in its base sizes; its faults are those of this one."""
+        """Resolve the model in its base sizes; faults are shared."""
         return ModelResolver(node, self.faults, Vocabulary(self.vocabulary.size)).resolve()
 
     def _topology(self) -> Config | None:
@@ -110,7 +110,7 @@ class ModelResolver:
                     self.faults.unknown_key(child, list(STACK))
 
     def _stack_keys(self, side: Side, sides: Mapping[Side, bool]) -> Mapping[str, Node]:
-        """The stack keys of one side: those in `model:` with `encoder:` or `decoder:` laid over (R8)."""
+        """Return the stack keys of one side: those in `model:` with `encoder:` or `decoder:` merged over (R8)."""
         keys, over = self._own_keys(), given(mapping(self.node), side)
         if len(sides) == 1 or over is None:
             return keys
@@ -120,11 +120,11 @@ class ModelResolver:
         return mapping(merge(replace(self.node, value=keys), over, self.faults.found))
 
     def _own_keys(self) -> dict[str, Node]:
-        """The stack keys that stand in `model:` itself."""
+        """Return the stack keys directly in `model:`."""
         return {key: child for key, child in mapping(self.node).items() if key in STACK}
 
     def _used(self) -> Iterator[Node]:
-        """The texts that stacks and layers are made of; all that a stack says where its layers have faults."""
+        """Yield the texts used by stacks and layers; all texts of a stack whose layers have faults."""
         for side, keys in self.stacks.items():
             layers = self.layers.get(side)
             # the mask of a stack may be dropped by every layer
@@ -136,7 +136,7 @@ class ModelResolver:
     # one stack
 
     def _stack(self, side: Side, causal: bool, encoder: StackPlan | None) -> StackPlan:
-        """One stack; without layers where they have faults, so that what else is wrong is found too."""
+        """Resolve one stack; without layers if these have faults, so that further faults are found."""
         keys = self.stacks[side]
         sizes = Sizes(self.node, keys, self.faults)
         num_layers = sizes.read("num_layers", MAX_LAYERS, needed="pattern" not in keys)
@@ -173,7 +173,7 @@ class ModelResolver:
         return replace(text.plan, layers=tuple(distinct.plans), order=tuple(order), entries=shared)
 
     def _with_ends(self, plan: StackPlan, text: StackText) -> StackPlan:
-        """Embedding, position and final norm, which need to know the layers."""
+        """Add embedding, position and final norm, which depend on the layers."""
         keys = text.keys
         preparer = Preparer(self.faults, stack_norm(keys))
         node, config = given(keys, "embedding"), None
@@ -194,13 +194,13 @@ class ModelResolver:
         )
 
     def _final_norm(self, plan: StackPlan, text: StackText) -> Config | None:
-        """A stack ends in a norm when its last layer's layout says so, unless `final_norm` says otherwise (R12)."""
+        """Return the final norm: `final_norm`, by default as the layout of the last layer requires (R12)."""
         node = _final_norm_text(plan, text.keys, self.faults)
         if node is not None:
             text.written["final_norm"] = node
         return None if node is None or node.value is None else Preparer(self.faults).config(node, "norm", plan.shape())
 
-    # the whole
+    # the whole model
 
     def _blueprint(self, kind: Config, plans: Mapping[Side, StackPlan]) -> Blueprint:
         bare = Blueprint(kind, plans.get("encoder"), plans.get("decoder"), None, (), self._init())  # type: ignore[arg-type]
@@ -223,7 +223,7 @@ class ModelResolver:
 
 
 def _final_norm_text(plan: StackPlan, keys: Mapping[str, Node], faults: Faults) -> Node | None:
-    """The text of the final norm of the stack that `keys` describe, its layer's norm laid under it."""
+    """Return the text of the stack's final norm, merged over its layer's norm."""
     node, norm = keys.get("final_norm"), stack_norm(keys)
     if node is None:
         ends = bool(plan.layers) and plan.layers[plan.order[-1]].residual.part.final_norm

@@ -1,4 +1,4 @@
-"""What the tokens of a stack see of one another; where that is nothing, what would mix them never learns."""
+"""Visibility between the tokens of a stack; without any, mixing sublayers cannot learn."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tfkit.recipe.architecture.distinct import DistinctLayers
 from tfkit.recipe.architecture.masks import written_masks
 from tfkit.recipe.text.values import mapping
 
-# masks are tried on so many tokens, each against each; where nothing is seen then, the ends of so long a text
+# masks are evaluated for NEAR x NEAR tokens; if nothing is visible, for both ends of FAR tokens
 NEAR, FAR = 128, 1 << 20
-MIXING = ("attention", "mixer")  # the slots of sublayers in which the tokens of a text meet
+MIXING = ("attention", "mixer")  # slots of sublayers that mix tokens
 
 
 class Sight(NamedTuple):
-    """Whether some token of a layer sees others before it, and after it."""
+    """Flags: some token of a layer sees earlier tokens, later tokens."""
 
     before: bool
     after: bool
@@ -34,7 +34,7 @@ NOTHING, BOTH = Sight(False, False), Sight(True, True)
 
 
 def check_sight(layers: DistinctLayers, plan: StackPlan, is_memory: bool) -> None:
-    """Warn of tokens that see nothing but themselves; `is_memory` says whether another stack attends to this one."""
+    """Warn about tokens that see only themselves; `is_memory` is set if another stack attends to this one."""
     stack = layers.layers.stack
     if plan.max_length == 1:
         if is_memory or any(map(mixes, plan.layers)):
@@ -50,18 +50,18 @@ def check_sight(layers: DistinctLayers, plan: StackPlan, is_memory: bool) -> Non
 
 
 def mixes(layer: LayerPlan) -> bool:
-    """Whether the tokens of the text meet in a layer."""
+    """True if the layer mixes tokens."""
     return any(not sub.memory and sub.config.part.part_slot in MIXING for sub in layer.sublayers)
 
 
 def _chooses(layer: LayerPlan) -> bool:
-    """Whether a layer has an attention over its own tokens that has no choice but among them."""
+    """True if the layer has a self-attention that must attend to some token."""
     own = [sub.config for sub in layer.sublayers if not sub.memory]
     return any(isinstance(config, AttentionFacts.Config) and not config.may_attend_to_nothing() for config in own)
 
 
 def sight(layer: LayerPlan, plan: StackPlan) -> Sight:
-    """What the tokens of a layer see of one another, by any of its sublayers."""
+    """Return the visibility through any sublayer of a layer."""
     seen = NOTHING
     for slot in {sub.config.part.part_slot for sub in layer.sublayers if not sub.memory}:
         if slot == "attention":
@@ -72,7 +72,7 @@ def sight(layer: LayerPlan, plan: StackPlan) -> Sight:
 
 
 def mask_sight(layer: LayerPlan, plan: StackPlan) -> Sight:
-    """What the masks of a layer leave to be seen; both sides where that cannot be known from here."""
+    """Return the visibility under a layer's masks; both directions if unknown."""
     rules: list[Any] = [rule.build(plan.shape(plan=layer)) for rule in layer.mask]
     if any(rule.opens or rule.reach() is None for rule in rules):
         return BOTH
@@ -83,7 +83,7 @@ def mask_sight(layer: LayerPlan, plan: StackPlan) -> Sight:
 
 
 def _shown(rules: Sequence[Any], query: Tensor, key: Tensor) -> Sight:
-    """What these rules show queries at some places of keys at others."""
+    """Return the visibility under these rules between some query and key positions."""
     query, key = query[None, :, None], key[None, None]
     visible = torch.ones(1, query.shape[1], key.shape[2], dtype=torch.bool)
     for rule in rules:

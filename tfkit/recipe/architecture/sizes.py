@@ -1,4 +1,4 @@
-"""The sizes that a stack says: its widths, its depth, its vocabulary, and the width of its memory (rule R15)."""
+"""Sizes of a stack: widths, depth, vocabulary, and memory width (rule R15)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ VocabSize = int | tuple[int | None, int | None]  # of one tokenizer, or of those
 
 @dataclass
 class Vocabulary:
-    """What `vocab_size: tokenizer` stands for: `size`, None where that is known only after training a tokenizer."""
+    """Meaning of `vocab_size: tokenizer`: `size` is None until a tokenizer is trained."""
 
     size: VocabSize | None = None
-    asked: list[Node] = field(default_factory=list)  # where a recipe says `tokenizer`
-    unknown: set[Side] = field(default_factory=set)  # stacks whose size is asked for and not known yet
+    asked: list[Node] = field(default_factory=list)  # nodes with the value `tokenizer`
+    unknown: set[Side] = field(default_factory=set)  # stacks whose size is requested but unknown
 
     def ask(self, node: Node, side: Side) -> int | None:
-        """Return the size for a stack that asks for it: an encoder reads sources, a decoder writes targets."""
+        """Return the size for a stack: an encoder reads sources, a decoder generates targets."""
         self.asked.append(node)
         size = self.size[side == "decoder"] if isinstance(self.size, tuple) else self.size
         self.unknown |= {side} if size is None else set()
@@ -42,7 +42,7 @@ def is_last_state(node: Node | None) -> bool:
 
 
 class Sizes:
-    """Reads sizes among `keys`; `owner` is the node at which one is missed."""
+    """Parses sizes among `keys`; missing ones are reported at `owner`."""
 
     def __init__(self, owner: Node, keys: Mapping[str, Node], faults: Faults) -> None:
         self.owner = owner
@@ -50,7 +50,7 @@ class Sizes:
         self.faults = faults
 
     def read(self, name: str, limit: int = WIDTH_LIMIT, needed: bool = False) -> int | None:
-        """The size called `name`; None by default, and where the value is wrong."""
+        """Parse a size. Return None if missing or invalid."""
         if name not in self.keys and needed:
             self.faults.add(self.owner, f"needs {name}")
         elif name in self.keys and needed and self.keys[name].value is None:
@@ -58,13 +58,13 @@ class Sizes:
         return whole(self.keys.get(name), limit, self.faults)
 
     def plain(self, key: Key) -> int | float | bool | None:
-        """The value of a plain key; a size that is needed is 0 where it is wrong, which fits everything."""
+        """Parse a plain key; an invalid required size becomes 0, which fits everything."""
         if isinstance(key.kind, SizeValue):
             return self.read(key.name, key.kind.limit, key.kind.needed) or (0 if key.kind.needed else None)
         return plain(key.kind, self.keys.get(key.name), self.faults)
 
     def vocabulary(self, vocabulary: Vocabulary, side: Side) -> int | None:
-        """The number of tokens; where it has a fault, one that fits everything, so that it causes no second fault."""
+        """Parse the vocabulary size; an invalid one becomes the maximum, to avoid follow-up faults."""
         node = given(self.keys, "vocab_size")
         if node is None:
             return None
@@ -73,12 +73,12 @@ class Sizes:
         return self.read("vocab_size") or WIDTH_LIMIT
 
     def memory(self, encoder: StackPlan | None, alone: bool) -> int | None:
-        """The width of what cross-attention attends to: the encoder's, or what `memory:` says comes with the call."""
+        """Return the memory width for cross-attention: the encoder's width, or that of `memory:`."""
         node = self.keys.get("memory")
         if encoder is not None:
             return self._beside(encoder, node)
         if node is None or node.value is None or (not alone and node.path == "model.memory"):
-            return None  # what stands in `model:` of a pair is told of the decoder
+            return None  # in a model of two stacks reported for the decoder
         if not alone:
             self.faults.add(node, "an encoder has no memory; it is the decoder that reads it", at_key=True)
             return None
@@ -96,7 +96,7 @@ class Sizes:
         return Sizes(node, inner, self.faults).read("d_model")
 
     def _beside(self, encoder: StackPlan, node: Node | None) -> int | None:
-        """The memory of a decoder: the encoder's output, or none where it starts from its last states."""
+        """Return the memory width of a decoder: the encoder's width, or None if it starts from its last states."""
         if node is None:
             return encoder.d_model
         if is_last_state(node) and node.path != "model.memory":

@@ -1,4 +1,4 @@
-"""The text of a stack and of a layer as the rules read it, with what is known around it."""
+"""Text and context of a stack and a layer for the resolution rules."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from tfkit.recipe.text.values import mapping
 
 @dataclass(frozen=True)
 class StackText:
-    """One stack: `keys` with `encoder:` or `decoder:` laid in, and `plan`, which has its sizes and no layers yet."""
+    """One stack: `keys` including `encoder:` or `decoder:`, and `plan`, which has its sizes but no layers yet."""
 
     model: Node
     keys: Mapping[str, Node]
     plan: StackPlan
-    causal: bool  # what the model's type says of this stack
-    alone: bool  # no other stack shares the text of `model:`
+    causal: bool  # default by the model's type
+    alone: bool  # no other stack uses the text of `model:`
     faults: Faults
-    written: dict[str, Node] = field(default_factory=dict)  # the text that each part was made from, by its key
+    written: dict[str, Node] = field(default_factory=dict)  # source text of each part by key
 
     @property
     def node(self) -> Node:
-        """Where a fault stands that is about the stack as a whole: at its first key."""
+        """Node for faults of the whole stack: its first key."""
         return replace(next(iter(self.keys.values()), self.model), path="model")
 
 
 @dataclass(frozen=True)
 class LayerText:
-    """One layer of `stack` with its kinds laid in, and the Shape that its parts are checked against."""
+    """One layer of `stack` with its kinds merged, and the Shape to check its parts against."""
 
     stack: StackText
     node: Node
     shape: Shape
-    preparer: Preparer  # knows the layer's norm
-    written: dict[str, Node] = field(default_factory=dict)  # the text that each part was made from, by its key
+    preparer: Preparer  # has the layer's norm
+    written: dict[str, Node] = field(default_factory=dict)  # source text of each part by key
 
     @property
     def keys(self) -> Mapping[str, Node]:
-        """What the layer says."""
+        """Keys of the layer."""
         return mapping(self.node)
 
     @property
     def faults(self) -> Faults:
-        """Where the layer's faults go."""
+        """Faults of the layer."""
         return self.preparer.faults
 
     def config(self, node: Node, slot: str, key: str = "", default: str = "") -> Config | None:
-        """A part of this layer, checked against its Shape; its text is kept under `key`."""
+        """Parse a part of this layer and check it against the Shape; its text is stored under `key`."""
         config, text = self.preparer.read(node, slot, self.shape, default)
         if key:
             self.written[key] = text

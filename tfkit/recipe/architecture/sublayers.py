@@ -1,4 +1,4 @@
-"""A layer's sublayers: which, and in what order (rule R11), cross-attention (R16), and a norm of their own (R13)."""
+"""Sublayers of a layer: their order (rule R11), cross-attention (R16), and individual norms (R13)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given
 
-# the keys of a sublayer in a layer: attention, feedforward_2, cross_attention_norm, feedforward_2_norm
+# keys of a sublayer in a layer: attention, feedforward_2, cross_attention_norm, feedforward_2_norm
 SUBLAYER_KEY = re.compile(rf"(?P<base>{'|'.join(SUBLAYERS)})(_(?P<number>[2-9]|[1-9]\d+))?(?P<norm>_norm)?")
 
 
 class SublayerResolver:
-    """Resolves the sublayers of one layer; `norm` is what they have where they say no other."""
+    """Resolves the sublayers of one layer; `norm` is their default norm."""
 
     def __init__(self, layer: LayerText, norm: Config | None) -> None:
         self.layer = layer
@@ -30,7 +30,7 @@ class SublayerResolver:
         self.memory_width = layer.stack.plan.memory_width
 
     def resolve(self) -> list[SublayerPlan]:
-        """The sublayers in order, without those that have faults."""
+        """Return the sublayers in order, omitting those with faults."""
         names = self._names()
         self._check_repeated([name for name, _ in names])
         plans = [self._sublayer(name, base) for name, base in names]
@@ -40,7 +40,7 @@ class SublayerResolver:
         return found
 
     def _names(self) -> list[tuple[str, str]]:
-        """The sublayers' names in order, each with the name its text stands under: feedforward_2, feedforward."""
+        """Return the sublayer names in order, each with its base key: feedforward_2, feedforward."""
         order = given(self.layer.keys, "sublayers")
         described = [base for base in SUBLAYERS if given(self.layer.keys, base) is not None]
         if self.memory_width is None:
@@ -59,7 +59,7 @@ class SublayerResolver:
         return names
 
     def _numbered(self, order: Sequence[Node]) -> list[tuple[str, str]]:
-        """What comes a second time is called feedforward_2."""
+        """Number repeated sublayers: the second is feedforward_2."""
         names: list[tuple[str, str]] = []
         for item in order:
             if not isinstance(item.value, str) or item.value not in SUBLAYERS:
@@ -71,7 +71,7 @@ class SublayerResolver:
         return names
 
     def _check_repeated(self, names: Collection[str]) -> None:
-        """`feedforward_2` says something only where `sublayers` names feedforward twice."""
+        """Report numbered keys that `sublayers` does not repeat often enough."""
         for key, child in self.layer.keys.items():
             match = SUBLAYER_KEY.fullmatch(key)
             if match is not None and match["number"] and key.removesuffix("_norm") not in names:
@@ -95,7 +95,7 @@ class SublayerResolver:
         return SublayerPlan(name, config, self._norm(layer, name, base), memory)
 
     def _norm(self, layer: LayerText, name: str, base: str) -> Config | None:
-        """The sublayer's own norm, laid over the layer's, which it has otherwise."""
+        """Return the sublayer's norm, merged over the layer's, which is the default."""
         node = sublayer_norm_text(layer, name, base)
         if node is not None:
             layer.written[f"{name}_norm"] = node
@@ -105,7 +105,7 @@ class SublayerResolver:
 
 
 def sublayer_text(keys: Mapping[str, Node], name: str, base: str, faults: Faults) -> Node | None:
-    """What a layer says of one sublayer: `feedforward_2` is laid over `feedforward`."""
+    """Return the text of one sublayer: `feedforward_2` is merged over `feedforward`."""
     node, over = keys.get(base), keys.get(name)
     if name == base or over is None:
         return node
@@ -113,7 +113,7 @@ def sublayer_text(keys: Mapping[str, Node], name: str, base: str, faults: Faults
 
 
 def sublayer_norm_text(layer: LayerText, name: str, base: str) -> Node | None:
-    """What a layer says of the norm of one sublayer: its own is laid over the layer's."""
+    """Return the text of a sublayer's norm, merged over the layer's."""
     node, below = layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")), layer.preparer.norm
     if node is None or node.value is True:
         return node if below is None else below
@@ -121,10 +121,10 @@ def sublayer_norm_text(layer: LayerText, name: str, base: str) -> Node | None:
 
 
 def check_norms(layer: LayerText, residual: Config, sublayers: Sequence[SublayerPlan], norm: Config | None) -> None:
-    """A norm of one sublayer means nothing where the layout has one norm for all; some layouts need a norm."""
+    """Refuse norms of single sublayers if the layout uses one norm for all, and missing norms that it needs."""
     layout = residual.part.part_name
     names = residual.part.norm_names([sublayer.name for sublayer in sublayers])  # type: ignore[attr-defined]
-    own = set(names.values())  # the sublayers with a norm of their own; None stands for one that serves all
+    own = set(names.values())  # sublayers with an individual norm; None stands for a common one
     for key, child in layer.keys.items():
         match = SUBLAYER_KEY.fullmatch(key)
         subject = key.removesuffix("_norm")
@@ -140,7 +140,7 @@ def check_norms(layer: LayerText, residual: Config, sublayers: Sequence[Sublayer
 
 
 def with_cross_attention(layer: Node, faults: Faults) -> Node:
-    """`layer` with its cross-attention laid once over its attention, where there is a memory (R16)."""
+    """Return `layer` with its cross-attention merged over its attention (R16)."""
     cross, attention = layer.get("cross_attention"), layer.get("attention")
     if cross is None:
         cross = attention
@@ -150,9 +150,9 @@ def with_cross_attention(layer: Node, faults: Faults) -> Node:
 
 
 def without_cross_attention(layer: Node, stack: StackText, faults: Faults) -> Node:
-    """A layer's or kind's text without cross-attention, for a stack that has nothing to attend to.
+    """Return a layer or kind without cross-attention, for a stack that has no memory.
 
-    An encoder may share its text with the decoder beside it: what is meant for that one is then not its own.
+    An encoder may share its text with the decoder; keys meant for the decoder are then ignored.
     """
     if not isinstance(layer.value, dict):
         return layer

@@ -1,1 +1,1 @@
-"""Settings laid over settings: what merges, what replaces, and the few forms of a key that say so."""
+"""Overlays on settings: rules for merging and replacing, and the syntax of overlay keys."""

@@ -1,4 +1,4 @@
-"""Laying one tree over another: rule R20, the same for extends, variants, --set, encoder and decoder, and kinds."""
+"""Merging of trees: rule R20, used for extends, variants, --set, encoder and decoder, and kinds."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import replace
 from tfkit.core.errors import Fault
 from tfkit.recipe.text.node import Node, kind, under
 
-# besides the keys that are declared so: mappings that are no parts, and merge whatever their `type` says
+# besides keys declared as sections: mappings that are not parts and merge regardless of `type`
 _SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "train.validate", "generate", "study", "study.match"}
 
-# keys of a section that say the same in two ways: the later one takes the place of the other
+# alternative keys of a section: setting one removes the other
 _ALTERNATIVES = {"train": {"steps": "epochs", "epochs": "steps"}}
 
-_PART_OR_SIDES = {"data.tokenizer"}  # one replaces the other whole
+_PART_OR_SIDES = {"data.tokenizer"}  # one replaces the other entirely
 
 
 def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
-    """`over` laid over `base`; what cannot be laid is a fault, and then `base` stays.
+    """Merge `over` into `base`; an impossible merge is a fault and keeps `base`.
 
-    - Mappings merge by key; lists, numbers, booleans and none are replaced whole, and replace whole.
-    - A part whose `type` changes is replaced whole; what it lost, its old `type` first, is kept in `.dropped`.
-    - A word is `{type: word}` as soon as the other side is a mapping, so that the same type merges.
-    - A mapping without `type` cannot say which part it means over a list, a number, false or none: a fault. Over
-      `true` it may stand (`norm: true` is the stack's norm, R12), and over anything in a section, which has no type.
-    - `{per_layer: [...]}` (R5) is a plain value: replaced whole, and replaces whole.
+    - Mappings merge by key; lists, numbers, booleans and none are replaced as a whole, and replace the whole.
+    - A part is replaced as a whole if its `type` changes; the lost nodes, the old `type` first, are kept in `.dropped`.
+    - A word becomes `{type: word}` if the other side is a mapping, so that equal types merge.
+    - A mapping without `type` is ambiguous over a list, a number, false or none: a fault. It is allowed over `true`
+      (`norm: true` is the stack's norm, R12), and over anything in a section, which has no type.
+    - `{per_layer: [...]}` (R5) is a plain value: replaced as a whole, and replaces the whole.
 
-    What a value replaces, it keeps in `.under`.
+    Replaced values are kept in `.under`.
     """
     if _is_per_layer(base) or _is_per_layer(over):
         return over.over(base)
@@ -43,8 +43,8 @@ def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
 
 
 def is_section(path: str) -> bool:
-    """Whether what stands at `path` is a section (model, encoder, layer, a kind, train, ...) and not a part."""
-    from tfkit.recipe.keys import SECTIONS  # which takes Pydantic: a recipe is found and read without it
+    """True if the value at `path` is a section (model, encoder, layer, a kind, train, ...) and not a part."""
+    from tfkit.recipe.keys import SECTIONS  # needs Pydantic, which finding and reading a recipe does not
 
     parent, _, key = path.rpartition(".")
     return (
@@ -53,7 +53,7 @@ def is_section(path: str) -> bool:
 
 
 def as_part(node: Node) -> Node:
-    """A word as the mapping it is short for; anything else as it is."""
+    """Expand a word to the mapping that it abbreviates; others are unchanged."""
     if not isinstance(node.value, str):
         return node
     named = replace(node, path=under(node.path, "type"), dropped=())
@@ -92,8 +92,8 @@ def _merged(base: Node, over: Node, faults: list[Fault]) -> Node:
             value.pop(other, None)
     for key, child in over.entries.items():
         value[key] = merge(value[key], child, faults) if key in value else child
-    # A mapping that only leads to an option (`--set a.b=..`, a variant's dotted key) has no place of its own: its key
-    # stands where it stands. What is missing in the whole is then better told at the place of the base.
+    # A mapping that only leads to an option (`--set a.b=..`, a variant's dotted key) has no place except that of its
+    # key. Faults about missing keys are then better reported at the place of the base.
     frame = base if over.place == over.key_place else over
     return replace(frame, value=value, path=over.path, dropped=_still_dropped(base, over, value))
 
@@ -107,7 +107,7 @@ def _replaced(base: Node, over: Node) -> Node:
 
 
 def _still_dropped(base: Node, over: Node, value: dict[str, Node]) -> tuple[Node, ...]:
-    """What earlier merges dropped and no later one has set again."""
+    """Return nodes dropped by earlier merges and not set again since."""
     earlier = base.dropped + over.dropped
     return tuple(node for node in earlier if (key := node.path.rpartition(".")[2]) == "type" or key not in value)
 

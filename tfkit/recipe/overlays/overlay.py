@@ -1,4 +1,4 @@
-"""Overlays written with dotted keys: `--set`, Python overrides, and the variants of a recipe."""
+"""Overlays with dotted keys: `--set`, Python overrides, and the variants of a recipe."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from tfkit.recipe.overlays.merge import merge
 from tfkit.recipe.text.node import Node, inline, kind, shorten
 from tfkit.recipe.text.source import MAPPING, from_value, parse_value
 
-# They say how a recipe is put together, so nothing can be laid over them.
+# These control the composition of a recipe and cannot be overlaid.
 COMPOSING_KEYS = ("extends", "variants")
-MAX_KEYS = 1_000  # of one variant: each is laid over those before it
-LONGEST_PLACE = 200  # letters of what somebody typed; a place is on one line
+MAX_KEYS = 1_000  # of one variant: each is merged over its predecessors
+LONGEST_PLACE = 200  # maximum length of quoted user input; a place is on one line
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A variant that is one option with several values: `heads: {model.layer.attention.num_heads: [1, 4, 16]}`."""
+    """A variant with several values for one option: `heads: {model.layer.attention.num_heads: [1, 4, 16]}`."""
 
     name: str
     choices: tuple[Node, ...]
 
     def written(self) -> list[str]:
-        """The choices as `--variant` takes them."""
+        """Format the choices as arguments of `--variant`."""
         return [f"{self.name}={inline(choice.plain())}" for choice in self.choices]
 
     def find(self, value: Node) -> Node | None:
-        """The choice equal to `value`, or the only one whose type is that word."""
-        wanted = json.dumps(value.plain(), sort_keys=True)  # unlike ==, tells true from 1
+        """Return the choice equal to `value`, or the only one with that word as its type."""
+        wanted = json.dumps(value.plain(), sort_keys=True)  # unlike ==, distinguishes true from 1
         equal = [choice for choice in self.choices if json.dumps(choice.plain(), sort_keys=True) == wanted]
         typed = [choice for choice in self.choices if (named := choice.get("type")) and named.value == value.value]
         return equal[0] if equal else typed[0] if len(typed) == 1 else None
@@ -42,7 +42,7 @@ Variant = Axis | Node
 
 
 def set_overlay(text: str, faults: list[Fault]) -> Node | None:
-    """The overlay that `--set key=value` says, or None after a fault."""
+    """Parse `--set key=value` to an overlay; None after a fault."""
     place = Place(f"--set {shorten(text, LONGEST_PLACE)}")
     key, equals, value = text.partition("=")
     key = key.strip()
@@ -57,7 +57,7 @@ def set_overlay(text: str, faults: list[Fault]) -> Node | None:
 
 
 def override_overlay(key: Any, value: Any, faults: list[Fault]) -> Node | None:
-    """The overlay of one Python override (`{"model.num_layers": 4}`), or None after a fault."""
+    """Convert one Python override (`{"model.num_layers": 4}`) to an overlay; None after a fault."""
     place = Place("<overrides>")
     if not isinstance(key, str):
         faults.append(Fault(place, "", f"a key must be a word, not {shorten(repr(key))}"))
@@ -70,7 +70,7 @@ def override_overlay(key: Any, value: Any, faults: list[Fault]) -> Node | None:
 
 
 def laid(section: str, base: Mapping[str, Any], *overlays: Mapping[str, Any]) -> dict[str, Any]:
-    """The data of a section with overlays laid over it, whose keys may be dotted; raises RecipeError for faults."""
+    """Merge overlays with possibly dotted keys over the data of a section; raise RecipeError for faults."""
     place = Place(MAPPING)
     tree, found = from_value({section: base}, place, "")
     for key, value in (pair for overlay in overlays for pair in overlay.items()):
@@ -84,7 +84,7 @@ def laid(section: str, base: Mapping[str, Any], *overlays: Mapping[str, Any]) ->
 
 
 def nested(key: str, leaf: Node) -> Node:
-    """A tree from the top down to `leaf`, which has the dotted path `key`."""
+    """Build the tree from the root down to `leaf` at the dotted path `key`."""
     parts = key.split(".")
     place = leaf.key_place or leaf.place
     for depth in reversed(range(len(parts))):
@@ -93,10 +93,10 @@ def nested(key: str, leaf: Node) -> Node:
 
 
 def read_variants(entries: Mapping[str, Node], faults: list[Fault]) -> dict[str, Variant]:
-    """The variants of a recipe, ready to be laid over it.
+    """Parse the variants of a recipe.
 
-    An entry of exactly one key whose value is a list is an axis; every other entry is an overlay. So a list that is
-    itself the value is written one level down: `shallow: {model: {pattern: [local, global]}}`.
+    An entry with exactly one key whose value is a list is an axis; every other entry is an overlay. A value that is
+    itself a list is therefore nested one level deeper: `shallow: {model: {pattern: [local, global]}}`.
     """
     found = {}
     for name, entry in entries.items():
@@ -107,7 +107,7 @@ def read_variants(entries: Mapping[str, Node], faults: list[Fault]) -> dict[str,
 
 
 def choose(text: str, variants: Mapping[str, Variant], faults: list[Fault]) -> Node | None:
-    """The overlay that `--variant text` names (`wide`, `heads=4`), or None after a fault."""
+    """Return the overlay of `--variant text` (`wide`, `heads=4`), or None after a fault."""
     place = Place(f"--variant {shorten(text, LONGEST_PLACE)}")
     name, equals, value = text.partition("=")
     variant = variants.get(name.strip())
@@ -125,7 +125,7 @@ def choose(text: str, variants: Mapping[str, Variant], faults: list[Fault]) -> N
 
 
 def choices(variants: Mapping[str, Variant]) -> list[str]:
-    """Everything that `--variant` takes: `wide`, `heads=1`, `heads=4`, ..."""
+    """Return all arguments of `--variant`: `wide`, `heads=1`, `heads=4`, ..."""
     return [text for name, variant in variants.items() for text in _written(name, variant)]
 
 
@@ -177,7 +177,7 @@ def _axis(name: str, key: str, values: Node, choices: Sequence[Node], faults: li
 
 
 def _usable(key: str, place: Place, faults: list[Fault], entry: Node | None = None) -> bool:
-    """Whether something can be laid at the dotted `key`; if not, adds the fault."""
+    """Return True if the dotted `key` can be overlaid; otherwise add a fault."""
     message = _unusable(key)
     if message:
         faults.append(Fault(place, entry.path if entry else "", message))

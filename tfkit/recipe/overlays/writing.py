@@ -1,4 +1,4 @@
-"""Recipes as text: plain data in YAML's block style, short mappings in brackets."""
+"""Recipes as text: block style YAML, short mappings in flow style."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tfkit.recipe.overlays.overlay import override_overlay
 from tfkit.recipe.text.node import inline, under
 from tfkit.recipe.text.source import parse
 
-WIDTH = 120  # of a line
+WIDTH = 120  # maximum line width
 
 
 def written(data: Mapping[str, Any]) -> str:
-    """Return the text of a recipe that reads as `data`."""
+    """Return the text of a recipe that parses to `data`."""
     lines = [line for key, value in data.items() for line in _lines(key, value, key, 0)]
     return "".join(f"{line}\n" for line in lines) or "{}\n"
 
 
 def edited(text: str, key: str, value: Any) -> str:
-    """Return the text, written anew, with `value` laid at the dotted `key` by the merge rule (R20).
+    """Return the reformatted text with `value` merged at the dotted `key` (R20).
 
-    Raises RecipeError for a text or key that is wrong.
+    Raises RecipeError for an invalid text or key.
     """
     root, faults = parse(text, "<text>")
     overlay = override_overlay(key, value, faults)
@@ -34,7 +34,7 @@ def edited(text: str, key: str, value: Any) -> str:
 
 
 def _lines(key: str, value: Any, path: str, indent: int) -> list[str]:
-    """A key and its value as lines in block style; what is short and no section stands in brackets on one line."""
+    """Format a key and its value in block style; short mappings that are not sections become one line."""
     head = f"{' ' * indent}{inline(key)}:"
     line = f"{head} {inline(value)}"
     if not isinstance(value, dict) or not value:

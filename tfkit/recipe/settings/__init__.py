@@ -1,1 +1,1 @@
-"""`data:`, `train:`, `generate:` and `objective:`, and what in them contradicts the model or each other."""
+"""`data:`, `train:`, `generate:` and `objective:`, and their contradictions with the model or each other."""

@@ -1,4 +1,4 @@
-"""What the parts of a recipe's sections ask of each other: by the rule table, and by what each part checks itself."""
+"""Requirements between parts of the sections: by the rule table, and by each part's own checks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tfkit.recipe.text.node import Node
 
 
 class Standing(NamedTuple):
-    """A part of a recipe, and the path at which it stands."""
+    """A part of a recipe and its path."""
 
     config: Config
     path: str
 
 
 def section_parts(data: Data | None, objective: Config | None, train: Train, generate: Generate) -> list[Standing]:
-    """The parts outside the model, in the order of a recipe."""
+    """Return the parts outside the model in the order of a recipe."""
     found = [] if data is None else [Standing(config, path) for path, config in data.tokenizers().items()]
     found += [] if data is None else [Standing(config, f"data.{split}") for split, config in data.splits()]
     found += [] if objective is None else [Standing(objective, "objective")]
@@ -40,13 +40,13 @@ def _listed(configs: Sequence[Config], path: str) -> list[Standing]:
 
 
 class Agreement:
-    """Holds the parts of the recipe `root` to what they ask of each other; what is wrong goes into `faults`."""
+    """Checks the requirements between the parts of the recipe `root`; problems are added to `faults`."""
 
     def __init__(self, root: Node, parts: Sequence[Standing], facts: RecipeFacts, faults: Faults) -> None:
         self.root, self.parts, self.facts, self.faults = root, parts, facts, faults
 
     def check(self) -> None:
-        """Find all that cannot be combined."""
+        """Run all checks."""
         for asker in self.parts:
             self._check_rules(asker)
             self.tell(asker.path, asker.config.check_recipe(self.facts))
@@ -55,7 +55,7 @@ class Agreement:
                 self.tell(path, config.check_recipe(self.facts))
 
     def _check_rules(self, asker: Standing) -> None:
-        """What the rule table says of a part and of those that it asks something of."""
+        """Apply the rule table to a part and those it has requirements on."""
         for rule in asked_by(asker.config):
             for config, path in [*self.parts, *self._decoding()]:
                 if rule.refuses(config):
@@ -64,7 +64,7 @@ class Agreement:
                     break
 
     def _decoding(self) -> Iterator[Standing]:
-        """The sublayers that keep a state while the model writes."""
+        """Yield the sublayers that keep a decode state."""
         plan = None if self.facts.blueprint is None else self.facts.blueprint.decoder
         if plan is None or not plan.caches:
             return
@@ -74,7 +74,7 @@ class Agreement:
                     yield Standing(sublayer.config, f"model.decoder.layer.{sublayer.name}")
 
     def tell(self, path: str, problems: Iterator[Problem] | Sequence[Problem]) -> None:
-        """Report what is wrong with the part at `path`, or where a problem says that it lies."""
+        """Report problems of the part at `path`, or at the path given by the problem."""
         for problem in problems:
             node, full = spot(self.root, ".".join(filter(None, [problem.at or path, problem.option])))
             if isinstance(problem, Doubt):
@@ -84,7 +84,7 @@ class Agreement:
 
 
 def model_parts(blueprint: Blueprint) -> Iterator[Standing]:
-    """The embeddings and the heads."""
+    """Yield the embeddings and the heads."""
     for plan in blueprint.stacks():
         if plan.embedding is not None:
             yield Standing(plan.embedding, f"model.{plan.side}.embedding")
@@ -94,15 +94,15 @@ def model_parts(blueprint: Blueprint) -> Iterator[Standing]:
 
 
 def spot(root: Node, path: str) -> tuple[Node, str]:
-    """The nearest node at a path, and the path as the recipe would write it."""
+    """Return the nearest node at a path, and the path as written in the recipe."""
     node, rest = locate(root, path)
     return node, ".".join(filter(None, [node.path, *rest])).replace(".[", "[")
 
 
 def locate(root: Node, path: str) -> tuple[Node, Sequence[str]]:
-    """The node at a path, or the nearest above it with the keys that are missing.
+    """Return the node at a path, or its nearest ancestor with the missing keys.
 
-    What `model:` says for both sides, or for its one stack, is found by the path of a side too.
+    Keys of `model:` that apply to both sides, or to its one stack, are also found by the path of a side.
     """
     node, rest = _walk(root, path)
     for side in ("encoder", "decoder"):
@@ -128,5 +128,5 @@ def _below(node: Node, step: str) -> Node | None:
         return node.get(step)
     index = int(step[1:-1])
     if not isinstance(node.value, list):
-        return node if index == 0 else None  # one part, where a list may stand
+        return node if index == 0 else None  # a single part instead of a list
     return node.value[index] if index < len(node.value) else None

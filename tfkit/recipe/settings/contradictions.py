@@ -1,4 +1,4 @@
-"""Contradictions between the sections of a recipe: each a fault that names both places."""
+"""Contradictions between the sections of a recipe: each is a fault that names both places."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given, mapping
 
-# what an objective reads -> the models it can train, in words
+# direction of an objective -> description of the models that it trains
 WANTED = {
     "encoder_decoder": "an encoder_decoder",
     "causal": "a causal stack (model.type: decoder)",
     "bidirectional": "a stack that sees both ways (model.type: encoder)",
 }
 
-SIDES = {"encoder": "source", "decoder": "target"}  # the text of a pair that each stack is for
+SIDES = {"encoder": "source", "decoder": "target"}  # the text of a pair read or written by each stack
 
 
 def data_parts(data: Node | None) -> tuple[dict[str, TokenizerFacts.Config], dict[str, Config]]:
-    """The tokenizers by path and the corpora by split that are right by themselves, whatever is wrong beside them."""
-    preparer = Preparer(Faults())  # what is wrong with them is reported when the whole section is validated
+    """Return the valid tokenizers by path and the valid corpora by split, in spite of other faults."""
+    preparer = Preparer(Faults())  # their faults are reported when the whole section is validated
     nodes = {name: given(mapping(data), name) for name in ("train", "valid", "test", "longer")}
     corpora = preparer.of_corpora(data)
     configs = {name: corpora.config(node, "corpus") for name, node in nodes.items() if node is not None}
@@ -39,7 +39,7 @@ def data_parts(data: Node | None) -> tuple[dict[str, TokenizerFacts.Config], dic
 
 
 def _tokenizer_nodes(node: Node | None) -> list[Node]:
-    """The text of the tokenizer, or of those of source and target."""
+    """Return the nodes of the tokenizer, or of those of source and target."""
     if node is None or (isinstance(node.value, dict) and "type" in node.value):
         return [] if node is None else [node]
     sides = [side for name in ("source", "target") if (side := node.get(name)) is not None]
@@ -47,7 +47,7 @@ def _tokenizer_nodes(node: Node | None) -> list[Node]:
 
 
 class Contradictions:
-    """Checks what no section of the recipe `root` can know by itself."""
+    """Checks that involve several sections of the recipe `root`."""
 
     def __init__(self, root: Node, blueprint: Blueprint, faults: Faults) -> None:
         self.root = root
@@ -55,7 +55,7 @@ class Contradictions:
         self.faults = faults
 
     def check_objective(self, objective: ObjectiveFacts.Config) -> None:
-        """An objective trains models of one direction, with some types of head."""
+        """Check the direction and the head of the model against the objective."""
         self._direction(objective)
         self._head(objective)
 
@@ -74,7 +74,7 @@ class Contradictions:
             self._has_head(objective, name, types)
 
     def _has_head(self, objective: ObjectiveFacts.Config, name: str | None, wanted: Sequence[str]) -> None:
-        """The model's head, or the one called `name`, is of one of the types that an objective can train."""
+        """Check that the model's head, or the one called `name`, has a type that the objective can train."""
         way = ("model", "head") if name is None else ("model", "heads", name)
         head = self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)
         written = at(self.root, *way)
@@ -90,14 +90,14 @@ class Contradictions:
             self._reads_last(objective, head, written)
 
     def _reads_last(self, objective: ObjectiveFacts.Config, head: HeadFacts.Config, written: Node | None) -> None:
-        """The shipped objectives train a head on the last stack; one that reads the other would be called otherwise."""
+        """Check that the head is on the last stack, as all objectives require."""
         last = self.blueprint.last
         if written is not None and self.blueprint.read_by(head) is not last:
             text = f"'{objective.part.part_name}' trains it on the {last.side}; say reads: {last.side}, or leave it out"
             self.faults.add(at(written, "reads") or written, text)
 
     def check_labels(self, asked: Sequence[Node], objective: ObjectiveFacts.Config | None) -> None:
-        """`num_classes: labels` stands in the head that an objective with labels trains."""
+        """Check that `num_classes: labels` is in the head trained by an objective with labels."""
         name = None if objective is None else objective.trained_head()
         trains = "head" if name is None else f"heads.{name}"
         for node in asked:
@@ -110,7 +110,7 @@ class Contradictions:
                 self.faults.add(node, f"labels are those of model.{trains}, which the objective trains; say a number")
 
     def check_calls(self, objective: ObjectiveFacts.Config) -> None:
-        """An objective hands over what the parts need, and nothing that some part cannot deal with."""
+        """Check that the objective passes the required call inputs and that all parts support its batches."""
         node = at(self.root, "objective") or self.root
         pack = at(self.root, "data", "batch", "pack")
         packed = pack if pack is not None and pack.value is True else None
@@ -124,7 +124,7 @@ class Contradictions:
                 self.faults.add(packed, reason(rule, part))
 
     def _parts(self) -> list[type[Component]]:
-        """The different parts of all stacks, in a fixed order."""
+        """Return the distinct parts of all stacks in a fixed order."""
         parts = {config.part for plan in self.blueprint.stacks() for config in plan.parts()}
         return sorted(parts, key=lambda part: (part.part_slot, part.part_name))
 
@@ -137,7 +137,7 @@ class Contradictions:
     def check_sides(
         self, tokenizers: Mapping[str, TokenizerFacts.Config], objective: ObjectiveFacts.Config | None
     ) -> None:
-        """Two tokenizers serve an objective that reads pairs, and tables that are apart."""
+        """Check that the objective supports two tokenizers, and that the token tables are not shared."""
         node = at(self.root, "data", "tokenizer")
         if len(tokenizers) < 2 or node is None:
             return
@@ -151,7 +151,7 @@ class Contradictions:
             self.faults.add(shared, f"{text}; leave shared out, or name one tokenizer")
 
     def check_tokenizers(self, tokenizers: Mapping[str, TokenizerFacts.Config]) -> None:
-        """A tokenizer gives no ids that the model has no room for."""
+        """Check that the vocabulary of the tokenizer fits the model."""
         for plan in self.blueprint.stacks():
             ends = f".{SIDES[plan.side]}"
             path, tokenizer = next(
@@ -170,7 +170,7 @@ class Contradictions:
             self.faults.add(node, text)
 
     def check_corpora(self, corpora: Mapping[str, Config], objective: ObjectiveFacts.Config) -> None:
-        """An objective finds the fields that it needs in every corpus."""
+        """Check that every corpus provides the fields that the objective needs."""
         given = {split: set(corpus.build().fields) for split, corpus in corpora.items()}
         wanted = set(objective.part.rows_type.read_fields(given.get("train", set())))
         for split, fields in given.items():
@@ -182,18 +182,18 @@ class Contradictions:
 
 
 def _gives(objective: ObjectiveFacts.Config) -> frozenset[str]:
-    """The inputs that an objective calls a model with, besides ids and places."""
+    """Return the call inputs of the objective besides ids and positions."""
     return objective.part.gives
 
 
 def serves(head: type[Component], wanted: Sequence[str]) -> bool:
-    """Whether a head is one of those types, made from one, or a user's own that takes the loss as they do."""
+    """True if the head has or extends one of the types, or is a user's own with a loss."""
     types = {base.part_name for base in head.__mro__ if issubclass(base, Component)}
     return bool(types.intersection(wanted)) or (not is_shipped(head) and hasattr(head, "loss"))
 
 
 def direction_of(blueprint: Blueprint) -> str:
-    """How a model reads: its last stack's direction, or where its layers have faults, what its type begins with."""
+    """Return the direction of the last stack, or the default of its type if the layers have faults."""
     if blueprint.encoder is not None and blueprint.decoder is not None:
         return "encoder_decoder"
     plan = blueprint.last
@@ -202,7 +202,7 @@ def direction_of(blueprint: Blueprint) -> str:
 
 
 def at(node: Node, *keys: str) -> Node | None:
-    """The node below `node` at these keys, or None."""
+    """Return the node below `node` at these keys, or None."""
     for key in keys:
         if not isinstance(node.value, dict) or key not in node.value:
             return None

@@ -1,4 +1,4 @@
-"""`train.evaluations` and `evaluate --set`: which values a trained model can be evaluated with."""
+"""`train.evaluations` and `evaluate --set`: values that a trained model can be evaluated with."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator
 
 SECTIONS = ("data", "objective", "generate")
-MADE = ("data.tokenizer", "objective.type")  # the weights belong to these
+MADE = ("data.tokenizer", "objective.type")  # fixed by the weights
 TAKEN = ("train", "valid", "test", "longer", "generation")  # names in evaluation.json
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def value_problem(key: str) -> str:
-    """Why a trained model cannot be evaluated with another value of `key`; empty where it can."""
+    """Return why `key` cannot be changed for evaluating a trained model; empty if it can."""
     section, dot, _ = key.partition(".")
     if not dot or section not in SECTIONS:
         return f"what can be set of a trained model begins with {', '.join(f'{name}.' for name in SECTIONS)}"

@@ -1,4 +1,4 @@
-"""Files that a recipe names and that are not there: told by `check`, refused before a training begins."""
+"""Missing files of a recipe: reported by `check`, refused before training starts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CORPORA = ("data.train.", "data.valid.", "data.test.", "data.longer.")
 
 
 def missing_files(root: Node, sections: Mapping[str, Any], blueprint: Blueprint) -> list[Fault]:
-    """A fault for each file, or folder of a run, that the recipe `root` reads and that is not there.
+    """Return a fault for each missing file or run folder that the recipe `root` reads.
 
-    A part of one's own reads its files itself.
+    A user's own parts read their files themselves.
     """
     owners = [(value, path) for path, value in sections.items() if isinstance(value, BaseModel)]
     found = [named for owner, path in [*owners, *model_parts(blueprint)] for named in named_paths(owner, path)]
@@ -40,7 +40,7 @@ def _is_read_here(owner: BaseModel) -> bool:
 
 
 def _near(path: Path) -> str | None:
-    """What has a name like that of the missing `path` in its folder."""
+    """Return an entry with a similar name in the folder of the missing `path`."""
     with contextlib.suppress(OSError, ValueError):
         found = nearest(path.name, [entry.name for entry in islice(path.parent.iterdir(), 10_000)])
         return None if found is None else str(path.parent / found)
@@ -51,7 +51,7 @@ def _missing(root: Node, named: NamedPath) -> Fault | None:
     path, kind = named.path, named.mark.of
     is_file = kind == "file"
     if named.at == FOLDER or (os.path.isfile(path) if is_file else os.path.isdir(path)):
-        return None  # the files in the folder of the data are looked for themselves
+        return None  # the files in the data folder are checked individually
     node, full = spot(root, named.at)
     place = _place(root, node, full)
     if not os.path.exists(path):
@@ -64,14 +64,14 @@ def _missing(root: Node, named: NamedPath) -> Fault | None:
 
 
 def _place(root: Node, node: Node, path: str) -> Place:
-    """Return where the path at `node` was written; of one in a shipped recipe, where its folder was."""
+    """Return the place of the path at `node`; for a moved path of a shipped recipe, the place of the data folder."""
     base, rest = locate(root, FOLDER)
     is_moved = path.startswith(CORPORA) and node.place.is_shipped and not rest and isinstance(base.value, str)
     return base.place if is_moved else node.place
 
 
 def unused_folder(data: Data) -> Iterator[Problem]:
-    """Report a `data.folder` in which no corpus of `data` has a file."""
+    """Report a `data.folder` that contains no corpus file of `data`."""
     if data.folder is None:
         return
     paths = [Path(named.path) for _, corpus in data.splits() for named in named_paths(corpus)]

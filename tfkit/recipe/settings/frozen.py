@@ -1,4 +1,4 @@
-"""The parameters that `train.freeze` names, found without a number of them; the patterns of all names of parameters."""
+"""Parameters selected by `train.freeze`, determined without values; patterns for parameter names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tfkit.core.registry import nearest
 from tfkit.core.skeleton import skeleton
 from tfkit.core.slots import ObjectiveFacts
 
-MOST_LAYERS = 200  # a deeper model is built, on meta, when it is trained
+MOST_LAYERS = 200  # deeper models are only checked at the start of training
 
 
 def freeze_problems(
     written: Sequence[str], blueprint: Blueprint, objective: ObjectiveFacts.Config | None
 ) -> Iterator[Problem]:
-    """What is wrong with `train.freeze`; an objective may train a model of its own too."""
+    """Yield problems of `train.freeze`; an objective may also train its own model."""
     if not written or sum(plan.num_layers for plan in blueprint.stacks()) > MOST_LAYERS:
         return
     parameters = dict(skeleton(blueprint).named_parameters(remove_duplicate=False))
@@ -37,7 +37,7 @@ def freeze_problems(
 
 
 def _idle_heads(blueprint: Blueprint, objective: ObjectiveFacts.Config | None) -> tuple[str, ...]:
-    """The beginnings of the names of heads that the objective does not train."""
+    """Return the name prefixes of heads that the objective does not train."""
     if objective is None:
         return ()
     own = objective.trained_head()
@@ -47,18 +47,18 @@ def _idle_heads(blueprint: Blueprint, objective: ObjectiveFacts.Config | None) -
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """True if one of the patterns, in which * stands for anything, is the name."""
+    """True if one of the patterns, with * as wildcard, matches the name."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def named(written: str, parameters: Mapping[str, nn.Parameter]) -> list[nn.Parameter]:
-    """Return the parameters that a pattern matches; a word without * is the beginning of names."""
+    """Return the parameters that a pattern matches; without * it is a prefix."""
     pattern = written if _is_pattern(written) else f"{written}*"
     return [parameter for name, parameter in parameters.items() if matches(name, [pattern])]
 
 
 def unknown(written: str, names: Iterable[str]) -> tuple[str, str | None]:
-    """The message about a pattern or beginning that no name has, and the one that was probably meant."""
+    """Return the message about a pattern or prefix without match, and a suggestion."""
     found, firsts = meant(written.rstrip(".*"), names)
     there = "" if found else f"; the names begin with {', '.join(firsts)}"
     verb = "is like" if _is_pattern(written) else "begins with"
@@ -70,7 +70,7 @@ def _is_pattern(written: str) -> bool:
 
 
 def meant(beginning: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
-    """The beginning of a name that was probably meant; and what all names begin with."""
+    """Return the most similar prefix of a name, and the first components of all names."""
     parts = [name.split(".") for name in names]
     beginnings = {".".join(part[:length]) for part in parts for length in range(1, len(part) + 1)}
     return nearest(beginning, sorted(beginnings)), list(dict.fromkeys(part[0] for part in parts))

@@ -1,4 +1,4 @@
-"""`train.groups` and `train.layer_decay`: which parameters are trained at a rate, or with a decay, of their own."""
+"""`train.groups` and `train.layer_decay`: learning rates and weight decay by parameter."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tfkit.recipe.settings.frozen import MOST_LAYERS, matches
 from tfkit.recipe.settings.sections import ParameterGroup, Train
 
 LAYER = re.compile(r"(encoder|decoder)\.(?:layers\.(\d+)\.|(embedding|position)\.)")
-ADAM = ("adam", "adamw", "nadam", "radam", "adamax")  # whose steps muP has rates for
-OUTER = ("embedding", "position", "head")  # what a hidden matrix belongs to none of
+ADAM = ("adam", "adamw", "nadam", "radam", "adamax")  # optimizers for which muP defines rates
+OUTER = ("embedding", "position", "head")  # slots whose matrices are not hidden matrices
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a model: all its names, and the slot of the innermost part that it belongs to."""
+    """A parameter of a model: all its names, and the slot of the innermost part that contains it."""
 
     names: tuple[str, ...]
     slot: str
     value: nn.Parameter
 
     def is_in(self, group: ParameterGroup) -> bool:
-        """Whether the group selects it."""
+        """True if the group selects it."""
         named = not group.names or any(matches(name, group.names) for name in self.names)
         return named and (group.kind is None or self._is(group.kind))
 
@@ -45,7 +45,7 @@ class Parameter:
 
 
 def parameters_of(model: nn.Module) -> list[Parameter]:
-    """The parameters of a model, a tied one once, by the first part that has it."""
+    """Return the parameters of a model; tied ones only once, under the first part that contains them."""
     slots: dict[int, str] = {}
     values: dict[int, nn.Parameter] = {}
     names: dict[int, list[str]] = {}
@@ -68,7 +68,7 @@ def parameters_of(model: nn.Module) -> list[Parameter]:
 def rate_of(
     parameter: Parameter, groups: Sequence[ParameterGroup], layer_decay: float | None, depths: Mapping[str, int]
 ) -> float:
-    """The factor on the learning rate: that of each group that selects it, times the decay of its layer.
+    """Return the factor on the learning rate: those of all groups that select it, times the decay of its layer.
 
     A layer's is layer_decay ** (layers above it + 1), with embeddings as one layer below the first; norms and heads
     after the last layer keep 1 (Howard and Ruder 2018, arXiv 1801.06146; Clark et al. 2020, arXiv 2003.10555).
@@ -84,18 +84,18 @@ def rate_of(
 
 
 def decay_of(parameter: Parameter, groups: Sequence[ParameterGroup]) -> float | None:
-    """The weight decay that the last group says which selects it, None where none does."""
+    """Return the weight decay of the last selecting group that sets one, or None."""
     found = [group.weight_decay for group in groups if group.weight_decay is not None and parameter.is_in(group)]
     return found[-1] if found else None
 
 
 def depths_of(blueprint: Blueprint) -> dict[str, int]:
-    """The layers of each stack."""
+    """Return the number of layers of each stack."""
     return {plan.side: plan.num_layers for plan in blueprint.stacks()}
 
 
 def parametrization_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
-    """An optimizer, an init or a base that muP cannot take."""
+    """Yield problems of the optimizer, the init or the base with muP."""
     chosen = blueprint.parametrization
     if chosen is None:
         return
@@ -117,7 +117,7 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
 
 
 def _first_layers(blueprint: Blueprint) -> Blueprint:
-    """The model with as many layers as show each distinct one."""
+    """Truncate the stacks after the first occurrence of each distinct layer."""
 
     def short(plan: StackPlan | None) -> StackPlan | None:
         if plan is None:
@@ -129,7 +129,7 @@ def _first_layers(blueprint: Blueprint) -> Blueprint:
 
 
 def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
-    """Groups that select nothing."""
+    """Yield groups that select nothing."""
     if not train.groups or sum(depths_of(blueprint).values()) > MOST_LAYERS:
         return
     parameters = parameters_of(skeleton(blueprint))

@@ -1,4 +1,4 @@
-"""What the sections of a recipe ask of each other by themselves, whatever parts stand in them."""
+"""Requirements between sections that are independent of their parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfkit.recipe.settings.teaching import initial_problems, teacher_problems
 
 
 def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
-    """The most tokens an example may have: what the model and data.batch.length allow."""
+    """Return the maximum number of tokens of an example: the limits of the model and data.batch.length."""
     length = None if data is None else data.batch.length
     bounds = [] if length is None else [Longest(length, "data.batch.length")]
     bounds += [
@@ -39,7 +39,7 @@ def facts_of(
     train: Train,
     generate: Generate,
 ) -> RecipeFacts:
-    """What the parts need to know of each other's sections; `vocab_size` is the model's, where it is known."""
+    """Collect the facts that parts query about other sections; `vocab_size` is the model's, if known."""
     tokenizer = None if data is None else data.target_tokenizer
     return RecipeFacts(
         blueprint=blueprint,
@@ -65,7 +65,7 @@ def section_problems(
     train: Train,
     generate: Generate,
 ) -> Iterator[Problem]:
-    """What cannot be combined, whatever parts there are; `blueprint` is None where the model is wrong."""
+    """Yield contradictions that are independent of the parts; `blueprint` is None if the model has faults."""
     if data is not None:
         yield from _data_problems(data)
         yield from _without_valid(train, data) if data.valid is None else ()
@@ -86,7 +86,7 @@ def _data_problems(data: Data) -> Iterator[Problem]:
 
 
 def _tokenizer_problems(data: Data, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
-    """A tokenizer is needed where a text is read, and refused where none is."""
+    """Require a tokenizer if texts are read, refuse it otherwise."""
     given = data.fields()
     texts = given - {"vectors"} if objective is None else objective.part.rows_type.text_fields(given)
     is_read = bool(texts) or "vectors" not in given
@@ -98,7 +98,7 @@ def _tokenizer_problems(data: Data, objective: ObjectiveFacts.Config | None) -> 
 
 
 def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:
-    """What cannot happen in these steps; nothing while `train.epochs` are not counted."""
+    """Yield settings that have no effect within the steps; none while `train.epochs` is not converted."""
     if train.steps is None:
         return
     checkpoints = _times(train.steps, train.checkpoint_every)
@@ -130,7 +130,7 @@ def _without_valid(train: Train, data: Data) -> Iterator[Problem]:
 
 
 def _generate_problems(generate: Generate, blueprint: Blueprint) -> Iterator[Problem]:
-    """Settings of generation that nothing follows."""
+    """Yield settings of generation without effect."""
     given = [name for name in Generate.model_fields if _is_given(generate, name)]
     if not writes(blueprint):
         text = "changes nothing: this model writes no texts, as it has no decoder with a head such as language_model"
@@ -141,16 +141,16 @@ def _generate_problems(generate: Generate, blueprint: Blueprint) -> Iterator[Pro
 
 
 def writes(blueprint: Blueprint) -> bool:
-    """Whether a model writes texts: its decoder has a head that gives a logit for each token."""
+    """True if the model generates text: its decoder has a head with logits per token."""
     head = blueprint.head
     return blueprint.decoder is not None and head is not None and serves(head.part, ("language_model", "masked_lm"))
 
 
 def _is_given(section: Train | Generate, name: str) -> bool:
-    """Whether a section says something else than what holds anyway."""
+    """True if the section changes the default."""
     return bool(getattr(section, name) != getattr(type(section)(), name))
 
 
 def _times(steps: int, every: int) -> int:
-    """How often something happens that is done every so many steps, and at the last."""
+    """Return the number of occurrences of an event every `every` steps and at the last."""
     return -(-steps // every)

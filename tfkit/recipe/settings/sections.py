@@ -1,4 +1,4 @@
-"""The sections of a recipe besides `model:`, as Pydantic schemas; their parts come from the registry by name."""
+"""Pydantic schemas of the recipe's sections besides `model:`; their parts are resolved by the registry."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ TOKENIZER = "data.tokenizer"
 
 
 class Section(BaseModel):
-    """A mapping of a recipe that is no part: strict, closed and frozen like a part's options."""
+    """A recipe mapping that is not a part: strict, closed and frozen like a part's options."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class Batch(Section):
-    """How examples become batches: `tokens` (rows times the longest, padding counted) or `size` (rows), one of both."""
+    """Batching of examples: exactly one of `tokens` (rows times the longest, including padding) and `size` (rows)."""
 
     tokens: PositiveInt | None = Field(
         None, description="padded tokens per batch; 4096 where neither this nor size is set"
@@ -73,20 +73,20 @@ class Batch(Section):
 
 
 class SideTokenizers(Section):
-    """A tokenizer for each side of a pair, with a vocabulary of its own."""
+    """A tokenizer with its own vocabulary for each side of a pair."""
 
     source: Tokenizer = Field(description="splits what the encoder reads")
     target: Tokenizer = Field(description="splits what the decoder writes")
 
 
 def _tokenizer_form(value: Any) -> str:
-    """One tokenizer, or one for each side: a mapping without a type that names a side."""
+    """Return "sides" for a mapping without a type that has a side as key, else "one"."""
     named = isinstance(value, Mapping) and "type" not in value and bool(SideTokenizers.model_fields.keys() & value)
     return "sides" if named or isinstance(value, SideTokenizers) else "one"
 
 
 class Data(Section):
-    """What is read, and how it becomes tokens and batches."""
+    """The data, its tokenization and batching."""
 
     folder: FolderPath | None = Field(
         None, description="where the files of the corpora are, but for paths that --set says; none: beside the recipe"
@@ -109,31 +109,31 @@ class Data(Section):
 
     @property
     def source_tokenizer(self) -> TokenizerFacts.Config | None:
-        """The tokenizer of what an encoder reads."""
+        """Tokenizer of the encoder's input."""
         return self.tokenizer.source if isinstance(self.tokenizer, SideTokenizers) else self.tokenizer
 
     @property
     def target_tokenizer(self) -> TokenizerFacts.Config | None:
-        """The tokenizer of what a decoder writes; where there is one tokenizer, that."""
+        """Tokenizer of the decoder's output, or the only one."""
         return self.tokenizer.target if isinstance(self.tokenizer, SideTokenizers) else self.tokenizer
 
     def tokenizers(self) -> dict[str, TokenizerFacts.Config]:
-        """The tokenizers by the path at which each stands."""
+        """Return the tokenizers by path."""
         if isinstance(self.tokenizer, SideTokenizers):
             return {f"{TOKENIZER}.source": self.tokenizer.source, f"{TOKENIZER}.target": self.tokenizer.target}
         return {} if self.tokenizer is None else {TOKENIZER: self.tokenizer}
 
     def fields(self) -> frozenset[str]:
-        """The fields of the examples that the model learns from."""
+        """Return the fields of the training examples."""
         return frozenset(self.train.build().fields)
 
     def measured(self) -> list[str]:
-        """The splits that are measured when training ends: test, or valid where there is none; and longer."""
+        """Return the splits measured at the end of training: test, or else valid; and longer."""
         found = dict(self.splits())
         return [split for split in ("test" if "test" in found else "valid", "longer") if split in found]
 
     def splits(self) -> list[tuple[str, Config]]:
-        """The corpora that there are, by split."""
+        """Return the configured corpora by split."""
         found = (("train", self.train), ("valid", self.valid), ("test", self.test), ("longer", self.longer))
         return [(name, config) for name, config in found if config is not None]
 
@@ -145,7 +145,7 @@ class Mean(Section):
 
 
 class InitFrom(Section):
-    """Start from the weights of a run: every tensor of both fits, but for those that are named here."""
+    """Initialize from the weights of a run: all tensors must match, except those named here."""
 
     run: RunPath = Field(description="the run's folder")
     new: Names = Field((), description="tensors of this model that may be new: names, where * stands for anything")
@@ -156,7 +156,7 @@ class InitFrom(Section):
 
 
 class Teacher(Section):
-    """A trained model that the student learns from, beside its objective (Hinton et al. 2015, arXiv 1503.02531)."""
+    """A trained model to distill from, in addition to the objective (Hinton et al. 2015, arXiv 1503.02531)."""
 
     run: RunPath = Field(description="the teacher's folder, of the same vocabulary; its weights stay as they are")
     temperature: PositiveFloat = Field(2.0, description="T: soft targets are softmax(logits / T), their loss times T^2")
@@ -181,7 +181,7 @@ class Teacher(Section):
 
     @property
     def is_read(self) -> bool:
-        """True if the teacher reads each batch of training."""
+        """True if the teacher is run on each training batch."""
         return bool(self.weight or self.cosine or self.hidden or self.attention)
 
 
@@ -192,7 +192,7 @@ ParameterKind = Literal[
 
 
 class ParameterGroup(Section):
-    """Parameters that are trained at a rate, or with a decay, of their own: those that `names` and `kind` select."""
+    """Parameters with their own learning rate or weight decay, selected by `names` and `kind`."""
 
     names: Names = Field((), description="names of parameters, where * stands for anything; by default all")
     kind: ParameterKind | None = Field(
@@ -211,7 +211,7 @@ class ParameterGroup(Section):
 
 
 class GenerationRate(Section):
-    """What is generated, greedily and after random prompts, to time it."""
+    """Benchmark of greedy generation from random prompts."""
 
     batch: RowCount = Field(8, description="sequences at once")
     prompt: PositiveInt = Field(32, description="tokens of each prompt, or source")
@@ -219,7 +219,7 @@ class GenerationRate(Section):
 
 
 class Validate(Section):
-    """What each validation measures and shows besides the loss."""
+    """Measurements of each validation besides the loss."""
 
     metrics: Annotated[tuple[Metric, ...], BeforeValidator(as_tuple)] = Field(
         (), description="computed at each validation"
@@ -241,17 +241,17 @@ class Validate(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the metrics are called."""
+        """Names of the metrics."""
         return tuple(config.part.part_name for config in self.metrics)
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether of two values of `best` the larger one is better."""
+        """True if larger values of `best` are better."""
         return any(config.part.higher_is_better for config in self.metrics if config.part.part_name == self.best)
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)  # `validate` shadows a method that Pydantic has given up
+    warnings.simplefilter("ignore", UserWarning)  # `validate` shadows a deprecated method of Pydantic
 
     class Validated(Section):
         """A section with `validate:`."""
@@ -262,7 +262,7 @@ with warnings.catch_warnings():
 
 
 class Train(Validated):
-    """How a model is trained."""
+    """Settings of training."""
 
     seed: Seed = Field(0, description="seed of all random numbers: weights, order of examples, dropout")
     device: DeviceName = Field("auto", description="auto takes CUDA where there is one; or cpu, cuda, cuda:1")
@@ -318,12 +318,12 @@ class Train(Validated):
 
     @property
     def initial(self) -> InitFrom | None:
-        """Whose weights training starts from, in the long form."""
+        """The run to initialize from, in the long form."""
         return InitFrom(run=self.init_from) if isinstance(self.init_from, str) else self.init_from
 
 
 def _one_or_many(value: Any) -> Any:
-    """One part, a list of them, or none, as a tuple."""
+    """Convert one part, a list, or none to a tuple."""
     if value is None:
         return ()
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)

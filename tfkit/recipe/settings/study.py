@@ -1,4 +1,4 @@
-"""`study:`, the section of a recipe that compares variants of itself; what may be in it, and what contradicts in it."""
+"""The section `study:`, which compares variants of its recipe, and its validation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Key = Annotated[str, Field(min_length=1)]
 
 
 class Match(Section):
-    """What all variants have as much of as the baseline, solved for by a counter: one of these."""
+    """A quantity equalized between the variants and the baseline by solving for a key: exactly one of these."""
 
     parameters: Key | None = Field(None, description="a key, such as model.layer.feedforward.d_ff: equal parameters")
     flops: Key | None = Field(None, description="a key: equal FLOPs of a token; with train.steps, of the training")
@@ -43,17 +43,17 @@ class Match(Section):
 
     @property
     def what(self) -> str:
-        """What is equal: parameters, flops, tokens or seconds."""
+        """The equalized quantity: parameters, flops, tokens or seconds."""
         return next(name for name in Match.model_fields if getattr(self, name) is not None)
 
     @property
     def key(self) -> str:
-        """The key that is solved for."""
+        """The key to solve for."""
         return self.parameters or self.flops or STEPS
 
 
 class PaperClaim(Section):
-    """What a paper claims of the variants, to be held against the runs."""
+    """A paper's claim about the variants, tested on the runs."""
 
     paper: str = Field("", description="where the claim is made")
     says: str = Field(description="two variants and how their values compare: norm=pre_norm < norm=post_norm")
@@ -67,14 +67,14 @@ class PaperClaim(Section):
 
     @property
     def sides(self) -> tuple[str, str]:
-        """The variant whose value is claimed to be the smaller one, and the other."""
+        """The variant with the smaller value according to the claim, and the other."""
         found = CLAIM.fullmatch(self.says)
         first, sign, second = ("", "<", "") if found is None else found.groups()
         return (first, second) if sign == "<" else (second, first)
 
 
 class ProbeMeasure(Section):
-    """A probe that is trained beside each run, by the same architecture: how much of its test split is right."""
+    """A probe trained next to each run with the same architecture; the measure is its accuracy on the test split."""
 
     probe: Key | dict[str, Any] = Field(
         description="a corpus of pairs that is made here, such as induction, or {type: induction} with its options"
@@ -92,17 +92,17 @@ class ProbeMeasure(Section):
 
     @property
     def corpus(self) -> str:
-        """The name of the corpus."""
+        """Name of the corpus."""
         return self.probe if isinstance(self.probe, str) else str(self.probe["type"])
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the corpus that are given."""
+        """Options of the corpus."""
         return {} if isinstance(self.probe, str) else {key: self.probe[key] for key in self.probe if key != "type"}
 
     @property
     def name(self) -> str:
-        """What the measure is called."""
+        """Name of the measure."""
         return f"probe.{self.corpus}"
 
 
@@ -114,7 +114,7 @@ Values = Annotated[tuple[Any, ...], BeforeValidator(as_tuple), Field(min_length=
 
 
 class Study(Section):
-    """What is compared, over which seeds, and what is measured."""
+    """The compared variants, the seeds, and the measures."""
 
     about: str = Field("", description="the question that the study answers, printed on its page")
     compare: Names = Field((), description="variants, axes of variants, or several of them joined with +")
@@ -136,12 +136,12 @@ class Study(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is compared; the first decides tuning."""
+        """Names of the measures; tuning uses the first."""
         return tuple(one if isinstance(one, str) else one.name for one in self.measure)
 
     @property
     def probes(self) -> tuple[ProbeMeasure, ...]:
-        """The probes among them."""
+        """The probes among the measures."""
         return tuple(one for one in self.measure if isinstance(one, ProbeMeasure))
 
     @property
@@ -151,17 +151,17 @@ class Study(Section):
 
     @property
     def base_variants(self) -> tuple[str, ...]:
-        """The variants that make the baseline."""
+        """Variants that define the baseline."""
         return parts_of(self.baseline) if isinstance(self.baseline, str) and self.baseline else ()
 
     @property
     def base_values(self) -> Mapping[str, Any]:
-        """The values by key that make the baseline."""
+        """Values by key that define the baseline."""
         return {} if isinstance(self.baseline, str) else self.baseline
 
 
 def measures_of(data: Data | None, train: Train) -> list[str]:
-    """The scores that a run has when it has been trained: of its best validation, and of its last measurement."""
+    """Return the scores of a trained run: those of its best validation and of its final measurement."""
     if data is None:
         return []
     names = [f"valid.{name}" for name in ("loss", *train.validate.names)] if data.valid is not None else []
@@ -175,7 +175,7 @@ def measures_of(data: Data | None, train: Train) -> list[str]:
 
 
 def rises(measure: str, train: Train) -> bool:
-    """Whether more of a measure is better, as its metric says."""
+    """True if larger values of the measure are better."""
     name = measure.partition(".")[2]
     metrics = {score: config.part for config in (*train.metrics, *train.validate.metrics) for score in config.scores()}
     return (
@@ -186,18 +186,18 @@ def rises(measure: str, train: Train) -> bool:
 
 
 def parts_of(entry: str) -> tuple[str, ...]:
-    """The variants that an entry joins with +."""
+    """Split an entry into the variants joined by +."""
     return tuple(part.strip() for part in entry.split("+"))
 
 
 def options_of(name: str, variants: Mapping[str, Variant]) -> list[str]:
-    """The variants that an entry of `compare` or `cross` stands for: one, or the choices of an axis."""
+    """Return the variants of an entry of `compare` or `cross`: itself, or the choices of an axis."""
     found = variants.get(name)
     return found.written() if isinstance(found, Axis) else [name]
 
 
 def study_problems(study: Study, variants: Mapping[str, Variant], measures: Sequence[str]) -> Iterator[Problem]:
-    """What contradicts in `study:`; `measures` are the metrics that the runs have."""
+    """Yield problems in `study:`; `measures` are the measures of the runs."""
     wrong = list(_entry_problems(study, variants))
     yield from wrong
     yield from _measure_problems(study, measures)
@@ -209,7 +209,7 @@ def study_problems(study: Study, variants: Mapping[str, Variant], measures: Sequ
 
 
 def _entry_problems(study: Study, variants: Mapping[str, Variant]) -> Iterator[Problem]:
-    """What is wrong with what is compared."""
+    """Yield problems of the compared variants."""
     if not study.compare and not study.cross:
         yield Problem("compare", "names nothing to compare with the baseline", at="study")
     for key in ("compare", "cross"):
@@ -241,7 +241,7 @@ def _measure_problems(study: Study, measures: Sequence[str]) -> Iterator[Problem
 
 
 def _value_problems(study: Study) -> Iterator[Problem]:
-    """What cannot be tuned, matched, or be a value of the baseline."""
+    """Yield invalid keys of tuning, matching, and the baseline."""
     match = study.match
     if match is not None and match.parameters is not None and not match.parameters.startswith("model."):
         yield Problem(
@@ -274,7 +274,7 @@ def _claim_problems(study: Study, arms: Sequence[str]) -> Iterator[Problem]:
 
 
 def arms_in(study: Study, variants: Mapping[str, Variant]) -> dict[str, tuple[str, ...]]:
-    """The compared variants by what they are called, the baseline first, each with the variants that make it."""
+    """Return the compared variants by name, the baseline first, each with the variants that it combines."""
     found: dict[str, tuple[str, ...]] = {BASELINE: ()}
     joined = [
         one for entry in study.compare for one in product(*(options_of(name, variants) for name in parts_of(entry)))
@@ -289,14 +289,14 @@ def arms_in(study: Study, variants: Mapping[str, Variant]) -> dict[str, tuple[st
 
 
 def crossed(name: str, variants: Mapping[str, Variant]) -> list[str]:
-    """The options of an entry of `cross`: the choices of an axis; of a variant, with it and without."""
+    """Return the options of an entry of `cross`: the choices of an axis, or with and without a variant."""
     return options_of(name, variants) if isinstance(variants.get(name), Axis) else ["", name]
 
 
 def _unknown(
     entry: str, variants: Mapping[str, Variant], at: str, whole: bool = False, alone: bool = False
 ) -> Iterator[Problem]:
-    """The names in an entry that are no variants. A `whole` entry needs the choice of an axis; + joins none `alone`."""
+    """Yield unknown variants in an entry. A `whole` entry needs the choice of an axis; `alone` forbids +."""
     if entry in variants and (entry == BASELINE or "+" in entry or "=" in entry):
         why = "is what the others are compared with" if entry == BASELINE else "has a + or = in it"
         yield Problem("", f"'{entry}' {why}; call the variant otherwise", at=at)

@@ -1,4 +1,4 @@
-"""What `train.init_from` and `train.teacher` ask of this model and its objective, before the other run is read."""
+"""Requirements of `train.init_from` and `train.teacher` on the model and objective, checked before reading the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def initial_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
 
 
 def teacher_problems(train: Train, blueprint: Blueprint, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
-    """Report what `train.teacher` cannot teach to this model and objective."""
+    """Report settings of `train.teacher` that the model or objective does not support."""
     teacher, at = train.teacher, "train.teacher"
     if teacher is None:
         return
@@ -38,7 +38,7 @@ def teacher_problems(train: Train, blueprint: Blueprint, objective: ObjectiveFac
 
 
 def _sequence_problems(strategy: Config, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
-    """Report an objective that has no targets to rewrite, and a strategy that would draw them."""
+    """Report objectives without targets to rewrite, and sampling strategies."""
     at = "train.teacher.sequences"
     if objective is not None and "continuations" not in objective.part.capabilities:
         text = f"'{objective.part.part_name}' has no targets that a teacher could write; seq2seq and completion have"
@@ -59,7 +59,7 @@ def _attention_problems(teacher: Teacher, blueprint: Blueprint) -> Iterator[Prob
 
 
 def shows_attention(plan: StackPlan, layer: int) -> bool:
-    """True if a layer has a self-attention that hands out its weights."""
+    """True if the layer has a self-attention that exposes its weights."""
     sublayers = plan.layers[plan.order[layer]].sublayers
     return any(one.name == "attention" and "weights" in one.config.part.capabilities for one in sublayers)
 

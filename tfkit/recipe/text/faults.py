@@ -1,4 +1,4 @@
-"""From Pydantic's errors, which know a location in data, to faults, which know a place in a file."""
+"""Conversion of Pydantic's errors, located in data, to faults, located in files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tfkit.core.synonyms import key_for, value_for
 from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.text.options import model_at
 
-MAX_FAULTS = 1_000  # nobody reads more, and finding them takes time
+MAX_FAULTS = 1_000  # more are not useful, and finding them takes time
 
-# what Pydantic's error types mean in the words of a recipe
+# Pydantic's error types -> recipe terms
 MEANINGS: dict[str, str] = {
     "int_type": "expected a whole number",
     "int_from_float": "expected a whole number",
@@ -38,22 +38,22 @@ MEANINGS: dict[str, str] = {
 
 
 class Faults:
-    """Collects faults while a recipe is resolved; raises RecipeError when there are more than anybody reads."""
+    """Collects faults while a recipe is resolved; raises RecipeError if there are too many."""
 
     def __init__(self, found: Iterable[Fault] = (), has_weights: bool = False) -> None:
-        """`has_weights`: the model is there already, so that what cannot learn may still be used."""
+        """Create a collector; `has_weights`: the weights exist, so unlearnable ones are only warned about."""
         self.found = list(found)
-        self.warnings: list[Fault] = []  # of what is accepted
+        self.warnings: list[Fault] = []  # suspicious but valid
         self.has_weights = has_weights
-        # parts, by slot and name, that code would bring which was not imported; None: nobody knows which
+        # parts (slot and name) of code that was not imported; None: unknown
         self.awaited: frozenset[tuple[str, str]] | None = frozenset()
-        # a value that could not be read at all is none of the things asked of it; one fault is enough
+        # a value that could not be parsed violates every check; one fault is enough
         self._unread: set[Place | None] = {fault.place for fault in self.found}
 
     def add(
         self, node: Node, message: str, suggestion: str | None = None, at_key: bool = False, path: str | None = None
     ) -> None:
-        """A fault at a node's value, or at its key."""
+        """Add a fault at a node's value, or at its key."""
         place = node.key_place if at_key and node.key_place is not None else node.place
         if node.value is None and self._unread & {node.place, node.key_place}:
             return
@@ -64,17 +64,17 @@ class Faults:
             raise RecipeError(self.found)
 
     def warn(self, node: Node, message: str, at_key: bool = False, path: str | None = None) -> None:
-        """A warning at a node's value, or at its key: the recipe is accepted, and `check` and `train` tell it."""
+        """Add a warning at a node's value, or at its key, shown by `check` and `train`."""
         place = node.key_place if at_key and node.key_place is not None else node.place
         if len(self.warnings) < MAX_FAULTS:
             self.warnings.append(Fault(place, node.path if path is None else path, message))
 
     def unlearnable(self, node: Node, message: str) -> None:
-        """A fault of what keeps weights from ever learning; a warning where the weights are there already."""
+        """Add a fault for weights that cannot learn; a warning if the weights exist already."""
         (self.warn if self.has_weights else self.add)(node, message)
 
     def unknown_key(self, node: Node, known: Sequence[str], what: str = "option") -> None:
-        """A key that means nothing where it stands."""
+        """Add a fault for an unknown key."""
         parent, _, name = node.path.rpartition(".")
         meant = key_for(name, parent, known)
         near = nearest(name, list(known))
@@ -85,7 +85,7 @@ class Faults:
         self.add(node, f"unknown {what}{listing}", suggestion, at_key=True)
 
     def problems(self, node: Node, problems: Iterable[Problem]) -> None:
-        """What a part finds that cannot fit, or is seldom meant, at the options it names."""
+        """Add a part's problems at the options that they name."""
         for problem in problems:
             place, _ = find(node, problem.option.split(".") if problem.option else ())
             if isinstance(problem, Doubt):
@@ -96,7 +96,7 @@ class Faults:
                 self.add(place, problem.message, problem.suggestion)
 
     def invalid(self, node: Node, error: ValidationError, model: type[BaseModel] | None = None) -> None:
-        """Everything that Pydantic found wrong in the data of `node`, at the places where it stands."""
+        """Add Pydantic's errors in the data of `node` at the places of the values."""
         by_node: dict[str, list[tuple[Node, Mapping[str, Any]]]] = {}
         for detail in error.errors(include_url=False):
             place, rest = find(node, detail["loc"])
@@ -110,7 +110,7 @@ class Faults:
             self._invalid_one(details)
 
     def _invalid_one(self, details: list[tuple[Node, Mapping[str, Any]]]) -> None:
-        """The fault of one node: the alternatives of a union are one sentence."""
+        """Add the fault of one node: alternatives of a union are joined to one sentence."""
         node, first = details[0]
         kind = first["type"]
         if kind == "missing":
@@ -134,21 +134,21 @@ class Faults:
         self.add(node, _either(phrases) + got, suggestion)
 
     def _holds_unread(self, node: Node) -> bool:
-        """Whether a value in a mapping or list could not be read, so that what is left of it may seem to contradict."""
+        """True if a nested value could not be parsed, which may cause further contradictions."""
         if isinstance(node.value, (dict, list)):
             children = node.value.values() if isinstance(node.value, dict) else node.value
             return any(self._holds_unread(child) for child in children)
         return node.value is None and bool(self._unread & {node.place, node.key_place})
 
     def _is_awaited(self, unknown: Mapping[str, Any]) -> bool:
-        """Whether an unknown part follows from code that was not imported, of which there is a fault already."""
+        """True if an unknown part belongs to code that was not imported, which is already a fault."""
         if self.awaited is None:
             return not unknown["suggestion"]
         return (unknown["slot"], unknown["name"]) in self.awaited
 
 
 def find(node: Node, loc: Sequence[int | str]) -> tuple[Node, Sequence[int | str]]:
-    """The node that a Pydantic location leads to, and the rest that led to none (a union's tags, a missing key)."""
+    """Return the node at a Pydantic location, and the unresolved rest (a union's tags, a missing key)."""
     for index, step in enumerate(loc):
         value = node.value
         if isinstance(value, dict) and step in value:
@@ -163,7 +163,7 @@ def find(node: Node, loc: Sequence[int | str]) -> tuple[Node, Sequence[int | str
 
 
 def dropped_note(node: Node, option: str) -> str:
-    """Says where an option went that a change of type threw out."""
+    """Describe where an option was dropped by a change of type."""
     for lost in node.dropped:
         if lost.path.rpartition(".")[2] == option:
             return f" (it was dropped with the other options when the type changed; it stood at {lost.place})"
@@ -171,7 +171,7 @@ def dropped_note(node: Node, option: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as a recipe writes it, cut when long."""
+    """Format a value as in a recipe, truncated."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -181,12 +181,12 @@ def shown(value: Any) -> str:
 
 
 def _either(phrases: Sequence[str]) -> str:
-    """Alternatives as one sentence: expected a number or 'sqrt_d_model'."""
+    """Join alternatives to one sentence: expected a number or 'sqrt_d_model'."""
     return " or ".join([phrases[0], *(phrase.removeprefix("expected ") for phrase in phrases[1:])])
 
 
 def _bound(value: Any) -> Any:
-    """A limit as people read it: 1,000,000 and 0 rather than 1000000 and 0.0."""
+    """Format a limit: 1,000,000 and 0 instead of 1000000 and 0.0."""
     if isinstance(value, float):
         return f"{value:.15g}"
     return f"{value:,}" if isinstance(value, int) else value

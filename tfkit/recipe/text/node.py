@@ -1,4 +1,4 @@
-"""Node: a value of a recipe that knows where it was written and under which path."""
+"""Node: a recipe value with its place and path."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tfkit.core.errors import Fault, Place
 MAX_DEPTH = 64
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 MAX_NODES = 100_000
-# Paths are text of their own: long keys over many values would make gigabytes of them out of a small file.
+# Paths take memory too: long keys over many values would expand a small file to gigabytes.
 MAX_PATH_LETTERS = 20_000_000
 
-# what may not stand in a recipe, and what breaks or reorders a line
+# characters forbidden in recipes, or that break or reorder a line
 _MISREAD = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
 _NO_TEXT = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
@@ -26,12 +26,11 @@ Scalar = None | bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One value with its place.
+    """A value with its place.
 
-    `path` is dotted as in the recipe (`model.layer.attention.num_heads`, `model.pattern[2]`); `key_place` is where its
-    key stands; `dropped` are the options lost because the part's type changed in a merge, `under` is the value that
-    this one was laid over. A value that had a fault stands in the tree as None. Nodes are never changed, so trees may
-    share them.
+    `path` is dotted as in the recipe (`model.layer.attention.num_heads`, `model.pattern[2]`); `key_place` is the place
+    of its key; `dropped` are options lost in a merge that changed the part's type; `under` is the value that this one
+    replaced. A value with a fault is None. Nodes are immutable, so trees may share them.
     """
 
     value: Scalar | list[Node] | dict[str, Node]
@@ -43,20 +42,20 @@ class Node:
 
     @property
     def entries(self) -> Mapping[str, Node]:
-        """The keys and values of a mapping; empty for anything else."""
+        """Keys and values of a mapping; empty for others."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> Sequence[Node]:
-        """The values of a list; empty for anything else."""
+        """Values of a list; empty for others."""
         return self.value if isinstance(self.value, list) else ()
 
     def get(self, key: str) -> Node | None:
-        """The value under `key`, or None when there is none or this is no mapping."""
+        """Return the value of `key`, or None if missing or not a mapping."""
         return self.value.get(key) if isinstance(self.value, dict) else None
 
     def plain(self) -> Any:
-        """Nested plain Python data."""
+        """Convert to nested plain Python data."""
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
         if isinstance(self.value, list):
@@ -65,23 +64,23 @@ class Node:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of the file this was written in; None for the command line and Python (the working folder)."""
+        """Folder of the node's file; None for the command line and Python (the working directory)."""
         return folder_of(self.place)
 
     @property
     def is_change(self) -> bool:
-        """True if it comes from the command line, or from `overrides` in Python."""
+        """True for values from the command line or `overrides` in Python."""
         return self.place.file.startswith("--") or self.place.file == "<overrides>"
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
-        """This node and all below it, each with its depth."""
+        """Yield this node and its descendants with their depths."""
         yield depth, self
         if isinstance(self.value, dict | list):
             for child in self.value.values() if isinstance(self.value, dict) else self.value:
                 yield from child.walk(depth + 1)
 
     def moved(self, path: str, key_place: Place | None = None) -> Node:
-        """The same value under another path; places stay."""
+        """Return a copy at another path; places are unchanged."""
         value = self.value
         if isinstance(value, dict):
             value = {key: child.moved(under(path, key), child.key_place) for key, child in value.items()}
@@ -90,11 +89,11 @@ class Node:
         return replace(self, value=value, path=path, key_place=key_place or self.key_place)
 
     def over(self, base: Node) -> Node:
-        """The same value, laid over `base` and over all that it lay on already."""
+        """Return a copy merged over `base`, below everything that it already replaced."""
         return replace(self, under=base if self.under is None else self.under.over(base))
 
     def came(self, via: str) -> Node:
-        """The same value, as one that came in with the layer of values `via`."""
+        """Return a copy with `via` as its layer."""
         value = self.value
         if isinstance(value, dict):
             value = {key: child.came(via) for key, child in value.items()}
@@ -106,24 +105,24 @@ class Node:
 
 
 def under(path: str, key: str) -> str:
-    """The path of `key` in the mapping at `path`."""
+    """Return the path of `key` in the mapping at `path`."""
     return f"{path}.{key}" if path else key
 
 
 def folder_of(place: Place) -> Path | None:
-    """The folder of the file that `place` lies in; None for the command line and Python (the working folder)."""
+    """Return the folder of the place's file; None for the command line and Python (the working directory)."""
     written_nowhere = place.file.startswith("--") or (place.file.startswith("<") and place.file.endswith(">"))
     return None if written_nowhere else Path(place.file).parent
 
 
 def shorten(text: str, width: int = 40) -> str:
-    """`text` on one line, cut to `width`, for a message."""
+    """Join `text` to one line and truncate it to `width`."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 3] + "..."
 
 
 def kind(node: Node) -> str:
-    """What a node's value is, in a word for messages."""
+    """Describe the type of a node's value for messages."""
     match node.value:
         case None:
             return "none"
@@ -140,7 +139,7 @@ def kind(node: Node) -> str:
 
 
 def inline(value: Any) -> str:
-    """Plain data as one would write them in a recipe, on one line."""
+    """Format plain data in recipe syntax on one line."""
     match value:
         case None:
             return "none"
@@ -157,22 +156,22 @@ def inline(value: Any) -> str:
 
 
 def _exponent(found: re.Match[str]) -> str:
-    """1e-9 and 1e16 rather than 1e-09 and 1e+16."""
+    """Format exponents as 1e-9 and 1e16 instead of 1e-09 and 1e+16."""
     return f"e{found[1].strip('+')}{found[2]}"
 
 
 def quoted(text: str) -> str:
-    """In double quotes; a character that may not stand in a recipe, or breaks or reorders a line, as an escape."""
+    """Quote a text; characters that are forbidden or affect the line are escaped."""
     return _MISREAD.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def _reads_back(text: str) -> bool:
-    """Whether `text`, unquoted, is read as the same text anywhere in a recipe."""
+    """True if the unquoted `text` parses as itself anywhere in a recipe."""
     return re.fullmatch(r"[A-Za-z_][\w./+*-]*", text) is not None and text.lower() not in _NO_TEXT
 
 
 class Stop(Exception):
-    """Reading cannot go on after `.fault`."""
+    """Reading cannot continue after `.fault`."""
 
     def __init__(self, place: Place, path: str, message: str) -> None:
         self.fault = Fault(place, path, message)
@@ -180,14 +179,14 @@ class Stop(Exception):
 
 
 class Budget:
-    """What one recipe may cost: every node made is charged here, so that a bomb stops early."""
+    """Resource limit of one recipe: every node is charged, so that an alias bomb stops early."""
 
     def __init__(self) -> None:
         self._nodes = 0
         self._letters = 0
 
     def charge(self, place: Place, path: str, depth: int, letters: int | None = None) -> None:
-        """Counts one node; raises Stop when the recipe is too deep or too large."""
+        """Charge one node; raise Stop if the recipe is too deep or too large."""
         self._nodes += 1
         self._letters += len(path) if letters is None else letters
         if depth > MAX_DEPTH:

@@ -1,4 +1,4 @@
-"""What the types of options say: which slot a part stands in, which option is a path."""
+"""Metadata of option types: the slot of a part, paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfkit.recipe.text.node import Node
 
 
 def config_class(node: Node, slot: str) -> type[Config] | None:
-    """The Config of the part that `node` names, None where it names none that is known."""
+    """Return the Config of the part named by `node`, None if unknown."""
     name: Any = node.value
     if isinstance(node.value, dict):
         kind = node.value.get("type")
@@ -29,7 +29,7 @@ def config_class(node: Node, slot: str) -> type[Config] | None:
 
 
 def marks(field: FieldInfo) -> Iterator[Any]:
-    """The marks on an option's type, those within `X | None` and `tuple[X, ...]` too."""
+    """Yield the metadata of an option's type, including that within `X | None` and `tuple[X, ...]`."""
     yield from field.metadata
     pending = [field.annotation]
     while pending:
@@ -39,7 +39,7 @@ def marks(field: FieldInfo) -> Iterator[Any]:
 
 
 class NamedPath(NamedTuple):
-    """A path that an option of `owner` says, and where that stands: `at`, dotted."""
+    """A path in an option of `owner`, at the dotted path `at`."""
 
     at: str
     path: str
@@ -48,12 +48,12 @@ class NamedPath(NamedTuple):
 
 
 def path_values(config: BaseModel) -> tuple[str, ...]:
-    """The paths that the options of a part say, those of parts within it too."""
+    """Return the paths in the options of a part, including nested parts."""
     return tuple(dict.fromkeys(found.path for found in named_paths(config)))
 
 
 def named_paths(owner: BaseModel, at: str = "") -> Iterator[NamedPath]:
-    """The same with their places, in a part or a section that stands at `at`."""
+    """Yield the paths in a part or section at `at`, each with its place."""
     for name, field in type(owner).model_fields.items():
         mark = next((mark for mark in marks(field) if isinstance(mark, PathMark)), None)
         value, place = getattr(owner, name), f"{at}.{name}"
@@ -67,7 +67,7 @@ def named_paths(owner: BaseModel, at: str = "") -> Iterator[NamedPath]:
 
 
 def types_in(annotation: Any) -> Iterator[type]:
-    """The classes that an annotation is made of."""
+    """Yield the classes within an annotation."""
     if isinstance(annotation, type):
         yield annotation
     for argument in getattr(annotation, "__args__", ()):
@@ -75,7 +75,7 @@ def types_in(annotation: Any) -> Iterator[type]:
 
 
 def section_beside(node: Node, field: FieldInfo) -> type[BaseModel] | None:
-    """The section that a mapping without a type is, of an option that is a part or a section."""
+    """Return the section meant by a mapping without a type, for an option that is a part or a section."""
     if not isinstance(node.value, dict) or "type" in node.value:
         return None
     sections = (one for one in types_in(field.annotation) if issubclass(one, BaseModel) and not issubclass(one, Config))
@@ -83,7 +83,7 @@ def section_beside(node: Node, field: FieldInfo) -> type[BaseModel] | None:
 
 
 def model_at(node: Node, model: type[BaseModel] | None, loc: Sequence[int | str]) -> type[BaseModel] | None:
-    """The schema that the mapping at `loc` below `node` answers to, where `node` answers to `model`."""
+    """Return the schema of the mapping at `loc` below `node`, whose schema is `model`."""
     for step in loc:
         if isinstance(step, int):
             node = node.value[step] if isinstance(node.value, list) and step < len(node.value) else node

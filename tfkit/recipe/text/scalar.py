@@ -1,4 +1,4 @@
-"""What an unquoted word of a recipe means: YAML 1.2's core rules, with the traps of YAML 1.1 refused by name."""
+"""Unquoted words of a recipe: the core schema of YAML 1.2; ambiguities of YAML 1.1 are refused."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 class Refused(ValueError):
-    """An unquoted word that could be misread; the message says what to write."""
+    """An ambiguous unquoted word; the message explains the alternatives."""
 
 
 def resolve(text: str) -> Scalar:
-    """The value of the unquoted scalar `text`; raises Refused."""
+    """Return the value of the unquoted scalar `text`; raise Refused."""
     if text in ("", "null", "Null", "NULL", "~"):
         raise Refused(EMPTY)
     if text == "none":
@@ -37,9 +37,9 @@ def resolve(text: str) -> Scalar:
 
 
 def resolve_key(text: str) -> str:
-    """The key written as the unquoted `text`; raises Refused for what is no word and no whole number from 0."""
+    """Return the key written as the unquoted `text`; raise Refused unless it is a word or a non-negative integer."""
     if text.lower() in _YAML_1_1_WORDS:
-        return text  # harmless as a key: a key is always a word
+        return text  # unambiguous as a key: keys are always words
     value = resolve(text)
     if type(value) is int and text.isdecimal():
         return text  # the number of a layer
@@ -88,6 +88,6 @@ def _float(text: str) -> float:
 
 
 def _refuse_long(text: str) -> None:
-    # Python needs quadratic time for long ones, and refuses those over 4,300 digits.
+    # Python takes quadratic time for long ones, and refuses more than 4,300 digits.
     if len(text) > LONGEST_NUMBER:
         raise Refused(f"a number of {len(text):,} characters; quote it if it is text")

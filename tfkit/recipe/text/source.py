@@ -1,7 +1,7 @@
-"""Recipe text to a tree of Nodes: YAML read event by event, safely, every value with its place.
+"""Parser from recipe text to a tree of Nodes: safe YAML events, each value with its place.
 
-PyYAML only cuts the text into events. What the words mean (YAML 1.2), aliases, merge keys and all bounds are decided
-here, so no object is ever constructed from a tag and no alias bomb is ever walked.
+PyYAML only tokenizes the text. Scalars (YAML 1.2), aliases, merge keys and all limits are handled here, so no object
+is constructed from a tag and no alias bomb is expanded.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from tfkit.recipe.text.syntax import syntax_fault
 
 LANGUAGE = 1  # the version of the recipe language
 MAX_BYTES = 1_000_000
-MAPPING = "<mapping>"  # the place of values from Python
+MAPPING = "<mapping>"  # place of values from Python
 
-# The C parser hands out events one by one and is stopped at the first one too deep (it is quadratic beyond that).
+# The C parser yields events one by one and is stopped at the first one too deep (beyond that it is quadratic).
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # an escape may still say them; no file's name or text can hold them
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # can be escaped, but not stored in file names or text
 _NO_CHARACTER = "a text with a NUL or half a surrogate pair"
 
 Locate = Callable[[Any], Place]
 
 
 def read(path: str | Path, via: str = "") -> tuple[Node, list[Fault]]:
-    """The tree of the recipe file at `path` with its faults; raises RecipeError when there is no such file to read.
+    """Parse the recipe file at `path`; return its tree and faults. Raises RecipeError if it cannot be read.
 
-    `via` is the layer of values that it is, where it is not the recipe itself.
+    `via` is the layer of the file, if it is not the recipe itself.
     """
     return parse(read_bytes(path), str(path), via)
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The bytes of a recipe file; raises RecipeError for one that is missing, unreadable, a folder or too large."""
+    """Return the bytes of a recipe file; raise RecipeError if it is missing, unreadable, a folder or too large."""
     place = Place(str(path))
     try:
         if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
-            raise OSError("it is not a regular file")  # a pipe may never end, nor begin
+            raise OSError("it is not a regular file")  # a pipe may block forever
         with open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def near_file(path: Path) -> str | None:
-    """A file whose name is like that of the missing `path`: in its folder, or in the folder that it is."""
+    """Suggest a file with a similar name, or the only recipe in a folder."""
     is_folder = os.path.isdir(path)
     folder = path if is_folder else path.parent
     try:
@@ -92,10 +92,10 @@ def near_file(path: Path) -> str | None:
 
 
 def parse(source: str | bytes, file: str, via: str = "") -> tuple[Node, list[Fault]]:
-    """The tree of a recipe's text with all its faults.
+    """Parse the text of a recipe; return its tree and all faults.
 
-    When the text cannot be read as one mapping (a syntax error, not UTF-8, too deep, too large), the root's value is
-    None and the faults say why; otherwise the tree holds whatever could be read.
+    If the text cannot be read as one mapping (a syntax error, not UTF-8, too deep, too large), the root's value is None
+    and the faults explain why; otherwise the tree holds everything that could be read.
     """
     start = Place(file, 1, 1, via)
     faults: list[Fault] = []
@@ -112,7 +112,7 @@ def parse(source: str | bytes, file: str, via: str = "") -> tuple[Node, list[Fau
 
 
 def parse_value(text: str, place: Place, path: str) -> tuple[Node, list[Fault]]:
-    """The value of `--set path=text`, by a recipe's rules inside brackets: `1e3`, `[a, b]`, `{type: x}`, a word."""
+    """Parse the value of `--set path=text` by the rules for flow style: `1e3`, `[a, b]`, `{type: x}`, a word."""
     faults: list[Fault] = []
     try:
         if len(text) > MAX_BYTES:
@@ -124,12 +124,12 @@ def parse_value(text: str, place: Place, path: str) -> tuple[Node, list[Fault]]:
 
 
 def from_mapping(data: Mapping[str, Any], label: str = MAPPING) -> tuple[Node, list[Fault]]:
-    """The tree of nested Python data: mappings, lists, tuples, strings, numbers, booleans, None (or "none"), paths."""
+    """Convert nested Python data: mappings, lists, tuples, strings, numbers, booleans, None (or "none"), paths."""
     return from_value(data, Place(label), "")
 
 
 def from_value(data: Any, place: Place, path: str) -> tuple[Node, list[Fault]]:
-    """The tree of any one Python value, all of it at `place`, with its faults."""
+    """Convert any Python value to a tree at `place`; return it with its faults."""
     converter = _Converter(place)
     try:
         return converter.node(data, path, 0), converter.faults
@@ -138,7 +138,7 @@ def from_value(data: Any, place: Place, path: str) -> tuple[Node, list[Fault]]:
 
 
 def _decoded(source: str | bytes, file: str) -> str:
-    """The text, without a byte order mark; raises Stop at the first byte or character that no recipe may hold."""
+    """Decode the text without a byte order mark; raise Stop at the first invalid byte or character."""
     size = len(source)
     if size > MAX_BYTES or (isinstance(source, str) and len(source.encode(errors="replace")) > MAX_BYTES):
         raise Stop(Place(file), "", f"larger than {MAX_BYTES:,} bytes: this is no recipe")
@@ -171,19 +171,19 @@ def _line_and_column(text: str, index: int) -> tuple[int, int]:
 
 
 class _Builder:
-    """Turns the events of one text into Nodes, collecting faults; raises Stop where reading cannot go on."""
+    """Converts the events of one text to Nodes, collecting faults; raises Stop if it cannot continue."""
 
     def __init__(self, text: str, locate: Locate, faults: list[Fault]) -> None:
         self.text = text
         self.locate = locate
         self.faults = faults
         self._events: Iterator[Event] = iter(yaml.parse(text, Loader=_LOADER))
-        self._end = 0  # where the last event ends in the text
+        self._end = 0  # end of the last event in the text
         self._budget = Budget()
-        self._anchors: dict[str, Node | None] = {}  # None while the anchored value is still being read
+        self._anchors: dict[str, Node | None] = {}  # None while the anchored value is being read
 
     def document(self, start: Place) -> Node:
-        """The one mapping that the text is."""
+        """Return the root mapping."""
         event = self._first()
         if event is None or (isinstance(event, ScalarEvent) and not event.value and not event.style):
             raise Stop(start, "", "the file is empty")
@@ -195,7 +195,7 @@ class _Builder:
         return root
 
     def single(self, place: Place, path: str) -> Node:
-        """The one value between the brackets that `parse_value` has put around it."""
+        """Return the single value between the brackets added by `parse_value`."""
         self._first()
         event = self._next()
         if isinstance(event, SequenceEndEvent):
@@ -215,13 +215,13 @@ class _Builder:
         return node
 
     def _first(self) -> Event | None:
-        """The first event of the first document, or None when there is none."""
+        """Return the first event of the first document, or None."""
         self._next()
         document = self._next()
         return None if isinstance(document, StreamEndEvent) else self._next()
 
     def _finish(self, path: str) -> None:
-        """Reads to the end, which must be near: a recipe is one document."""
+        """Consume the end; report a second document."""
         self._next()
         event = self._next()
         if isinstance(event, DocumentStartEvent):
@@ -259,14 +259,14 @@ class _Builder:
         self, event: Event, place: Place, path: str, depth: int, key_place: Place | None
     ) -> Scalar | list[Node] | dict[str, Node]:
         if isinstance(event, ScalarEvent):
-            # The parser puts an empty value anywhere up to the next word; its key is where to write one.
+            # The parser places an empty value before the next word; its key is the better place.
             return self._scalar(event, place if event.value or key_place is None else key_place, path)
         if isinstance(event, MappingStartEvent):
             return self._mapping(path, depth)
         return self._sequence(path, depth)
 
     def _scalar(self, event: ScalarEvent, place: Place, path: str) -> Scalar:
-        if event.style:  # quoted, or a block of text
+        if event.style:  # quoted, or a block scalar
             return self._text(event.value, place, path)
         try:
             return scalar.resolve(event.value)
@@ -302,14 +302,14 @@ class _Builder:
                 self._refuse_twice(key, own[key].key_place, place, path)
             elif key is not None:
                 own[key] = node
-        return merged | own  # as YAML has it: the mapping's own keys win, wherever << stands
+        return merged | own  # as in YAML: the mapping's own keys win, independent of the order
 
     def _refuse_twice(self, key: str, first: Place | None, place: Place, path: str) -> None:
         if first is not None:
             self._fault(place, under(path, key), f"said twice, first at {first}")
 
     def _key(self, event: Event, path: str, depth: int) -> str | None:
-        """The key that `event` begins, or None after a fault."""
+        """Return the key starting with `event`, or None after a fault."""
         place = self.locate(event.start_mark)
         if not isinstance(event, ScalarEvent):
             self._fault(place, path, "a key must be a plain word")
@@ -325,8 +325,8 @@ class _Builder:
             return None
 
     def _merge_key(self, path: str, depth: int, place: Place) -> dict[str, Node]:
-        """What `<<: *anchor` or `<<: [*one, *two]` brings in; the first to say a key wins."""
-        # A list of mappings is one level deeper than what it brings in, hence the same depth for both.
+        """Return the keys merged by `<<: *anchor` or `<<: [*one, *two]`; the first mapping wins."""
+        # A list of mappings is one level deeper than its contents, hence the same depth for both.
         given = self._node(self._next(), path, depth, place)
         mappings = given.value if isinstance(given.value, list) else [given]
         found: dict[str, Node] = {}
@@ -357,7 +357,7 @@ def _tag(tag: str) -> str:
 
 
 class _Converter:
-    """Turns Python data into Nodes, collecting faults; raises Stop where the data are too deep or too large."""
+    """Converts Python data to Nodes, collecting faults; raises Stop if the data is too deep or too large."""
 
     def __init__(self, place: Place) -> None:
         self.faults: list[Fault] = []
@@ -390,7 +390,7 @@ class _Converter:
             return None
         if isinstance(data, PurePath):
             return str(data)
-        # Exact types: an enum or a numpy number would be written back as something else.
+        # Exact types: an enum or a numpy number would be serialized differently.
         if type(data) not in (bool, int, float, str):
             self._fault(
                 path,

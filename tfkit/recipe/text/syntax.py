@@ -1,4 +1,4 @@
-"""PyYAML's complaints as sentences for people."""
+"""Readable messages for PyYAML's errors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tfkit.core.errors import Place
 from tfkit.recipe.text.node import TOO_DEEP
 
 _TAB = "a tab stands in the indentation; YAML indents with spaces"
-_DEPTH = "maximum nesting depth"  # of the C parser since PyYAML 6.0.4, whose look-ahead meets it first
-# What the parser says (C and Python word it differently) -> what to tell; the first that is contained wins.
+_DEPTH = "maximum nesting depth"  # of the C parser since PyYAML 6.0.4, which detects it first by look-ahead
+# Parser message (C and Python differ) -> our message; the first match wins.
 _SENTENCES = (
     (_DEPTH, TOO_DEEP),
     ("found a tab character", _TAB),
@@ -28,7 +28,7 @@ _SENTENCES = (
     ("expected node content", "a value is missing here"),
     ("expected the node content", "a value is missing here"),
 )
-# The same, by what the parser was doing.
+# Likewise, by the parser's context.
 _CONTEXTS = (
     ("scanning an alias", "'*' begins an alias; quote the text"),
     ("scanning an anchor", "'&' begins an anchor; quote the text"),
@@ -37,7 +37,7 @@ _CONTEXTS = (
 
 
 def syntax_fault(error: Exception, text: str, locate: Callable[[Any], Place]) -> tuple[Place, str, str]:
-    """Place, path and sentence for what PyYAML refused in `text`."""
+    """Return place, path and message for a syntax error in `text`."""
     problem = str(getattr(error, "problem", None) or error)
     context = str(getattr(error, "context", None) or "")
     mark = getattr(error, "problem_mark", None)
@@ -57,7 +57,7 @@ def syntax_fault(error: Exception, text: str, locate: Callable[[Any], Place]) ->
 
 
 class _Start:
-    """The mark of a text's beginning."""
+    """Mark of the start of a text."""
 
     line = 0
     column = 0
