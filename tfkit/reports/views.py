@@ -190,7 +190,7 @@ class KeyFinder:
             return int(kind).__eq__
         if kind in mapping(trace.keys.get("layers")):  # without a key in it, the kind's own text
             return lambda index: deeper and kind in trace.entries[index].kinds
-        numbers = kind_names(plan).get(kind, ())
+        numbers = set(kind_names(plan).get(kind, ()))
         return lambda index: plan.order[index] in numbers
 
     def _path(self, side: Side, key: str) -> str:
