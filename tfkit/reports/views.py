@@ -64,7 +64,7 @@ class KeyFinder:
     @cached_property
     def _values(self) -> dict[str, dict[str, Any]]:
         """The values of the model and of each stack by key."""
-        stacks = {side: stack_values(plan, self.blueprint) for side, plan in self.plans.items()}
+        stacks: dict[str, Any] = {side: stack_values(plan, self.blueprint) for side, plan in self.plans.items()}
         return {"model": model_values(self.blueprint), **stacks}
 
     def find(self, key: str) -> list[Found]:
