@@ -19,22 +19,11 @@ from tfkit.core.slots import CorpusFacts, ObjectiveFacts
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.rules import refusal
 from tfkit.recipe.views.resolved import scalar
+from tfkit.reports.slots import SLOTS
 
 Part = type[Component]
 Data = dict[str, Any]
 
-# where the parts of a slot outside the model stand; [] where a recipe lists them
-PLACES: dict[str, str] = {
-    "tokenizer": "data.tokenizer",
-    "corpus": "data.train",
-    "objective": "objective",
-    "optimizer": "train.optimizer",
-    "schedule": "train.schedule",
-    "metric": "train.metrics[]",
-    "logits": "generate.logits[]",
-    "stop": "generate.stop[]",
-    "strategy": "generate.strategy",
-}
 # the topology that gives what an objective reads
 TOPOLOGIES = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder": "encoder_decoder"}
 
@@ -64,11 +53,11 @@ def _in_section(part: Part) -> Data:
     """A small model, and the section that the part stands in."""
     topology = _topology(part)
     data = Case("model", topology, topology).recipe()
-    key, listed, _ = PLACES[part.part_slot].partition("[")
+    key, _, written = SLOTS[part.part_slot].written.partition(": ")
     section, _, name = key.partition(".")
     options = _options(part)
     value: Any = {"type": part.part_name, **options} if options else part.part_name
-    value = [value] if listed else value
+    value = [value] if written.startswith("[") else value
     data[section] = {name: value} if name else value
     if part.part_slot == "objective":
         data["model"] |= _heads(part)

@@ -7,6 +7,7 @@ from itertools import groupby
 
 Runs = list[tuple[int, int]]  # ascending numbers, as the first and last of each row of consecutive ones
 SHOWN_RUNS = 12
+FEW_RUNS = 4  # in a table
 
 
 def places(order: Sequence[int]) -> dict[int, Runs]:
@@ -33,10 +34,12 @@ def joined(runs: Iterable[tuple[int, int]]) -> Runs:
 
 def label(runs: Runs) -> str:
     """`layer 3`, `layers 0-4, 6-10`; of very many rows the first, and how many layers there are."""
-    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
-    if words == [str(runs[0][0])]:
-        return f"layer {words[0]}"
-    if len(words) <= SHOWN_RUNS:
-        return f"layers {', '.join(words)}"
     count = sum(last - first + 1 for first, last in runs)
-    return f"layers {', '.join(words[: SHOWN_RUNS - 1])} ... ({count:,} in all)"
+    more = f" ({count:,} in all)" * (len(runs) > SHOWN_RUNS)
+    return f"layer{'s' * (count > 1)} {numbers(runs, SHOWN_RUNS)}{more}"
+
+
+def numbers(runs: Runs, most: int = FEW_RUNS) -> str:
+    """Join runs: `0-5`, or `0, 2, 4 ...` if there are more than `most`."""
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return ", ".join(words) if len(words) <= most else ", ".join(words[: most - 1]) + " ..."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import groupby
 from typing import Any
 
 from pydantic import BaseModel
@@ -16,9 +15,7 @@ from tfkit.core.keys import NormValue, PartsValue, PartValue, RateValue, SizeVal
 from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.views.resolved import held
 from tfkit.reports.counts import CountedEntry, Counts
-
-Runs = list[tuple[int, int]]  # ascending numbers, as the first and last of each row of consecutive ones
-SHOWN_RUNS = 4
+from tfkit.reports.runs import numbers, places
 
 
 def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> dict[str, Any]:
@@ -50,13 +47,13 @@ def stack_figures(plan: StackPlan) -> dict[str, Any]:
 
 def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:
     blueprint = counts.blueprint
-    places = {plan.side: _places(plan) for plan in blueprint.stacks()}
+    where = {plan.side: places(plan.order) for plan in blueprint.stacks()}
     for row in counts.rows:
         plan: StackPlan | None = getattr(blueprint, row.stack) if row.stack else None
         data: dict[str, Any] = {"stack": row.stack or None, "name": row.name}
         if plan is not None and row.kind is not None:
             layer = plan.layers[row.kind]
-            data |= {"layers": _label(places[plan.side][row.kind]), "times": row.times}
+            data |= {"layers": numbers(where[plan.side][row.kind]), "times": row.times}
             data |= {key.name: held(layer, key) for key in LAYER.values() if key.is_plain}
             data["mask"] = [_summary(rule) for rule in layer.mask]
             # None: the stack's own serves the layer
@@ -139,20 +136,3 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "[" + ", ".join(map(_word, value)) + "]" if isinstance(value, (list, tuple)) else str(value)
-
-
-def _places(plan: StackPlan) -> dict[int, Runs]:
-    """Where the layers of each kind stand."""
-    places: dict[int, Runs] = {}
-    first = 0
-    for kind, same in groupby(plan.order):
-        after = first + sum(1 for _ in same)
-        places.setdefault(kind, []).append((first, after - 1))
-        first = after
-    return places
-
-
-def _label(runs: Runs) -> str:
-    """Places as people write them: `0-5`, or `0, 2, 4 ...` where there are many."""
-    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
-    return ", ".join(words) if len(words) <= SHOWN_RUNS else ", ".join(words[: SHOWN_RUNS - 1]) + " ..."

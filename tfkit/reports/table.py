@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from tfkit.core.output import some
+from tfkit.reports.wrapped import say
 
 SHOWN_NAMES = 8
 TEXT_WIDTH = 24  # of the table's first column, at least
@@ -29,29 +29,21 @@ def render(data: dict[str, Any], console: Console) -> None:
     lines = list(_table(data))
     widths = [max(len(line.figures[column]) for line in lines if line.figures) + 2 for column in range(len(FIGURES))]
     text_width = max(console.width - sum(widths), TEXT_WIDTH)
-    _print(console, headline(data), "bold")
+    say(console, headline(data), style="bold", hang=0)
     if data["note"]:
-        _print(console, data["note"])
+        say(console, data["note"], hang=0)
     console.print()
     for line in lines:
         if not line.figures:
-            _print(console, line.text, line.style, line.indent)
+            say(console, line.text, style=line.style, hang=line.indent)
             continue
         if len(line.text) > text_width:
-            _print(console, line.text, line.style, line.indent)
+            say(console, line.text, style=line.style, hang=line.indent)
         text = line.text if len(line.text) <= text_width else ""
         figures = "".join(figure.rjust(width) for figure, width in zip(line.figures, widths, strict=True))
         console.print(text.ljust(text_width) + figures, style=line.style, highlight=False, markup=False, soft_wrap=True)
     console.print()
-    _print(console, caption(data), "dim")
-
-
-def _print(console: Console, text: str, style: str = "", indent: int = 0) -> None:
-    """Print text wrapped between words, its further lines indented."""
-    wrapped = textwrap.fill(
-        text, max(console.width, 40), subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False
-    )
-    console.print(wrapped, style=style, highlight=False, markup=False, soft_wrap=True)
+    say(console, caption(data), style="dim", hang=0)
 
 
 def headline(data: dict[str, Any]) -> str:

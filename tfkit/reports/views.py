@@ -62,9 +62,10 @@ class KeyFinder:
         self.plans: dict[Side, StackPlan] = {plan.side: plan for plan in self.blueprint.stacks()}
 
     @cached_property
-    def _values(self) -> dict[Side, dict[str, Any]]:
-        """The values of each stack by key."""
-        return {side: stack_values(plan, self.blueprint) for side, plan in self.plans.items()}
+    def _values(self) -> dict[str, dict[str, Any]]:
+        """The values of the model and of each stack by key."""
+        stacks: dict[str, Any] = {side: stack_values(plan, self.blueprint) for side, plan in self.plans.items()}
+        return {"model": model_values(self.blueprint), **stacks}
 
     def find(self, key: str) -> list[Found]:
         """What `key` speaks of, one entry for each key of a stack or model that is asked for as a whole.
@@ -78,23 +79,20 @@ class KeyFinder:
             steps = ["model", *steps]  # as weights are named: decoder.layers.3
         if steps[0] == "model" and len(self.plans) == 1 and steps[1:2] == list(self.plans):
             del steps[1]
+        path = _dotted(steps)
         try:
-            return self._resolved(steps)
+            if steps[0] == "model":
+                return self._model(steps[1:], path)
+            if steps[0] not in TOP:
+                raise self._unknown(path, steps[0])
+            return [Found(path, self._below([View(self._section(steps[0]))], steps[1:], path))]
         except UsageError:
-            path, value = _dotted(steps), Value("", self.recipe.root.plain(), self.recipe.root)
+            value = Value("", self.recipe.root.plain(), self.recipe.root)
             for step in steps:
                 value = value.child(step) or Value("", None)
             if value.node is None:
                 raise
             return [Found(path, [View(value)], note="as written; no layer or stack has this key when resolved")]
-
-    def _resolved(self, steps: Sequence[str]) -> list[Found]:
-        path = _dotted(steps)
-        if steps[0] == "model":
-            return self._model(steps[1:], path)
-        if steps[0] not in TOP:
-            raise self._unknown(path, steps[0])
-        return [Found(path, [View(self._descend(self._section(steps[0]), steps[1:], path))])]
 
     def _section(self, key: str) -> Value:
         """A section besides the model, or what says how the file is put together."""
@@ -113,29 +111,27 @@ class KeyFinder:
             if steps[0] not in sides:
                 raise UsageError(f"{path}: this model has no {steps[0]}; it has the {sides[0]} alone")
             sides, steps = [side for side in sides if side == steps[0]], steps[1:]
-        if not steps:
-            own = [key for key in MODEL if key not in ("type", "encoder", "decoder")]
-            keys = [*STACK] if len(sides) < len(self.plans) else ["type", *STACK, *own]
-            return [
-                Found(f"{path}.{key}", views) for key in keys if _is_given(views := self._views(sides, [key], path))
-            ]
-        return [Found(path, self._views(sides, steps, path))]
+        if steps:
+            return [Found(path, self._views(sides, steps, path))]
+        own = [key for key in MODEL if key not in ("type", "encoder", "decoder")]
+        keys = [*STACK] if len(sides) < len(self.plans) else ["type", *STACK, *own]
+        found = [Found(f"{path}.{key}", self._views(sides, [key], path)) for key in keys]
+        # a listing leaves out what is none by default
+        return [one for one in found if any(view.value.value is not None or view.value.node for view in one.views)]
 
     def _views(self, sides: Sequence[Side], steps: Sequence[str], path: str) -> list[View]:
         """The places that `steps` below the model or some of its stacks speak of."""
         key, rest = steps[0], list(steps[1:])
         if key in MODEL and len(sides) == len(self.plans):
-            value = model_values(self.blueprint).get(key)
-            whole = Value(f"model.{key}", value, self.trace.model.get(key), sentence(f"model.{key}"))
-            return [View(self._descend(whole, rest, path))]
-        if key == "layers" and rest and (named := [view for side in sides for view in self._named(side, rest)]):
-            return self._below(named, rest[1:], path)
-        if key == "layers" and rest and rest[0].isdecimal():
-            depths = " and ".join(f"the {side} has {self.plans[side].num_layers:,}" for side in sides)
-            raise UsageError(f"{path}: layers are counted from 0, and {depths}")
+            return self._below([View(self._value(f"model.{key}", "model", self.trace.model.get(key)))], rest, path)
         if key == "layer":
-            views = [view for side in sides for view in self._layers(side, None, "layer", rest)]
-            return self._below(views, rest, path)
+            return self._below([view for side in sides for view in self._layers(side, "layer", rest)], rest, path)
+        if key == "layers" and rest:
+            if views := [view for side in sides for view in self._layers(side, f"layers.{rest[0]}", rest[1:])]:
+                return self._below(views, rest[1:], path)
+            if rest[0].isdecimal():
+                depths = " and ".join(f"the {side} has {self.plans[side].num_layers:,}" for side in sides)
+                raise UsageError(f"{path}: layers are counted from 0, and {depths}")
         if key not in STACK:
             raise self._unknown(path, key)
         return self._below([View(self._stack(side, key), side) for side in sides], rest, path)
@@ -144,30 +140,36 @@ class KeyFinder:
         """What stands at `steps` below those of the views that have it; raises UsageError where none has."""
         found: list[View] = []
         for view in views:
-            try:
-                found.append(replace(view, value=self._descend(view.value, steps, path)))
-            except UsageError:
-                if view is views[-1] and not found:
-                    raise
+            value: Value = view.value
+            for step in steps:
+                child = value.child(step)
+                if child is None:
+                    break
+                value = child
+            else:
+                found.append(replace(view, value=value))
+        if not found:
+            raise self._unknown(path, step, value)
         return found
+
+    def _value(self, path: str, owner: str, node: Node | None) -> Value:
+        return Value(path, self._values[owner].get(path.rpartition(".")[2]), node, sentence(path))
 
     def _stack(self, side: Side, key: str) -> Value:
         """What stands at one key of a stack."""
         trace, path = self.trace.stacks[side], self._path(side, key)
-        if key in AS_WRITTEN:
-            node = trace.keys.get(key)
-            return Value(path, None if node is None else node.plain(), node, sentence(path))
-        return Value(path, self._values[side].get(key), trace.node.get(key), sentence(path))
+        if key not in AS_WRITTEN:
+            return self._value(path, side, trace.node.get(key))
+        node = trace.keys.get(key)
+        return Value(path, None if node is None else node.plain(), node, sentence(path))
 
-    def _layers(
-        self, side: Side, wanted: Callable[[int], bool] | None, name: str, steps: Sequence[str]
-    ) -> Iterator[View]:
-        """The layers of a stack whose numbers are `wanted` (None: all), those of one text together."""
+    def _layers(self, side: Side, name: str, steps: Sequence[str]) -> Iterator[View]:
+        """The layers of a stack that `name` speaks of, those of one text together."""
         plan, trace = self.plans[side], self.trace.stacks[side]
-        causal = causal_by_type(plan, self.blueprint)
+        causal, wanted = causal_by_type(plan, self.blueprint), self._wanted(side, name, bool(steps))
         texts: dict[int, int] = {}
         order = [texts.setdefault(id(node), len(texts)) for node in trace.layers]
-        found = places(order if wanted is None else [text if wanted(index) else -1 for index, text in enumerate(order)])
+        found = places([text if wanted(index) else -1 for index, text in enumerate(order)])
         for runs in (runs for text, runs in found.items() if text >= 0):
             first = runs[0][0]
             layer = plan.layers[plan.order[first]]
@@ -179,28 +181,20 @@ class KeyFinder:
             value = Value(self._path(side, name), values, trace.layer(first, layer), sentence("model.layer"))
             yield View(value, side, runs, trace.entries[first].kinds, causal)
 
-    def _named(self, side: Side, steps: Sequence[str]) -> Iterator[View]:
-        """The layers with a number, of a kind of the pattern, or of a name that resolved.yaml gives them."""
-        plan, entries, name = self.plans[side], self.trace.stacks[side].entries, steps[0]
-        if name.isdecimal():
-            yield from self._layers(side, int(name).__eq__, f"layers.{name}", steps[1:])
-        elif name in mapping(self.trace.stacks[side].keys.get("layers")):
-            if len(steps) > 1:  # else the kind's own text
-                yield from self._layers(side, lambda index: name in entries[index].kinds, f"layers.{name}", steps[1:])
-        else:
-            numbers = set(kind_names(plan).get(name, ()))
-            yield from self._layers(side, lambda index: plan.order[index] in numbers, f"layers.{name}", steps[1:])
+    def _wanted(self, side: Side, name: str, deeper: bool) -> Callable[[int], bool]:
+        """The test for layers: all, one with a number, those of a kind, or of a name that resolved.yaml gives them."""
+        plan, trace, kind = self.plans[side], self.trace.stacks[side], name.removeprefix("layers.")
+        if kind == name:
+            return lambda index: True
+        if kind.isdecimal():
+            return int(kind).__eq__
+        if kind in mapping(trace.keys.get("layers")):  # without a key in it, the kind's own text
+            return lambda index: deeper and kind in trace.entries[index].kinds
+        numbers = set(kind_names(plan).get(kind, ()))
+        return lambda index: plan.order[index] in numbers
 
     def _path(self, side: Side, key: str) -> str:
         return f"model.{side}.{key}" if len(self.plans) > 1 else f"model.{key}"
-
-    def _descend(self, value: Value, steps: Sequence[str], path: str) -> Value:
-        for step in steps:
-            child = value.child(step)
-            if child is None:
-                raise self._unknown(path, step, value)
-            value = child
-        return value
 
     def _unknown(self, path: str, step: str, value: Value | None = None) -> UsageError:
         """The error of a key that is not there: what dropped it, or the nearest that is."""
@@ -231,11 +225,6 @@ def _nearest_key(path: str, known: Sequence[str]) -> str | None:
         return nearest(path, [key for key in known if key.endswith(f".{last}")]) or words[last]
     near = nearest(path, list(known))
     return near or words.get(nearest(last, list(words)) or "")
-
-
-def _is_given(views: Sequence[View]) -> bool:
-    """Whether anything but the default `none` stands there, so that a listing has it."""
-    return any(view.value.value is not None or view.value.node is not None for view in views)
 
 
 def _dotted(steps: Sequence[str]) -> str:

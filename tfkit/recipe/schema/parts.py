@@ -2,110 +2,171 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from tfkit.core.component import Component
+from tfkit.core.keys import NormValue, PartsValue, PartValue
 from tfkit.core.registry import REGISTRY
-from tfkit.recipe.schema.options import Options
-from tfkit.recipe.schema.values import PER_LAYER, Definitions, Form, Schema, either
+from tfkit.recipe.keys import LAYER
+from tfkit.recipe.schema.values import ANYTHING, NONE, PER_LAYER, TRUE, Schema, closed, either, number, refer
+from tfkit.recipe.text.node import inline
+
+# the slots of parts that a layer may hold, where `per_layer` may stand for a value
+LAYERED = {key.kind.slot for key in LAYER.values() if isinstance(key.kind, PartValue | PartsValue | NormValue)}
+LAYERED.add("activation")
+TYPES = {"boolean", "integer", "number", "string"}
+# the keywords of Pydantic's schema that mean the same in the language's
+BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern"}
+BOUNDS |= {"minItems", "maxItems", "minProperties", "maxProperties"}
 
 
-class Parts:
-    """The schemas of parts, made from the registry as it is now."""
-
-    def __init__(self, definitions: Definitions) -> None:
-        self.definitions = definitions
-        self.options = Options(definitions, self.part)
-
-    def part(self, slot: str, form: Form, default: str = "") -> Schema:
-        """A part of `slot`: its name, or a mapping with its options and its type, unless that is the default."""
-        default = "" if form.overlay else default
-        name = f"{slot}{form.suffix}{'_or_' * bool(default)}{default}"
-        return self.definitions.ref(name, lambda: self._part(slot, form, default))
-
-    def _part(self, slot: str, form: Form, default: str) -> Schema:
-        parts = REGISTRY.load(slot)
-        if not parts:
-            return {"enum": ["none"], "errorMessage": f"no {slot} is registered; register one of your own"}
-        names = sorted(parts)
-        texts = [summary_of(parts[name]) for name in names]
-        options = {name: self._options(slot, name, form) for name in names}
-        word: Schema = {"enum": names, "enumDescriptions": texts}
-        kind = {"description": f"which {slot}", **either(word, *([PER_LAYER] * form.in_layer))}
-        return {
-            "anyOf": [word, {"type": "object"}],
-            **self._too_short(slot, names, form),
-            "if": {"type": "object"},
-            "then": {
-                "properties": {"type": kind},
-                "allOf": [
-                    *({"if": of_type(name), "then": options[name]} for name in names),
-                    {"if": of_type(*names), "else": self._untyped(slot, form, default)},
-                ],
-            },
-        }
-
-    def _too_short(self, slot: str, names: list[str], form: Form) -> Schema:
-        """A bare name says no options: refused, with the way out, where the part requires some."""
-        found = []
-        for name in names:
-            missing = self.definitions[f"{slot}.{name}{form.suffix}"].get("then", {}).get("required", ())
-            if missing:
-                needed = ", ".join(f"{option}: ..." for option in missing)
-                message = f"needs options: {{type: {name}, {needed}}}"
-                found.append({"if": {"enum": [name]}, "then": {"type": "object", "errorMessage": message}})
-        return {"allOf": found} if found else {}
-
-    def _options(self, slot: str, name: str, form: Form) -> Schema:
-        """The mapping of one part."""
-        return self.definitions.ref(f"{slot}.{name}{form.suffix}", lambda: self._mapping(slot, name, form))
-
-    def _mapping(self, slot: str, name: str, form: Form) -> Schema:
-        part = REGISTRY.get(slot, name)
-        text = summary_of(part)
-        kind = {"type": {"description": text, "const": name}}
-        return self.options.mapping(part.Config, f"{slot}.{name}", form, kind) | {"description": text}
-
-    def _untyped(self, slot: str, form: Form, default: str) -> Schema:
-        """A mapping that says no type, or none that is known."""
-        unknown = self.definitions.ref(f"{slot}.any{form.suffix}", lambda: self.any_options(slot, form))
-        if not default:
-            return unknown
-        return {"if": {"required": ["type"]}, "then": unknown, "else": self._options(slot, default, form)}
-
-    def any_options(self, slot: str, form: Form) -> Schema:
-        """The options of any part of the slot: all that is known of a mapping that says no type."""
-        found: dict[str, dict[str, Schema]] = {}
-        for name in REGISTRY.names(slot):
-            self._options(slot, name, form)
-            for option, schema in self.definitions[f"{slot}.{name}{form.suffix}"]["properties"].items():
-                found.setdefault(option, {})[name] = schema
-        found.pop("type", None)
-        properties = {"type": {}, **{option: _merged(schemas) for option, schemas in sorted(found.items())}}
-        if form.overlay:
-            return {"properties": properties, "additionalProperties": False}
-        known = {"propertyNames": {"enum": list(properties)}}
-        return {"if": known, "then": {"required": ["type"]}, "else": known}
+def parts_of(slot: str) -> dict[str, Schema]:
+    """Return the definitions of a slot: itself, the options of each part, and `any.slot`, those of all parts."""
+    made: dict[str, Schema] = {}
+    every: dict[str, dict[str, Schema]] = {}
+    texts = {name: summary_of(part) for name, part in sorted(REGISTRY.load(slot).items())}
+    for name, text in texts.items():
+        own = options(REGISTRY.get(slot, name).Config, f"{slot}.{name}", slot in LAYERED)
+        mapping = own[f"{slot}.{name}"]
+        for option, schema in mapping["properties"].items():
+            every.setdefault(option, {})[name] = schema
+        mapping["properties"] = {"type": {"description": text, "const": name}, **mapping["properties"]}
+        made |= {**own, f"{slot}.{name}": {**mapping, "description": text}}
+    made[f"any.{slot}"] = closed({"type": {}, **{option: _merged(every[option]) for option in sorted(every)}})
+    return made | {slot: _part(slot, texts)}
 
 
-def summary_of(part: type[Component]) -> str:
-    """What a part's docstring says first: its equation and its paper."""
-    return " ".join((part.__doc__ or "").split("\n\n")[0].split())
+def _part(slot: str, texts: dict[str, str]) -> Schema:
+    """A part: its name, or a mapping with the options of its type."""
+    word = {"enum": list(texts), "enumDescriptions": list(texts.values())}
+    kind = {"description": f"which {slot}", **either(word, *[PER_LAYER] * (slot in LAYERED))}
+    each = [{"if": _of_type(name), "then": refer(f"{slot}.{name}")} for name in texts]
+    untyped = {"if": _of_type(*texts), "else": refer(f"any.{slot}")}
+    mapping = {"properties": {"type": kind}, "allOf": [*each, untyped]}
+    return {"anyOf": [word, {"type": "object"}], "if": {"type": "object"}, "then": mapping}
 
 
-def of_type(*names: str) -> Schema:
-    """Whether a mapping says one of these types."""
+def _of_type(*names: str) -> Schema:
+    """The test for a mapping with one of these types."""
     return {"properties": {"type": {"enum": list(names)}}, "required": ["type"]}
 
 
-def _merged(schemas: Mapping[str, Schema]) -> Schema:
+def _merged(schemas: dict[str, Schema]) -> Schema:
     """One option as several parts have it."""
     texts = {name: schema.get("description", "") for name, schema in schemas.items()}
-    if len(set(texts.values())) > 1:
-        text = "; ".join(f"{name}: {text}" for name, text in texts.items())
-    else:
-        text = next(iter(texts.values()))
-    values = [
-        {key: value for key, value in one.items() if key not in ("description", "default")} for one in schemas.values()
+    same = len(set(texts.values())) == 1
+    text = next(iter(texts.values())) if same else "; ".join(f"{name}: {text}" for name, text in texts.items())
+    bare = [{key: one[key] for key in one if key not in ("description", "default")} for one in schemas.values()]
+    return {"description": text, **either(*bare)}
+
+
+def summary_of(part: type[Component]) -> str:
+    """Return the first paragraph of a part's docstring: its equation and its paper."""
+    return " ".join((part.__doc__ or "").split("\n\n")[0].split())
+
+
+class _Generator(GenerateJsonSchema):
+    """Pydantic's schema, where what cannot be known from types is left open, so that nothing right is ever refused.
+
+    A validator of the user's that runs before the types may take anything, unless it says its `json_schema_input_type`.
+    """
+
+    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
+        return self._loosened(schema, super().function_before_schema(schema))
+
+    def function_wrap_schema(self, schema: core_schema.WrapValidatorFunctionSchema) -> JsonSchemaValue:
+        return self._loosened(schema, super().function_wrap_schema(schema))
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
+        return {}
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """Leave out a default that cannot be written."""
+
+    def _loosened(self, schema: Any, found: JsonSchemaValue) -> JsonSchemaValue:
+        ours = getattr(schema["function"]["function"], "__module__", "").startswith("tfkit.")
+        if ours or schema.get("json_schema_input_schema") or "x-slot" in found:
+            return found
+        return found | {"additionalProperties": True} if "properties" in found else {}
+
+
+def options(model: type[BaseModel], owner: str, layered: bool = False) -> dict[str, Schema]:
+    """Return the definition `owner`, the mapping that `model` validates, and those of the mappings within it.
+
+    With `layered`, `per_layer` may stand for a value.
+    """
+    found = model.model_json_schema(schema_generator=_Generator)
+    nested = found.pop("$defs", {})
+    reader = _Reader(owner, nested, [PER_LAYER] * layered)
+    return {owner: reader.mapping(found)} | {f"{owner}.{name}": reader.value(one) for name, one in nested.items()}
+
+
+class _Reader:
+    """Translates one schema of Pydantic's."""
+
+    def __init__(self, owner: str, nested: dict[str, Schema], varied: list[Schema]) -> None:
+        self.owner = owner
+        self.nested = nested
+        self.varied = varied
+
+    def mapping(self, found: Schema) -> Schema:
+        """Return the schema of a mapping with options."""
+        others = found.get("additionalProperties", "properties" not in found)
+        schema = closed({name: self._option(one) for name, one in found.get("properties", {}).items()})
+        schema["additionalProperties"] = others if isinstance(others, bool) else self.value(others)
+        return ({"description": found["description"]} if "description" in found else {}) | schema
+
+    def _option(self, found: Schema) -> Schema:
+        """An option with its description and its default; that of a norm is the stack's where a recipe says none."""
+        text, schema, default = found.get("description", ""), self.value(found), found.get("default")
+        members = [found, *found.get("anyOf", ())]
+        of_stack = default is not None and any(member.get("x-slot") == "norm" for member in members)
+        if "default" in found and _plain(default) and not of_stack:
+            text = f"{text.rstrip('.')}. Default: {inline(default)}.".removeprefix(". ")
+            schema = {"default": "none" if default is None else default, **schema}
+        return ({"description": text} if text else {}) | schema
+
+    def value(self, found: Schema) -> Schema:
+        """Return the ways to write a value."""
+        if union := found.get("anyOf", found.get("oneOf")):
+            return either(*map(self.value, union))
+        if "x-slot" in found:
+            return either(refer(found["x-slot"]), *[TRUE] * (found["x-slot"] == "norm"), *self.varied)
+        if "$ref" in found:  # a mapping within a part: its type may stand for it, as a part's name does
+            name = found["$ref"].rpartition("/")[2]
+            words = _words(self.nested[name].get("properties", {}).get("type", {}))
+            return either(refer(f"{self.owner}.{name}"), *[{"enum": words}] * bool(words))
+        if words := _words(found):
+            return either({"enum": words}, *self.varied)
+        return self._typed(found, found.get("type"))
+
+    def _typed(self, found: Schema, kind: Any) -> Schema:
+        bounds = {key: value for key, value in found.items() if key in BOUNDS}
+        if kind == "object":
+            return self.mapping(found) | bounds
+        if kind == "array":
+            items = found["prefixItems"] if "prefixItems" in found else [found.get("items", {})]
+            return {"type": "array", "items": either(*map(self.value, items)), **bounds}
+        if kind == "null":
+            return either(NONE, *self.varied)
+        if kind not in TYPES:
+            return ANYTHING
+        plain = number(kind, **bounds) if kind in ("integer", "number") else {"type": kind, **bounds}
+        return either(plain, *self.varied)
+
+
+def _words(found: Schema) -> list[Any]:
+    """The words of which one may stand there."""
+    return [
+        "none" if word is None else word for word in found.get("enum", [found[key] for key in found if key == "const"])
     ]
-    return {"description": text, **either(*values)}
+
+
+def _plain(value: Any) -> bool:
+    """True if a default can be written on one line: a number, a word, none, or a list of them."""
+    items = value if isinstance(value, list) else [value]
+    return all(item is None or isinstance(item, (bool, int, float, str)) for item in items)

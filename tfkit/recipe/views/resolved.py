@@ -120,7 +120,7 @@ def layer_values(plan: LayerPlan, causal: bool) -> dict[str, Any]:
 
 
 def kind_names(plan: StackPlan) -> dict[str, list[int]]:
-    """What the kinds are called, each with the numbers of its layers' plans; nothing where all layers are equal.
+    """Return the names of the kinds, each with the plan number of each of its layers; empty if all layers are equal.
 
     Layers of one entry share weights, so an entry is written once. Where `per_layer` made layers of one entry differ,
     their values are written again.
@@ -131,26 +131,15 @@ def kind_names(plan: StackPlan) -> dict[str, list[int]]:
 
 
 def _kinds(plan: StackPlan) -> dict[Label, list[int]]:
-    """The numbers of the layers' plans by label, in the order of the stack; once where all of a label are alike."""
+    """The plan numbers of the layers by label, in the order of the stack."""
     kinds: dict[Label, list[int]] = {}
-    for (kind, _), label in _pairs(plan).items():
-        kinds.setdefault(label, []).append(kind)
-    if all(len(found) == 1 for found in kinds.values()):
-        return kinds
-    whole: dict[Label, list[int]] = {label: [] for label in kinds}
     for label, kind in zip(_labels(plan), plan.order, strict=True):
-        whole[label].append(kind)
-    return whole
+        kinds.setdefault(label, []).append(kind)
+    return kinds
 
 
 def _labels(plan: StackPlan) -> list[Label]:
-    return list(map(_pairs(plan).__getitem__, zip(plan.order, plan.entries, strict=True)))
-
-
-def _pairs(plan: StackPlan) -> dict[tuple[int, int], Label]:
-    """The different pairs of a plan's number and an entry's, in order, each with its label; there may be few."""
-    pairs = dict.fromkeys(zip(plan.order, plan.entries, strict=True))
-    return {(kind, entry): (kind if entry < 0 else -1, entry) for kind, entry in pairs}
+    return [(kind if entry < 0 else -1, entry) for kind, entry in zip(plan.order, plan.entries, strict=True)]
 
 
 def _name(label: Label, kinds: Sequence[int]) -> str:
