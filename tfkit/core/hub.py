@@ -49,7 +49,7 @@ def in_words(address: str) -> Iterator[None]:
         raise DataError(f"{address}: {_reason(error, errors)}") from None
 
 
-def _reason(error: Exception, errors: Any) -> str:
+def _reason(error: Any, errors: Any) -> str:
     """Describe why the request failed and what to do."""
     answered = isinstance(error, errors.HfHubHTTPError) and error.response is not None
     status = error.response.status_code if answered else None

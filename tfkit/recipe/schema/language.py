@@ -11,7 +11,7 @@ from tfkit.core.keys import FlagValue, Key, Kind, NormValue, PartsValue, PartVal
 from tfkit.core.registry import CATALOGUES
 from tfkit.recipe.architecture.heads import SPECIAL
 from tfkit.recipe.architecture.sizes import LAST_STATE
-from tfkit.recipe.keys import LANGUAGE, LAYER, MODEL, STACK, SUBLAYERS, TOP
+from tfkit.recipe.keys import LAYER, MODEL, STACK, SUBLAYERS, TOP
 from tfkit.recipe.schema.parts import options, parts_of
 from tfkit.recipe.schema.values import (
     NONE,
@@ -29,6 +29,7 @@ from tfkit.recipe.schema.values import (
 from tfkit.recipe.schema.variants import VariantKeys
 from tfkit.recipe.settings.sections import Data, Generate, Train
 from tfkit.recipe.settings.study import Study
+from tfkit.recipe.text.source import LANGUAGE
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate": Generate, "study": Study}
