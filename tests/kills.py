@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from tfkit.core import folders
 from tfkit.core.errors import TfkitError, TfkitWarning
 
 KILLED = -signal.SIGKILL
@@ -125,4 +124,3 @@ def _count_down(event: int, then: Callable[[], None] = _die) -> None:
     before(os, "open", lambda path, flags, *_, **__: bool(flags & _WRITING))
     for module in (builtins, io):
         before(module, "open", lambda file, mode="r", *_, **__: any(letter in mode for letter in "wax+"))
-    before(folders, "exchange")

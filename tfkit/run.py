@@ -682,10 +682,10 @@ def train(
 
     The default is runs/<its name> with the variants and changed values (`names-rotary-s3`) and a free number.
 
-    `resume` continues the run in the folder, or starts it; `force` replaces it. Ctrl-C saves a checkpoint and raises
-    Interrupted. `accept_changes` is that of load_run, applied to the resumed run and the run that training starts from.
-    Further keywords are those of load_recipe: overrides, variant, trust, sets, imports. Raises RunError, UsageError or
-    DataError for invalid arguments before training starts.
+    `resume` continues the run in the folder, or starts it; `force` renames it to NAME.old. Ctrl-C saves a checkpoint
+    and raises Interrupted. `accept_changes` is that of load_run, applied to the resumed run and the run that training
+    starts from. Further keywords are those of load_recipe: overrides, variant, trust, sets, imports. Raises RunError,
+    UsageError or DataError for invalid arguments before training starts.
     """
     loaded = read_for("train", ("out", "resume", "force", "progress", "accept_changes"), recipe, reading)
     loaded.tell_warnings()
@@ -701,7 +701,7 @@ def train(
             _accept_changes(folder, loaded, resume)
         if resume:
             record.check_resumed(folder)
-        for message in (*claim.news(), *(mend(folder) if resume else ())):
+        for message in mend(folder) if resume else ():
             reporter.say(message)
         if resume and is_finished(folder, loaded):
             restore_history(folder, loaded)
@@ -730,9 +730,9 @@ def save(
     """Save a model from a custom training loop as a run in the folder `out`.
 
     `tokenizer` may be None if the recipe has no `data:`; the run then works on ids. `labels` are the class names of a
-    classifier in the order of its logits. `force` replaces an existing run. Further keywords are those of load_recipe.
-    Raises UsageError if the model does not match the recipe, RunError if the folder is occupied; nothing is written
-    then.
+    classifier in the order of its logits. `force` renames an existing run to NAME.old. Further keywords are those
+    of load_recipe. Raises UsageError if the model does not match the recipe, RunError if the folder is occupied;
+    nothing is written then.
     """
     loaded = read_for("save", ("labels", "force"), recipe, reading)
     run = load_run(save_run(model, loaded, tokenizer, out, labels, force))

@@ -1,13 +1,14 @@
 """Files: written whole or not at all, with the mode of the umask; logs are opened where they are and nowhere else."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import open_log, whole, write_text
+from tfkit.core.files import open_log, remove_leftovers, temporary, whole, write_text
 from tfkit.training.weights import save_tensors
 
 
@@ -81,3 +82,17 @@ def test_a_log_is_written_where_it_is_and_nowhere_else(tmp_path: Path) -> None:
         open_log(tmp_path / "fifo")
     os.close(reader)
     assert outside.read_text() == "mine" and not (tmp_path / "nowhere").exists()
+
+
+def test_leftovers_of_files_go_when_their_process_is_dead(tmp_path: Path) -> None:
+    for name in ("a", "other"):
+        temporary(tmp_path / name).write_text("half")
+    temporary(tmp_path / "a").symlink_to(tmp_path / "nowhere")
+    temporary(tmp_path / "a").mkdir()
+    (tmp_path / ".a.tmp").touch()  # a name of somebody else
+    with whole(tmp_path / "b") as beside:
+        remove_leftovers(tmp_path, ("a", "b"))
+        assert beside.exists()
+        beside.write_text("whole")
+    left = sorted(re.sub(r"[0-9a-f]{16}", "*", name) for name in os.listdir(tmp_path))
+    assert left == [".a.*.tmp", ".a.tmp", ".other.*.tmp", "b"] and (tmp_path / "b").read_text() == "whole"

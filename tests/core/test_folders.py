@@ -1,27 +1,18 @@
-"""Folders that are replaced: the old or the new one is whole whenever the process dies, and nobody else's file goes."""
+"""Folders that are replaced: the old or the new one is whole whenever the process dies, and the old one is NAME.old."""
 
 import os
-import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.kills import kills, shares
-from tfkit.core import folders
-from tfkit.core.errors import RunError
-from tfkit.core.files import temporary, whole, write_text
-from tfkit.core.folders import NewFolder, check_replaceable, exchange, named, recover, remove_leftovers
-from tfkit.core.locks import FolderLock
+from tests.kills import fails, kills, shares
+from tfkit.core.errors import RunError, TfkitWarning
+from tfkit.core.files import temporary, write_text
+from tfkit.core.folders import NewFolder, check_replaceable, recover
+from tfkit.core.locks import FolderBusy, FolderLock, held_by, let_lock_say, lock_says
 
-NAMES = ("a", "b", "c")
 THEIRS = {"notes.txt": "mine", "kept/deep.txt": "mine too", "sub/own.txt": "in a folder of ours"}
-
-
-def ours(folder: Path) -> Iterator[Path]:
-    yield from named(folder, NAMES)
-    yield from named(folder / "sub", NAMES)
 
 
 def fill(folder: Path, what: str) -> None:
@@ -29,17 +20,22 @@ def fill(folder: Path, what: str) -> None:
         write_text(folder / name, f"{name} of the {what}")
 
 
-def replace(target: Path) -> list[str]:
-    """What a command does: clean up, build, swap."""
-    told = recover(target, ours)
+def replace(target: Path, what: str = "new") -> None:
+    """What a command does: clean up, build, rename."""
+    recover(target)
     lock = FolderLock.take(target, "written") if target.exists() else None
-    new = NewFolder(target)
-    fill(new.path, "new")
-    told += new.put(ours)
-    new.close()
-    if lock is not None:
-        lock.release()
-    return told
+    try:
+        if lock is not None:
+            check_replaceable(target)
+        new = NewFolder(target)
+        try:
+            fill(new.path, what)
+            new.put(replaces=lock is not None)
+        finally:
+            new.close()
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -51,9 +47,6 @@ def of(what: str) -> dict[str, str]:
     return {name: f"{name} of the {what}" for name in ("a", "b", "sub/c")}
 
 
-MOVED = {name.replace("sub/", "sub.old/"): text for name, text in THEIRS.items()}
-
-
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
@@ -61,88 +54,117 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    folder = tmp_path / "goal"
-    fill(folder, "old")
-    for name, text in THEIRS.items():
-        write_text(folder / name, text)
-    return folder
+    begin(tmp_path / "goal")
+    return tmp_path / "goal"
 
 
-def test_the_new_folder_is_whole_and_keeps_what_is_not_ours(target: Path) -> None:
-    told = replace(target)
-    assert content(target) == of("new") | MOVED
-    assert told == [f"{target / 'sub'}: held files of yours, which are in {target / 'sub.old'} now"]
-    assert os.listdir(target.parent) == ["goal"] and not (target / ".lock").exists()
-    assert any("sub.old-2" in line for line in replace_with_more(target))
-
-
-def replace_with_more(target: Path) -> list[str]:
-    write_text(target / "sub" / "more.txt", "x")
-    return replace(target)
-
-
-def test_where_nothing_was_it_is_only_renamed(tmp_path: Path) -> None:
-    assert replace(tmp_path / "goal") == []
-    assert content(tmp_path / "goal") == of("new") and os.listdir(tmp_path) == ["goal"]
-
-
-def new_start(target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    fill(target, "old")
+def begin(target: Path) -> None:
+    """The old folder, which replaced an earlier one."""
+    for path in target.parent.iterdir():
+        shutil.rmtree(path)
+    replace(target, "earlier")
+    replace(target, "old")
     for name, text in THEIRS.items():
         write_text(target / name, text)
 
 
-@pytest.fixture
-def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Systems that can exchange two names, and others, on which the next start brings the old folder back."""
-    if not request.param:
-        monkeypatch.setattr(folders, "exchange", lambda *_: False)
+def test_what_was_there_is_name_old(target: Path) -> None:
+    old = target.with_name("goal.old")
+    assert content(old) == of("earlier")
+    replace(target)
+    assert content(target) == of("new") and content(old) == of("old") | THEIRS
+    assert sorted(os.listdir(target.parent)) == ["goal", "goal.old"] and not (target / ".lock").exists()
+    assert lock_says(old) == "moved_aside" and held_by(old) is None
 
 
-@pytest.mark.parametrize("steps", [True, False], ids=["one step", "two steps"], indirect=True)
-@shares(7)
-def test_killed_at_any_file_event(target: Path, steps: None, share: int) -> None:
-    seen = set()
-    for event in kills(lambda: replace(target), share):
-        everything = content(target.parent)
-        assert set(THEIRS.values()) <= set(everything.values()), event
-        if not target.exists():
-            assert folders.exchange is not exchange, event
-            recover(target, ours)
-            assert content(target) == of("old") | THEIRS, event
-        files = content(target)
-        state = "old" if files["a"] == "a of the old" else "new"
-        assert of(state).items() <= files.items(), f"event {event}: {files}"
-        seen.add(state)
+def test_where_nothing_was_it_is_only_renamed(tmp_path: Path) -> None:
+    for empty in (False, True):
+        if empty:
+            (tmp_path / "goal").mkdir()
+        replace(tmp_path / "goal")
+        assert content(tmp_path / "goal") == of("new") and os.listdir(tmp_path) == ["goal"]
+        shutil.rmtree(tmp_path / "goal")
+
+
+def test_an_empty_folder_replaces_no_name_old(target: Path) -> None:
+    shutil.rmtree(target)
+    target.mkdir()
+    replace(target)
+    assert content(target) == of("new") and content(target.with_name("goal.old")) == of("earlier")
+
+
+@pytest.mark.parametrize("kind", ["folder", "marked", "file", "link", "used"])
+def test_a_name_old_of_somebody_else_is_never_touched(target: Path, kind: str) -> None:
+    old, aside = target.with_name("goal.old"), target.with_name("aside")
+    if kind == "used":  # it was trained in since
+        FolderLock.take(old, "trained").release()
+    else:
+        old.rename(aside)
+    if kind in ("folder", "marked"):
+        fill(old, "user")
+        if kind == "marked":
+            (old / ".lock").write_text("mine")
+    elif kind == "file":
+        old.write_text("mine")
+    elif kind == "link":
+        old.symlink_to(aside)
+    before = content(target.parent)
+    with pytest.raises(RunError, match=r"goal\.old: is there, and is not what tfkit itself moved aside; move it first"):
         replace(target)
-        assert content(target) == of("new") | MOVED, event
-        assert os.listdir(target.parent) == ["goal"], event
-        new_start(target)
-    assert seen == {"old", "new"}
+    assert content(target.parent) == before
+    old.unlink() if kind in ("file", "link") else shutil.rmtree(old)
+    replace(target)
 
 
-@pytest.mark.parametrize("steps", [True, False], ids=["one step", "two steps"], indirect=True)
-@shares(9)
-def test_what_the_user_does_after_a_kill_counts(target: Path, steps: None, share: int) -> None:
-    """A folder that he removed does not come back in parts, and one that he made costs nothing."""
+def test_a_name_old_in_use_is_not_replaced(target: Path) -> None:
+    new, held = NewFolder(target), FolderLock.take(target, "written")
+    lock = FolderLock.take(target.with_name("goal.old"), None)  # as another process that replaces
+    with pytest.raises(FolderBusy, match=r"goal\.old: is being"):
+        new.put(replaces=True)
+    lock.release()
+    new.put(replaces=True)
+    new.close()
+    held.release()
+    assert content(target) == {}
+
+
+@shares(7)
+def test_killed_at_any_file_event(target: Path, share: int) -> None:
+    seen, old = set(), target.with_name("goal.old")
     for event in kills(lambda: replace(target), share):
-        was_there = target.exists()
+        if target.exists() and content(target) == of("old") | THEIRS:
+            seen.add("old")
+        else:
+            assert content(old) == of("old") | THEIRS, event
+            assert not target.exists() or content(target) == of("new"), event
+            seen.add("new" if target.exists() else "between")
+        recover(target)
+        assert set(os.listdir(target.parent)) <= {"goal", "goal.old"}, event
+        assert content(target) in (of("old") | THEIRS, of("new")), event
+        assert not old.exists() or content(old) in (of("earlier"), of("old") | THEIRS), event
+        replace(target, "next")
+        assert content(target) == of("next") and content(old) in (of("old") | THEIRS, of("new")), event
+        begin(target)
+    assert {"old", "new"} <= seen and (share > 1 or "between" in seen)
+
+
+@shares(9)
+def test_what_the_user_does_after_a_kill_counts(target: Path, share: int) -> None:
+    """A folder that he removed does not come back, and one that he made stays as it is."""
+    old = target.with_name("goal.old")
+    for event in kills(lambda: replace(target), share):
+        was_there, kept = target.exists(), content(old) if old.exists() else None
+        between = lock_says(old) == "replaced"
         shutil.rmtree(target, ignore_errors=True)
         if not was_there:
             target.mkdir()
-        told = recover(target, ours)
-        files, everything = content(target), content(target.parent)
-        if was_there:
-            assert files in ({}, of("old") | THEIRS), event
-            left = {text for name, text in everything.items() if not name.startswith("goal/")}
-            assert left <= set(THEIRS.values()) and bool(left) == any("holds files of yours" in one for one in told)
+        recover(target)
+        if not (was_there and between):  # killed before it was known that all is done
+            assert content(target) == {} and target.exists() != was_there, event
+            assert content(old) == (kept or {}), event
         else:
-            assert not files and set((of("old") | THEIRS).values()) <= set(everything.values()), event
-            assert any("is what" in line and "was before a process was killed" in line for line in told), event
-        for path in target.parent.iterdir():
-            shutil.rmtree(path)
-        new_start(target)
+            assert content(target) == kept, event
+        begin(target)
 
 
 @shares(7)
@@ -150,53 +172,84 @@ def test_killed_where_nothing_was(tmp_path: Path, share: int) -> None:
     target = tmp_path / "goal"
     for event in kills(lambda: replace(target), share):
         assert not target.exists() or content(target) == of("new"), event
-        recover(target, ours)
+        recover(target)
         assert os.listdir(tmp_path) in ([], ["goal"]), event
         shutil.rmtree(target, ignore_errors=True)
 
 
-@pytest.mark.parametrize("steps", [True, False], ids=["one step", "two steps"], indirect=True)
 @shares(7)
-def test_killed_while_cleaning_up(target: Path, steps: None, share: int) -> None:
-    """Whatever a kill left is dealt with by a start that is killed, too."""
+def test_killed_while_cleaning_up(target: Path, share: int) -> None:
+    """A start that is killed too leaves nothing that the next one does not clean up."""
     for event in kills(lambda: replace(target), 4 * share):
-        for _ in kills(lambda: recover(target, ours), 2):
+        for _ in kills(lambda: recover(target), 2):
             pass
-        recover(target, ours)
-        assert content(target) in (of("old") | THEIRS, of("new") | MOVED), event
-        assert os.listdir(target.parent) == ["goal"], event
-        new_start(target)
+        recover(target)
+        assert content(target) in (of("old") | THEIRS, of("new")), event
+        assert set(os.listdir(target.parent)) <= {"goal", "goal.old"}, event
+        begin(target)
+
+
+@shares(7)
+def test_what_the_system_refuses_costs_nothing(target: Path, share: int) -> None:
+    for event in fails(lambda: replace(target), share):
+        assert content(target) in (of("old") | THEIRS, of("new")), event
+        assert content(target.with_name("goal.old")) in (of("earlier"), of("old") | THEIRS), event
+        replace(target, "next")
+        assert sorted(os.listdir(target.parent)) == ["goal", "goal.old"], event
+        begin(target)
 
 
 def test_a_living_process_is_not_cleaned_up(target: Path) -> None:
     new = NewFolder(target)
     write_text(new.path / "a", "half")
-    assert recover(target, ours) == [] and (new.path / "a").exists()
+    recover(target)
+    assert (new.path / "a").exists()
     new.close()
-    assert os.listdir(target.parent) == ["goal"]
+    assert sorted(os.listdir(target.parent)) == ["goal", "goal.old"]
+
+
+def test_between_the_renames_of_a_living_process_nothing_is_renamed_back(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, seen = os.rename, []
+
+    def beside(source: Path, goal: Path) -> None:
+        plain(source, goal)
+        if goal == target.with_name("goal.old"):
+            with pytest.raises(FolderBusy, match=rf"goal\.old: is being replaced by process {os.getpid()}"):
+                recover(target)
+            seen.append(goal)
+
+    monkeypatch.setattr(os, "rename", beside)
+    replace(target)
+    assert seen and content(target) == of("new")
+
+
+def test_what_cannot_be_renamed_back_is_told(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = target.with_name("goal.old")
+    shutil.rmtree(old)
+    let_lock_say(target, "replaced")
+    target.rename(old)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(RunError, match=r"goal\.old: was .*goal until a process was killed"),
+    ):
+        patch.setattr(os, "rename", lambda *_: (_ for _ in ()).throw(OSError(16, "Device or resource busy")))
+        recover(target)
+    assert content(old) == of("old") | THEIRS
+    recover(target)
+    assert content(target) == of("old") | THEIRS and os.listdir(target.parent) == ["goal"]
+    assert not (target / ".lock").exists()
 
 
 def test_what_only_looks_like_ours_is_left(tmp_path: Path, target: Path) -> None:
-    other = temporary(tmp_path / "another")
+    other, stranger, link = temporary(tmp_path / "another"), temporary(target), temporary(target)
     other.mkdir()
-    link = temporary(target)
+    fill(stranger, "user")
     link.symlink_to(target)
-    assert recover(target, ours) == [] and other.is_dir() and link.is_symlink()
-    assert content(target) == of("old") | THEIRS
-
-
-def test_leftovers_of_files_go_when_their_process_is_dead(tmp_path: Path) -> None:
-    for name in ("a", "other"):
-        temporary(tmp_path / name).write_text("half")
-    temporary(tmp_path / "a").symlink_to(tmp_path / "nowhere")
-    temporary(tmp_path / "a").mkdir()
-    (tmp_path / ".a.tmp").touch()  # a name of somebody else
-    with whole(tmp_path / "b") as beside:
-        remove_leftovers(tmp_path, ("a", "b"))
-        assert beside.exists()
-        beside.write_text("whole")
-    left = sorted(re.sub(r"[0-9a-f]{16}", "*", name) for name in os.listdir(tmp_path))
-    assert left == [".a.*.tmp", ".a.tmp", ".other.*.tmp", "b"] and (tmp_path / "b").read_text() == "whole"
+    recover(target)
+    assert other.is_dir() and link.is_symlink() and content(stranger) == of("user")
+    assert not (stranger / ".lock").exists() and content(target) == of("old") | THEIRS
 
 
 def test_a_link_in_the_old_folder_is_never_followed(tmp_path: Path, target: Path) -> None:
@@ -207,11 +260,12 @@ def test_a_link_in_the_old_folder_is_never_followed(tmp_path: Path, target: Path
     (target / "a").unlink()
     (target / "a").symlink_to(outside / "a")
     replace(target)
-    assert content(outside) == of("others")
-    assert content(target)["a"] == "a of the new"
+    assert content(outside) == of("others") and content(target) == of("new")
+    replace(target)
+    assert content(outside) == of("others") and content(target.with_name("goal.old")) == of("new")
 
 
-def test_what_cannot_be_removed_stays_and_is_told(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_removed_is_told(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Path.unlink
 
     def stubborn(self: Path, missing_ok: bool = False) -> None:
@@ -221,35 +275,31 @@ def test_what_cannot_be_removed_stays_and_is_told(target: Path, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", stubborn)
-        told = replace(target)
-    assert of("new").items() <= content(target).items()
-    assert len(told) == 1 and re.search(r"\.goal\.\w+\.tmp: holds what .*goal held before.*not permitted", told[0])
+        with pytest.warns(TfkitWarning, match=r"\.goal\.\w+\.tmp: cannot be removed: Operation not permitted"):
+            replace(target)
+    assert content(target) == of("new")
     replace(target)
-    assert os.listdir(target.parent) == ["goal"]
+    assert sorted(os.listdir(target.parent)) == ["goal", "goal.old"]
 
 
-@pytest.mark.parametrize("way", ["exchange", "aside"])
-def test_a_swap_that_is_refused_leaves_the_old_folder(target: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = os.rename
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_rename_that_is_refused_is_undone(target: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, calls = os.rename, []
 
     def busy(source: Path, goal: Path) -> None:
-        if way == "exchange" or (str(goal) == str(target) and len(calls) < 1):
-            calls.append(goal)
+        calls.append(goal)
+        if len(calls) == number + 1:
             raise OSError(16, "Device or resource busy")
         plain(source, goal)
 
-    calls: list[Path] = []
-    monkeypatch.setattr(folders, "exchange", busy if way == "exchange" else lambda *_: False)
-    if way == "aside":
-        monkeypatch.setattr(os, "rename", busy)
-    lock = FolderLock.take(target, "written")
-    new = NewFolder(target)
-    fill(new.path, "new")
+    before = content(target.parent)
+    monkeypatch.setattr(os, "rename", busy)
     with pytest.raises(RunError, match="goal: cannot be replaced: Device or resource busy"):
-        new.put(ours)
-    new.close()
-    lock.release()
-    assert content(target) == of("old") | THEIRS and os.listdir(target.parent) == ["goal"]
+        replace(target)
+    assert len(calls) == 2 * number + 1 and content(target.parent) == before
+    assert sorted(os.listdir(target.parent)) == ["goal", "goal.old"] and not (target / ".lock").exists()
+    replace(target)
+    assert content(target) == of("new")
 
 
 def test_folders_that_cannot_be_replaced_are_named(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -499,7 +499,7 @@ def test_what_is_there_is_not_replaced_unasked(own: Run, tmp_path: Path) -> None
     folder = model_folder(tmp_path / "gpt2", "gpt2")
     import_model(str(folder), tmp_path / "run")
     export_model(tfkit.load_run(tmp_path / "run"), out, force=True)
-    assert (out / "mine.txt").read_text() == "kept"
+    assert (tmp_path / "out.old" / "mine.txt").read_text() == "kept" and not (out / "mine.txt").exists()
     assert not (out / "modeling_tfkit.py").exists()
     assert theirs_of(out).config.vocab_size == SIZE
     foreign = tmp_path / "foreign"

@@ -14,7 +14,7 @@ import pytest
 from tests.kills import fails, kills, shares
 from tests.training.small import RECIPE, small, trained
 from tfkit.core import folders
-from tfkit.core.errors import RunError, TfkitWarning, UsageError
+from tfkit.core.errors import RunError, UsageError
 from tfkit.core.locks import FolderLock
 from tfkit.interop.huggingface import theirs
 from tfkit.interop.huggingface.exporting import export_model
@@ -68,14 +68,6 @@ def write(request: pytest.FixtureRequest, exports: Path, runs: dict[int, Run]) -
     return export if request.param == "export" else bring
 
 
-@pytest.fixture(params=["one", pytest.param("two", marks=pytest.mark.slow)])
-def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """In one step, or as on systems that have none; and how many."""
-    if request.param == "two":
-        monkeypatch.setattr(folders, "exchange", lambda *_: False)
-    return str(request.param)
-
-
 def content(folder: Path) -> dict[str, bytes]:
     """All but what says when it was written."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (".lock", "environment.json")]
@@ -87,11 +79,12 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @shares(23)
-def test_killed_while_replacing(tmp_path: Path, write: Callable[..., object], step: str, share: int) -> None:
+def test_killed_while_replacing(tmp_path: Path, write: Callable[..., object], share: int) -> None:
     goal, states = tmp_path / "goal", {}
     for number in (2, 1):
         write(number, goal)
         states[number] = content(goal)
+    shutil.rmtree(tmp_path / "goal.old")
     mine = {"notes.txt": b"mine", "mine/deep.txt": b"mine too"}
     for name, text in mine.items():
         (goal / name).parent.mkdir(exist_ok=True)
@@ -99,18 +92,17 @@ def test_killed_while_replacing(tmp_path: Path, write: Callable[..., object], st
     shutil.copytree(goal, tmp_path / "before")
     seen = set()
     for event in kills(lambda: write(2, goal), share):
-        if goal.exists():
-            found = next(number for number, files in states.items() if files.items() <= content(goal).items())
-            seen.add(found)
-        else:
-            assert step == "two", event
+        found = content(goal)
+        assert found in ({}, states[1] | mine, states[2]), event
+        assert found == states[1] | mine or content(tmp_path / "goal.old") == states[1] | mine, event
+        seen.add("old" if mine.items() <= found.items() else "new" if found else "between")
         write(2, goal)
-        assert content(goal) == states[2] | mine, event
-        assert sorted(os.listdir(tmp_path)) == ["before", "goal"], event
+        assert content(goal) == states[2], event
+        assert sorted(os.listdir(tmp_path)) == ["before", "goal", "goal.old"], event
         assert not list(goal.glob(".*")), event
-        shutil.rmtree(goal)
+        shutil.rmtree(goal), shutil.rmtree(tmp_path / "goal.old")
         shutil.copytree(tmp_path / "before", goal)
-    assert share > 1 or seen == {1, 2}
+    assert share > 1 or seen == {"old", "between", "new"}
 
 
 @pytest.mark.slow
@@ -122,7 +114,7 @@ def test_what_the_disk_refuses_is_told_and_costs_nothing(tmp_path: Path, write: 
     for event in fails(lambda: write(1, goal)):
         assert content(goal) in states, event
         write(2, goal)
-        assert content(goal) == states[1] and os.listdir(tmp_path) == ["goal"], event
+        assert content(goal) == states[1] and sorted(os.listdir(tmp_path)) == ["goal", "goal.old"], event
 
 
 @pytest.mark.slow
@@ -170,18 +162,20 @@ def test_the_users_files_and_links_stay(tmp_path: Path, exports: Path, write: Ca
     (goal / "model.safetensors").symlink_to(outside / "model.safetensors")
     before = content(outside)
     write(2, goal)
-    assert content(outside) == before and (goal / "link").is_symlink()
-    assert not (goal / "model.safetensors").is_symlink()
+    assert content(outside) == before and (tmp_path / "goal.old" / "link").is_symlink()
+    assert not (goal / "link").exists() and not (goal / "model.safetensors").is_symlink()
+    write(1, goal)
+    assert content(outside) == before and not (tmp_path / "goal.old" / "link").exists()
 
 
-def test_what_is_moved_elsewhere_is_told(tmp_path: Path, exports: Path) -> None:
-    shutil.copytree(exports / "run-1", tmp_path / "run")
-    (tmp_path / "run" / "checkpoints" / "notes.txt").write_text("mine")
-    import_model(str(exports / "1"), tmp_path / "run", force=True)
-    assert (tmp_path / "run" / "checkpoints" / "notes.txt").read_text() == "mine"
-    (tmp_path / "run" / "huggingface" / "mine.txt").write_text("mine")
-    with pytest.warns(TfkitWarning, match=r"huggingface: held files of yours, which are in .*huggingface\.old now"):
-        import_model(str(exports / "1"), tmp_path / "run", force=True)
+def test_a_name_old_of_somebody_else_stays(tmp_path: Path, write: Callable[..., object]) -> None:
+    goal = tmp_path / "goal"
+    write(1, goal)
+    shutil.copytree(goal, tmp_path / "goal.old")
+    before = content(tmp_path)
+    with pytest.raises(RunError, match=r"goal\.old: is there, and is not what tfkit itself moved aside; move it first"):
+        write(2, goal)
+    assert content(tmp_path) == before
 
 
 def test_a_link_to_the_folder_stays(tmp_path: Path, write: Callable[..., object]) -> None:
@@ -220,12 +214,12 @@ def test_two_at_once(tmp_path: Path, write: Callable[..., object], monkeypatch: 
     """The second finds the folder when it wants to put its own there, and does not replace it unasked."""
     goal, plain = tmp_path / "goal", folders.NewFolder.put
 
-    def beside(self: Any, ours: Any) -> Any:
+    def beside(self: Any, replaces: bool) -> Any:
         monkeypatch.setattr(folders.NewFolder, "put", plain)
         thread = threading.Thread(target=lambda: write(1, goal, force=False))
         thread.start()
         thread.join()
-        return plain(self, ours)
+        return plain(self, replaces)
 
     monkeypatch.setattr(folders.NewFolder, "put", beside)
     with pytest.raises(RunError, match="goal: cannot be replaced: Directory not empty"):

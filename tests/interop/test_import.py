@@ -248,7 +248,7 @@ def test_what_is_there_is_not_replaced_unasked(llama: Path, gpt2: Path, tmp_path
     (run / "mine.txt").write_text("kept")
     assert command("import", gpt2, "--out", run, "--force").exit_code == 0
     same_as_theirs(run, gpt2)
-    assert (run / "mine.txt").read_text() == "kept"
+    assert (tmp_path / "run.old" / "mine.txt").read_text() == "kept" and not (run / "mine.txt").exists()
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "mine.txt").write_text("kept")

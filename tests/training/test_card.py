@@ -73,7 +73,7 @@ def test_an_edited_card_stays(tmp_path: Path) -> None:
     trained(small(tmp_path, steps=6), folder, resume=True)
     assert (folder / CARD).read_text() == edited
     trained(small(tmp_path, steps=2), folder, force=True)
-    assert (folder / CARD).read_text() == edited
+    assert (tmp_path / "run.old" / CARD).read_text() == edited != (folder / CARD).read_text()
     assert tfkit.load_run(folder).generate("one", 1)
 
 

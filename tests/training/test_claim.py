@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.kills import forked
+from tests.kills import KILLED, forked
 from tests.training.small import outcome, small, trained
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.files import temporary
@@ -213,30 +213,56 @@ def test_checkpoints_that_stand_alone_are_told_too(run: Path) -> None:
     assert outcome(trained(small(run.parent), run, resume=True).folder)  # nothing could be lost
 
 
-def test_force_keeps_what_is_the_users(run: Path) -> None:
-    step = sorted((run / "checkpoints").glob("step-*"))[-1]
-    mine = {"notes.txt", "mine/a", "checkpoints/copy/state.json", f"checkpoints/{step.name}/notes.txt", "x.damaged"}
-    for name in mine:
+def test_force_keeps_what_was_there_as_name_old(run: Path) -> None:
+    old = run.with_name("run.old")
+    for name in ("notes.txt", "mine/a", "checkpoints/copy/state.json", "x.damaged"):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text(name)
-    weights = (step / "model.safetensors").read_bytes()
-    trained(small(run.parent, seed=3, **SMALL), run, force=True)
-    assert {(run / name).read_text() for name in ("notes.txt", "mine/a", "x.damaged")} < mine
-    assert (run / "checkpoints.old" / "copy" / "state.json").read_text() in mine
-    assert (run / "checkpoints.old" / step.name / "notes.txt").read_text() in mine
-    # with something else in it, it was no checkpoint of ours
-    assert (run / "checkpoints.old" / step.name / "model.safetensors").read_bytes() == weights
-    assert "held files of yours, which are in" in (run / "train.log").read_text()
-    assert sorted(path.name for path in (run / "checkpoints").iterdir())[-1] == "step-00000001"
-    assert os.listdir(run.parent).count("run") == 1 and not list(run.parent.glob(".*"))
+    before = content(run)
+    for seed in (3, 4):
+        trained(small(run.parent, seed=seed, **SMALL), run, force=True)
+        assert before == {name: data for name, data in content(old).items() if name != ".lock"}
+        assert "the folder before it is now run.old" in (run / "train.log").read_text()
+        assert not list(run.glob(".*")) and not list(run.parent.glob(".*"))
+        before = content(run)
+    trained(small(run.parent, seed=3, steps=2, metrics=[]), old, resume=True)  # it is a run of its own from now on
+    before = content(run.parent)
+    with pytest.raises(RunError, match=r"run\.old: is there, and is not what tfkit itself moved aside; move it first"):
+        trained(small(run.parent, **SMALL), run, force=True)
+    assert content(run.parent) == before
+
+
+@pytest.mark.parametrize("how", ["resume", "force", ""])
+def test_a_run_that_a_kill_left_as_name_old_comes_back(run: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, before = os.rename, content(run)
+
+    def killed() -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        trained(small(run.parent, seed=3, **SMALL), run, force=True)
+
+    def rename(source: Path, goal: Path) -> None:
+        if Path(goal) == run:
+            os.kill(os.getpid(), signal.SIGKILL)
+        plain(source, goal)
+
+    assert forked(killed) == KILLED
+    assert not run.exists() and run.with_name("run.old").is_dir()
+    if how == "force":
+        assert trained(small(run.parent, **SMALL), run, force=True).model is not None
+    elif how == "resume":
+        trained(small(run.parent), run, resume=True)
+    else:
+        with pytest.raises(RunError, match="run: holds a finished run"):
+            trained(small(run.parent), run)
+        assert content(run) == before
+    assert not list(run.parent.glob(".*")) and run.with_name("run.old").exists() == (how == "force")
 
 
 LINKED = ["checkpoints", "train.log", "metrics.jsonl", "environment.json", "model.safetensors", "evaluation.json"]
 
 
 @pytest.mark.parametrize("name", [*LINKED, "recipe.yaml", "checkpoints/step", "checkpoints/step/state.json"])
-@pytest.mark.parametrize("how", ["resume", "force"])
-def test_nothing_is_written_through_a_link(run: Path, name: str, how: str) -> None:
+def test_nothing_is_written_through_a_link(run: Path, name: str) -> None:
     outside = run.parent / "outside"
     path = run / name.replace("step", sorted(os.listdir(run / "checkpoints"))[-1])
     path.rename(outside)
@@ -244,13 +270,17 @@ def test_nothing_is_written_through_a_link(run: Path, name: str, how: str) -> No
     loaded = small(run.parent, steps=5)
     before = content(run.parent)
     with pytest.raises(RunError, match=rf"{path.name}: is a link, through which tfkit would write elsewhere"):
-        trained(loaded, run, **{how: True})
+        trained(loaded, run, resume=True)
     assert content(run.parent) == before and path.is_symlink()
+    inside = content(outside) if outside.is_dir() else {"": outside.read_bytes()}
+    for _ in range(2):  # the second one removes the folder with the link
+        trained(small(run.parent, **SMALL), run, force=True)
+        assert inside == (content(outside) if outside.is_dir() else {"": outside.read_bytes()})
+    assert not [path for path in run.rglob("*") if path.is_symlink()]
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "train.log", "checkpoints"])
-@pytest.mark.parametrize("how", ["resume", "force"])
-def test_what_is_of_another_kind_is_refused(run: Path, name: str, how: str) -> None:
+def test_what_is_of_another_kind_is_refused(run: Path, name: str) -> None:
     if name == "checkpoints":
         shutil.rmtree(run / name)
         (run / name).write_text("a file")
@@ -261,7 +291,8 @@ def test_what_is_of_another_kind_is_refused(run: Path, name: str, how: str) -> N
         (run / name).unlink()
         (run / name).mkdir()
     with pytest.raises(RunError, match=rf"{name}: is no (folder|regular file)"):
-        trained(small(run.parent, steps=5), run, **{how: True})
+        trained(small(run.parent, steps=5), run, resume=True)
+    trained(small(run.parent, **SMALL), run, force=True)
 
 
 def test_the_run_itself_may_be_a_link(run: Path) -> None:

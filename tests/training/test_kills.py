@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kills import fails, kills, ways
+from tests.kills import fails, kills, shares, ways
 from tests.training.small import outcome, small, trained
-from tfkit.core import folders
 from tfkit.run import load_run
 
 pytestmark = pytest.mark.timeout(1800)
@@ -24,6 +23,11 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def leftovers(folder: Path) -> list[str]:
     """What no finished command leaves."""
     return [str(path) for path in folder.rglob(".*")]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @ways("keep", "best", 37, best=1, last=5)
@@ -58,13 +62,10 @@ def test_a_run_that_is_killed_again_and_again(tmp_path: Path) -> None:
         shutil.rmtree(folder)
 
 
-@ways("step", "one", 47, one=1, two=3)
-def test_replacing_leaves_the_old_run_or_the_new_one(
-    tmp_path: Path, step: str, share: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one step, or where the system has no such step, in two, between which the old run stands aside."""
-    if step == "two":
-        monkeypatch.setattr(folders, "exchange", lambda *_: False)
+@shares(47)
+def test_replacing_leaves_the_old_run_or_the_new_one(tmp_path: Path, share: int) -> None:
+    """The old run is whole at any time, in its place or as run.old."""
+    aside = tmp_path / "run.old"
     before, after, folder = small(tmp_path, seed=1), small(tmp_path, seed=2), tmp_path / "run"
     old = trained(before, tmp_path / "old").folder
     unbroken = outcome(trained(after, tmp_path / "new").folder)
@@ -72,26 +73,27 @@ def test_replacing_leaves_the_old_run_or_the_new_one(
     for name, text in MINE.items():
         (old / name).parent.mkdir(exist_ok=True)
         (old / name).write_text(text)
+    everything = content(old)
     shutil.copytree(old, folder)
     seen = set()
     for event in kills(lambda: trained(after, folder, force=True), share):
         if not folder.exists():
-            assert step == "two"
+            assert content(aside) == everything, event
+            seen.add("between")
         elif json.loads((folder / "environment.json").read_text())["seed"] == 1:
-            assert outcome(folder) == written, event
+            assert outcome(folder) == written and content(folder) == everything, event
             seen.add("old")
         else:
+            assert content(aside) == everything, event
             assert {"recipe.yaml", "resolved.yaml", "tokenizer.json"} <= set(os.listdir(folder)), event
             assert list(folder.glob("checkpoints/step-????????")), event
             seen.add("new")
         assert outcome(trained(after, folder, force=True).folder) == unbroken, event
-        kept = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.txt")}
-        assert kept == {"notes.txt": "mine", "mine/deep.txt": "mine too"}, event
-        assert (folder / "checkpoints.old" / "best" / "model.safetensors").read_text() == "a copy", event
-        assert not leftovers(tmp_path), event
-        shutil.rmtree(folder)
+        assert not set(MINE) & content(folder).keys(), event
+        assert not leftovers(folder) and not list(tmp_path.glob(".*")), event
+        shutil.rmtree(folder), shutil.rmtree(aside)
         shutil.copytree(old, folder)
-    assert share > 1 or seen == {"old", "new"}
+    assert share > 1 or seen == {"old", "between", "new"}
 
 
 @ways("how", "force", 67, force=2, resume=2)
@@ -105,7 +107,8 @@ def test_what_the_disk_refuses_is_told_and_costs_nothing(tmp_path: Path, how: st
         if how == "force" and json.loads((folder / "environment.json").read_text())["seed"] == 1:
             assert outcome(folder) == written, event
         assert outcome(trained(after, folder, **{how: True}).folder) == unbroken, event
-        assert not leftovers(tmp_path), event
+        assert not leftovers(folder) and not list(tmp_path.glob(".*")), event
         shutil.rmtree(folder)
+        shutil.rmtree(tmp_path / "run.old", ignore_errors=True)
         if how == "force":
             shutil.copytree(tmp_path / "old", folder)

@@ -22,7 +22,7 @@ HUGGINGFACE, ONNX, SENTENCES, CTRANSLATE2 = FORMATS
 @click.argument("run")
 @click.argument("folder")
 @click.option("--to", "form", type=click.Choice(FORMATS), default=HUGGINGFACE, show_default=True, help="The format.")
-@click.option("--force", is_flag=True, help="Replace the model that is there.")
+@click.option("--force", is_flag=True, help="Rename a model that is there to NAME.old, and write a new one.")
 @click.option(
     "--opset",
     type=click.Choice([str(number) for number in range(OPSETS[0], OPSETS[1] + 1)]),

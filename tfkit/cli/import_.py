@@ -14,7 +14,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 @click.argument("source", metavar="FOLDER_OR_NAME")
 @click.option("--out", metavar="RUN", help="Where to write.  [default: runs/<its name>]")
 @click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Type of the weights.")
-@click.option("--force", is_flag=True, help="Replace the run that is there.")
+@click.option("--force", is_flag=True, help="Rename a run that is there to NAME.old, and write a new one.")
 @IMPORTS
 def command(source: str, out: str | None, dtype: str, force: bool, imports: tuple[str, ...]) -> None:
     """Import a model: a folder with config.json and safetensors, or the name of a repository on the hub.

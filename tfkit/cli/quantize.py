@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--to", "form", type=click.Choice(["int8"]), default="int8", show_default=True, help="The stored type.")
 @click.option("--split", help="The split to measure on: test, valid or train.  [default: test, else valid]")
 @click.option("--limit", type=Whole(COUNT), help="Measure on the first N examples only.", metavar="N")
-@click.option("--force", is_flag=True, help="Replace the run that is there.")
+@click.option("--force", is_flag=True, help="Rename a run that is there to NAME.old, and write a new one.")
 @EXACT_JSON
 @reads_run
 def command(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     help="The run's folder.  [default: runs/<recipe, variants and changed values>, and the next free number]",
 )
 @click.option("--resume", is_flag=True, help="Continue the run, or start it: the command can be repeated.")
-@click.option("--force", is_flag=True, help="Replace the run that is there.")
+@click.option("--force", is_flag=True, help="Rename a run that is there to NAME.old, and write a new one.")
 @ACCEPT
 @reads_recipe
 def command(recipe: str, out: str | None, resume: bool, force: bool, reading: ReadOptions) -> None:

@@ -10,13 +10,13 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
 from tfkit.core.errors import RunError
-from tfkit.core.locks import mark_in_use
+from tfkit.core.locks import is_in_use, mark_in_use
 from tfkit.core.output import json_line
 
 # what a file or folder is called until it is complete: hidden, random, and known as ours when it is left behind
@@ -76,6 +76,24 @@ def temporary_for(path: Path) -> str | None:
 def is_temporary(path: Path) -> bool:
     """Whether `temporary` made that name, so that nothing is lost with a leftover."""
     return temporary_for(path) is not None
+
+
+def named(folder: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Yield the files in a folder with these names, and temporary files made for them. A link to a folder has none."""
+    wanted = set(names)
+    for path in sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
+        if wanted.intersection((path.name, temporary_for(path))) and (path.is_symlink() or not path.is_dir()):
+            yield path
+
+
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Remove the temporary files for these names that dead processes left. Raises RunError."""
+    try:
+        for path in named(folder, names):
+            if is_temporary(path) and not is_in_use(path):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be cleaned up: {error.filename}: {error.strerror}") from None
 
 
 def write_text(path: Path, text: str) -> None:

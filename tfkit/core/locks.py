@@ -21,6 +21,7 @@ else:
     _fcntl = fcntl
 
 NAME = ".lock"
+LEFT = "moved_aside"  # content of a lock that marks a folder and is held by nobody
 _HOLDER = re.compile(r"(\d{1,20}) ([\w.-]{1,100}) (\w{1,20})\n", re.ASCII)  # process, machine, what it does
 _LARGEST = 200  # bytes of a lock's file
 _TRIES = 100
@@ -40,7 +41,7 @@ class FolderLock:
 
     @classmethod
     def take(cls, folder: Path, doing: str | None) -> FolderLock:
-        """Lock an existing folder; `doing` is what for ("trained"), None leaves its content as it is.
+        """Lock an existing folder; `doing` is what for ("trained"), None leaves the content of the lock, and its file.
 
         The lock of a dead process is taken over. Raises FolderBusy where somebody holds it, RunError where the folder
         cannot be locked, FileNotFoundError where there is none.
@@ -55,8 +56,6 @@ class FolderLock:
                 if lock._hold(folder):
                     if doing is not None:
                         lock.say(doing)
-                    else:
-                        lock._content = lock_says(folder)
                     _held.add(lock)
                     return lock
             except FileNotFoundError:
@@ -98,8 +97,7 @@ class FolderLock:
 
     def say(self, doing: str) -> None:
         """Write down who holds the lock, and what for."""
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, _line(doing), 0)
+        _write(self._file, doing)
         self._content = doing
 
     def moved(self, folder: Path) -> None:
@@ -139,7 +137,7 @@ class _NoLock(FolderLock):
         if not folder.is_dir():
             raise FileNotFoundError(folder)
         _warn(folder, "this system has no such locks")
-        self._content = lock_says(folder)
+        self._content = None
         if doing is not None:
             self.say(doing)
 
@@ -171,7 +169,7 @@ def held_by(folder: Path) -> str | None:
     Nothing is locked to find out, so that nobody is kept out for it.
     """
     found = _last_holder(folder)
-    return _described(found) if found is not None and _is_alive(found) else None
+    return _described(found) if found is not None and found[3] != LEFT and _is_alive(found) else None
 
 
 def _last_holder(folder: Path) -> re.Match[str] | None:
@@ -199,9 +197,9 @@ def _is_alive(holder: re.Match[str]) -> bool:
 
 def let_lock_say(folder: Path, doing: str) -> None:
     """Write into a folder's lock what is done there, whoever holds it; raises OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     with open(os.open(folder / NAME, flags, 0o666), "wb") as file:
-        file.write(_line(doing))
+        _write(file.fileno(), doing)
 
 
 def mark_in_use(handle: int) -> None:
@@ -223,6 +221,13 @@ def is_in_use(path: Path) -> bool:
     except OSError:
         pass
     return False
+
+
+def _write(file: int, doing: str) -> None:
+    line = _line(doing)
+    if os.fstat(file).st_size > len(line):
+        os.ftruncate(file, 0)
+    os.pwrite(file, line, 0)  # a longer word replaces a shorter one in one step
 
 
 def _line(doing: str) -> bytes:

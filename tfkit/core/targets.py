@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfkit.core.errors import RunError, TfkitWarning, UsageError
-from tfkit.core.folders import Finder, NewFolder, check_replaceable, recover
+from tfkit.core.errors import RunError, UsageError
+from tfkit.core.folders import NewFolder, check_replaceable, recover
 from tfkit.core.locks import NAME as LOCK
 from tfkit.core.locks import FolderLock
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where to write. What is there may be replaced where that is `forced`, and where it is `what`, known by `marks`.
-
-    `ours` finds the files in it that are replaced; all others stay.
-    """
+    """A folder to write. One that is there is replaced if that is `forced`, and it is `what`, known by `marks`."""
 
     path: Path
     what: str
     marks: tuple[str, ...]
-    ours: Finder
     forced: bool
 
     @property
@@ -38,30 +33,32 @@ class Target:
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path}: is a file; a folder is needed")
         if self.path.exists():
+            if any(path.name != LOCK for path in self.path.iterdir()):
+                self._check_content()
             check_replaceable(self.place)
-        if not self.path.exists() or all(path.name == LOCK for path in self.path.iterdir()):
-            return
+
+    def _check_content(self) -> None:
         if not all((self.path / mark).is_file() for mark in self.marks):
             raise RunError(f"{self.path}: is not empty and holds no {self.what}; choose another folder")
         if not self.forced:
             raise RunError(f"{self.path}: holds a {self.what}; --force replaces it, or choose another folder")
 
 
-def target_folder(path: str | Path, what: str, marks: Iterable[str], ours: Finder, force: bool) -> Target:
-    """A folder to write, in which what killed processes left is cleaned up. Raises RunError where it is not to be."""
+def target_folder(path: str | Path, what: str, marks: Iterable[str], force: bool) -> Target:
+    """A folder to write, after cleaning up what killed processes left next to it. Raises RunError if it is refused."""
     if not str(path).strip() or "\0" in str(path):
         raise UsageError(f"{str(path)!r} is no name of a folder")
-    target = Target(Path(path), what, tuple(marks), ours, force)
-    _tell(recover(target.place, ours))
+    target = Target(Path(path), what, tuple(marks), force)
+    recover(target.place)
     target.check()
     return target
 
 
 @contextlib.contextmanager
 def whole_folder(target: Target) -> Iterator[Path]:
-    """A new folder; what is written in it takes the place of the target when the block ends well, else it is gone.
+    """A new folder to write in, renamed to the target if the block ends well and removed otherwise.
 
-    Raises RunError where the disk or the system says no; the target is as it was then.
+    Raises RunError for what the system refuses; the target is unchanged then.
     """
     with contextlib.ExitStack() as stack:
         is_there = target.path.exists()
@@ -75,9 +72,4 @@ def whole_folder(target: Target) -> Iterator[Path]:
             yield new.path
         except OSError as error:
             raise RunError(f"{target.path}: cannot be written: {error.strerror or error}") from None
-        _tell(new.put(target.ours if is_there else None))
-
-
-def _tell(messages: Iterable[str]) -> None:
-    for message in messages:
-        warnings.warn(message, TfkitWarning, stacklevel=3)
+        new.put(replaces=is_there)

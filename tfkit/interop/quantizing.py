@@ -13,7 +13,6 @@ from tfkit.core.errors import UsageError
 from tfkit.core.files import write_json
 from tfkit.core.targets import target_folder, whole_folder
 from tfkit.run import Run, load_run
-from tfkit.training.contents import run_files
 from tfkit.training.folder import ENVIRONMENT, LABELS, QUANTIZED, RECIPE, RESOLVED, TOKENIZERS, WEIGHTS, RunFolder
 from tfkit.training.int8 import matrices, rounded_rows
 from tfkit.training.kept import KEPT, kept_files
@@ -47,8 +46,8 @@ def quantize_run(
 ) -> QuantizedRun:
     """Write `run` to the folder `out` with the matrices of its layers and tables in int8, and evaluate both.
 
-    `force` replaces a run that is there. Raises RunError for a folder that may not be written, with nothing left then,
-    and UsageError for a run that is in int8 already or has weights that are not finite.
+    `force` renames a run that is there to NAME.old. Raises RunError for a folder that may not be written, with nothing
+    left then, and UsageError for a run that is in int8 already or has weights that are not finite.
     """
     source = RunFolder(run.folder)
     known = source.known if (source / ENVIRONMENT).is_file() else {}
@@ -58,7 +57,7 @@ def quantize_run(
         raise UsageError(f"{source}: its weights are in int8 already")
     if Path(out).resolve() == run.folder.resolve():
         raise UsageError(f"{out}: is the run itself, whose weights training needs; choose another folder")
-    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), run_files, force)
+    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), force)
     own = Weights.of(run.model)
     if names := not_finite(own.tensors):
         raise UsageError(f"{source / WEIGHTS}: {names[0]} holds NaN or infinite numbers, which have no scale")

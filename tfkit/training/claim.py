@@ -14,8 +14,8 @@ from pathlib import Path
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.folders import NewFolder, check_replaceable, recover
 from tfkit.core.locks import FolderBusy, FolderLock
-from tfkit.training.contents import check_regular, clean_up, run_files
-from tfkit.training.folder import CHECKPOINTS, RunFolder
+from tfkit.training.contents import check_regular, clean_up
+from tfkit.training.folder import RunFolder
 from tfkit.training.start import check_ours, check_use
 
 RUNS = Path("runs")
@@ -33,23 +33,24 @@ class Claim:
     def __init__(self, folder: RunFolder, resume: bool = False, force: bool = False) -> None:
         """Take the folder; raises RunError for one that may not be used, with nothing in it changed."""
         self.folder, self.resume = folder, resume
-        self._place = Path(os.path.realpath(folder.path))  # the folder may be a link, which stays
+        self.place = Path(os.path.realpath(folder.path))  # the folder may be a link, which stays
         self._made: list[Path] = []
         try:
-            self._told = recover(self._place, run_files)
+            recover(self.place)
             check_ours(folder)
             self._lock = self._locked()
         except OSError as error:
             raise RunError(f"{folder}: cannot be read: {error.strerror or error}") from None
         try:
             check_ours(folder)  # others had it until now
-            self._is_free = folder.is_free
-            if not self._is_free:
-                check_regular(self._place)
+            self.replaces = not folder.is_free and not resume
+            if not folder.is_free:
                 check_use(folder, resume, force)
-                if force:
-                    check_replaceable(self._place)
-            clean_up(self._place)
+            if self.replaces:
+                check_replaceable(self.place)
+            else:
+                check_regular(self.place)
+                clean_up(self.place)
         except BaseException:
             self._give_up()
             raise
@@ -60,25 +61,16 @@ class Claim:
     def __exit__(self, *_: object) -> None:
         self._give_up()
 
-    def news(self) -> list[str]:
-        """What is to be told of files that were moved or had to stay, each once."""
-        told, self._told = self._told, []
-        return told
-
     @contextlib.contextmanager
     def beginning(self) -> Iterator[RunFolder]:
-        """Where the first files of a new run are written.
-
-        A run that it replaces stays until the block ends well; then the new one takes its place in one step.
-        """
-        if self._is_free or self.resume:
+        """The folder for the first files of a new run. A run that it replaces is NAME.old when the block has ended."""
+        if not self.replaces:
             yield self.folder
             return
-        new = NewFolder(self._place)
+        new = NewFolder(self.place)
         try:
-            (new.path / CHECKPOINTS).mkdir()  # what the user had in the old one is not taken for a checkpoint of ours
             yield RunFolder(new.path)
-            self._told += new.put(run_files)
+            new.put(replaces=True)
         except OSError as error:
             new.close()
             raise RunError(f"{self.folder}: cannot be written: {error.strerror or error}") from None
@@ -94,7 +86,7 @@ class Claim:
         """The lock of the folder, which is made where there is none."""
         for _ in range(TRIES):
             try:
-                for path in reversed([self._place, *self._place.parents]):
+                for path in reversed([self.place, *self.place.parents]):
                     if not path.exists():
                         path.mkdir()
                         self._made.insert(0, path)

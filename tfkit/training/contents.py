@@ -1,4 +1,4 @@
-"""What in a run's folder is tfkit's own: nothing else is ever deleted, and nothing is written through a link."""
+"""The entries of a run folder that tfkit writes: leftovers of killed processes are removed, links are refused."""
 
 from __future__ import annotations
 
@@ -7,25 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import is_temporary
-from tfkit.core.folders import named, remove_leftovers
-from tfkit.training import card
-from tfkit.training.checkpoint import FILES, is_ours
+from tfkit.core.files import remove_leftovers
+from tfkit.training.checkpoint import FILES
 from tfkit.training.folder import CARD, CHECKPOINTS, OURS
-from tfkit.training.kept import kept_files
 
 _UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # what a checkpoint is called while it is written
 _CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # and then, and when it was set aside
-
-
-def run_files(folder: Path) -> Iterator[Path]:
-    """The files of the run in a folder; a checkpoint that holds anything else is not one of ours."""
-    yield from named(folder, OURS)
-    yield from (file for file in named(folder, [CARD]) if is_temporary(file) or card.is_ours(file))
-    yield from kept_files(folder)
-    for checkpoint in _checkpoints(folder):
-        if is_ours(checkpoint):
-            yield from named(checkpoint, FILES)
 
 
 def clean_up(folder: Path) -> None:

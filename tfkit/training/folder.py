@@ -28,7 +28,7 @@ EVALUATION = "evaluation.json"
 CURVES = "curves.svg"
 CARD = "README.md"  # the run's own, or the user's: training/card.py tells them apart
 QUANTIZED = "quantized"  # entry of environment.json: the type of weights that are stored in another one
-# what --force may remove; whatever else stands in the folder belongs to somebody else
+# files of a run; all others are the user's
 OURS = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS)
 # what a run is without its training: goes to the hub
 PUBLISHED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ENVIRONMENT, EVALUATION)

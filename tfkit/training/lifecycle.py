@@ -12,6 +12,7 @@ import yaml
 
 from tfkit.core.checksums import write_json, write_text
 from tfkit.core.errors import RunError, TfkitError
+from tfkit.core.folders import old_name
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training import record
@@ -129,8 +130,8 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
         record.begin(new, kept_files(new.path))
     reporter.open(claim.folder / LOG)
     reporter.say(f"training {recipe.name} in {claim.folder}")
-    for message in claim.news():
-        reporter.say(message)
+    if claim.replaces:
+        reporter.say(f"the folder before it is now {old_name(claim.place).name}")
     return trainer
 
 

@@ -16,7 +16,6 @@ from tfkit.models.base import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.views.resolved import model_values
-from tfkit.training.contents import run_files
 from tfkit.training.environment import environment
 from tfkit.training.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import save_labels
@@ -37,7 +36,7 @@ def save_run(
 ) -> Path:
     """Write a run's folder; raises UsageError for a model that is not the recipe's, RunError for a folder in the way.
 
-    `labels` name the classes of a head in the order of its logits; `force` replaces a run that is there.
+    `labels` name the classes of a head in the order of its logits; `force` renames a run that is there to NAME.old.
     """
     _check_given(model, recipe, tokenizer)
     recipe = _labelled(recipe, labels)
@@ -45,7 +44,7 @@ def save_run(
     _check_model(model, recipe, size)
     if tokenizer is not None:
         check_vocabulary(recipe, model.blueprint, tokenizer, "the tokenizer that is saved with the model")
-    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), run_files, force)
+    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), force)
     resolved = recipe.resolved(size)
     needs = recorded(recipe, goal.path, size)
     known = environment(recipe.train.seed, next(model.parameters()).device) | {"recipe": recipe.name}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ from tfkit.core.blame import shortened
 from tfkit.core.component import spell
 from tfkit.core.errors import DataError, UsageError
 from tfkit.core.extras import optional
-from tfkit.core.folders import named
 from tfkit.core.targets import target_folder, whole_folder
-from tfkit.interop.engines import MODEL, VOCABULARIES
+from tfkit.interop.engines import MODEL
 from tfkit.interop.engines.comparing import Engine, largest_difference
 from tfkit.interop.greedy import facts_of
 from tfkit.interop.huggingface.exporting import export_model, has_tokenizer, ids_of, imported_as
@@ -34,7 +33,6 @@ from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
 PURPOSE = "export to CTranslate2 needs"
 TOKENIZER_FILES = (TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
-WRITTEN = (MODEL, CONFIG, *VOCABULARIES, *TOKENIZER_FILES, RESOLVED)
 LARGEST = 1e-3  # difference of a log-probability; larger ones mean that the converter ignored something
 EPSILONS = ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps")
 MARIAN = "MarianConfig"  # read as Bart: CTranslate2's Marian loader drops the last token
@@ -54,7 +52,7 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
     must not be overwritten; nothing is left behind then.
     """
     loaders = _loaders()
-    goal = target_folder(target, "model of CTranslate2", (MODEL, CONFIG), _written, force)
+    goal = target_folder(target, "model of CTranslate2", (MODEL, CONFIG), force)
     theirs = _taken(run, loaders)
     with tempfile.TemporaryDirectory() as beside:
         made = export_model(run, Path(beside) / "model", theirs=theirs).folder
@@ -159,8 +157,3 @@ def _check(run: Run, folder: Path, theirs: FamilyConfig) -> None:
         why = shortened(error).replace(str(folder), theirs.config["model_type"])
     if why:
         raise UsageError(f"CTranslate2 does not compute this '{theirs.config['model_type']}' as tfkit does: {why}")
-
-
-def _written(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder that belong to an export."""
-    yield from named(folder, WRITTEN)

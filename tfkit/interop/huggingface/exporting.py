@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from torch import Tensor
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault
 from tfkit.core.files import write_json
-from tfkit.core.folders import named
 from tfkit.core.targets import target_folder, whole_folder
 from tfkit.interop.huggingface.card import card
 from tfkit.interop.huggingface.classes import named_classes
@@ -21,12 +20,8 @@ from tfkit.interop.huggingface.convert import to_theirs
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.kept import kept_of, origin, restore
-from tfkit.interop.huggingface.own import MODELING, SOURCES, head_classes, own_config, write_sources
+from tfkit.interop.huggingface.own import head_classes, own_config, write_sources
 from tfkit.interop.huggingface.sentences import (
-    MODULES,
-    POOLING_CONFIG,
-    POOLING_FOLDER,
-    SETTINGS,
     check_reads_sentences,
     write_sentences,
 )
@@ -35,14 +30,12 @@ from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs, nearest_un
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.run import Run
-from tfkit.training.card import is_ours
-from tfkit.training.folder import CARD, RESOLVED, TARGET_TOKENIZER, TOKENIZER, RunFolder
-from tfkit.training.kept import FILES, GENERATION, KEPT, template_files
+from tfkit.training.folder import CARD, RESOLVED, RunFolder
+from tfkit.training.kept import GENERATION, KEPT
 from tfkit.training.record import check_listed
 from tfkit.training.vocabularies import tokenizer_files
 from tfkit.training.weights import save_tensors
 
-WRITTEN = (SINGLE, TOKENIZER, TARGET_TOKENIZER, *FILES, MODELING, SOURCES, RESOLVED, MODULES, SETTINGS)
 LABELS = ("id2label", "label2id", "problem_type")  # of a config.json that was imported: what its outputs are called
 
 
@@ -63,7 +56,7 @@ def export_model(
     pooling: str | None = None,
     theirs: FamilyConfig | None = None,
 ) -> Exported:
-    """Write `run` to the folder `target` as transformers reads it; `force` replaces an earlier export.
+    """Write `run` to the folder `target` as transformers reads it; `force` renames an earlier export to NAME.old.
 
     With `pooling` (mean, first, last) sentence-transformers reads it too; `theirs` is the class to write it as, by
     default the first that fits. Raises RunError for a folder that may not be written, UsageError for a pooled model
@@ -71,7 +64,7 @@ def export_model(
     """
     if pooling is not None:
         check_reads_sentences(run)
-    goal, kept = target_folder(target, "model", (CONFIG, SINGLE), _written, force), kept_of(run)
+    goal, kept = target_folder(target, "model", (CONFIG, SINGLE), force), kept_of(run)
     check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
     ids = ids_of(run)
@@ -110,14 +103,6 @@ def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
     family, unlike = found
     text = f"the config.json of the nearest family, '{family}', cannot say this"
     return tuple(run.recipe.fault(f"model.{key}", text) for key in unlike.settings)
-
-
-def _written(folder: Path) -> Iterator[Path]:
-    """The files in a folder that an export writes."""
-    yield from named(folder, WRITTEN)
-    yield from named(folder / POOLING_FOLDER, [POOLING_CONFIG])
-    yield from filter(is_ours, named(folder, [CARD]))
-    yield from template_files(folder)
 
 
 def _their_tensors(blueprint: Blueprint, family: type[Family], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:

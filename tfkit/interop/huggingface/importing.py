@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from tfkit.interop.huggingface.strangers import CODE
 from tfkit.interop.huggingface.tokenizer import tokenizer_of, unreadable
 from tfkit.interop.huggingface.weights import check_depth, write_weights
 from tfkit.recipe.load import Recipe, load_saved
-from tfkit.training.contents import run_files
 from tfkit.training.environment import environment
 from tfkit.training.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import save_labels
@@ -59,13 +58,14 @@ def import_model(
 ) -> ImportedModel:
     """Bring a folder of theirs, or a repository on the hub, into a run's folder, by default runs/<its name>.
 
-    `dtype` is that of the stored weights; `force` replaces a run that is there; `imports` is what --import gave. Raises
-    DataError for what cannot be brought in, RunError for a folder that may not be written; nothing is left then.
+    `dtype` is that of the stored weights; `force` renames a run that is there to NAME.old; `imports` is what --import
+    gave. Raises DataError for what cannot be brought in, RunError for a folder that may not be written; nothing is left
+    then.
     """
     read = Source.of(source)
     if out is None:
         out = Path("runs") / (read.folder.resolve().name if Path(source).is_dir() else source.rpartition("/")[2])
-    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), _written, force)
+    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), force)
     target = goal.path
     tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
     model = read.model()
@@ -92,11 +92,6 @@ def import_model(
     made.notes += [f"without {name}, which the files have no weights of" for name in absent]
     made.notes += _notes(read, recipe.blueprint(), tokenizer, unread)
     return made
-
-
-def _written(folder: Path) -> Iterator[Path]:
-    """The files in a folder that an import writes, or training."""
-    return run_files(folder)
 
 
 def _as_stored(read: Source, model: dict[str, Any]) -> list[str]:

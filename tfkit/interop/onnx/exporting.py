@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.resources
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,20 @@ from typing import Any
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import UsageError
 from tfkit.core.files import write_json, write_text
-from tfkit.core.folders import named
 from tfkit.core.targets import target_folder, whole_folder
 from tfkit.interop.greedy import facts_of
 from tfkit.interop.huggingface.exporting import has_tokenizer
 from tfkit.interop.huggingface.kept import kept_of
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.onnx import METADATA, OPSETS
-from tfkit.interop.onnx.graphs import DECODER, ENCODER, WHOLE, Graph, WholeGraph, graphs_of, writes
+from tfkit.interop.onnx.graphs import Graph, WholeGraph, graphs_of, writes
 from tfkit.interop.onnx.quantizing import quantize_file
 from tfkit.interop.onnx.tracing import need, trace
 from tfkit.models import Model
 from tfkit.run import Run
 from tfkit.training.folder import RESOLVED, TARGET_TOKENIZER, TOKENIZER
-from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
 EXAMPLE = "example.py"
-GRAPHS = (WHOLE, ENCODER, DECODER)
-TOKENIZERS = (TOKENIZER, TARGET_TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
-WRITTEN = (*GRAPHS, *(f"{name}.data" for name in GRAPHS), METADATA, EXAMPLE, *TOKENIZERS)
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,7 @@ def export_onnx(
     written; nothing is left then.
     """
     need("export to ONNX needs", "onnx", "onnxscript", *(["onnxruntime"] if quantize else []))
-    goal = target_folder(target, "model as ONNX", (METADATA,), _written, force)
+    goal = target_folder(target, "model as ONNX", (METADATA,), force)
     check_leaves(run.blueprint)
     graphs = graphs_of(as_float32(run.model))
     with whole_folder(goal) as folder:
@@ -118,8 +113,3 @@ def metadata_of(run: Run, graphs: list[Graph]) -> dict[str, Any]:
             for graph in graphs
         },
     }
-
-
-def _written(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder that an export writes."""
-    yield from named(folder, WRITTEN)
