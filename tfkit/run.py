@@ -17,10 +17,8 @@ from torch import Tensor
 
 from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.checksums import write_json
 from tfkit.core.component import Config
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
-from tfkit.core.files import LARGEST_TEXT, read_bytes, read_json
 from tfkit.core.hub import is_on_hub
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
@@ -40,6 +38,8 @@ from tfkit.recipe.imports import find_imported, import_parts
 from tfkit.recipe.load import ReadingOptions, Recipe, read_for
 from tfkit.recipe.settings.evaluations import value_problem
 from tfkit.recipe.settings.sections import Data, GenerationRate
+from tfkit.storage.checksums import write_json
+from tfkit.storage.files import LARGEST_TEXT, read_bytes, read_json
 from tfkit.training import record
 from tfkit.training.card import write_card
 from tfkit.training.checkpoint import Checkpoints

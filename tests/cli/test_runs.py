@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 from tests.training.small import LINES, RECIPE, trained
 from tfkit.cli.main import main
-from tfkit.core.locks import FolderLock, held_by
 from tfkit.recipe.load import load_recipe
 from tfkit.run import Run, evaluate
+from tfkit.storage.locks import FolderLock, held_by
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ import pytest
 
 from tests.kills import fails, kills, shares
 from tests.training.small import RECIPE, small, trained
-from tfkit.core import folders
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.locks import FolderLock
 from tfkit.interop.huggingface import theirs
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.recipe.load import load_recipe
 from tfkit.run import Run, load_run
+from tfkit.storage import folders
+from tfkit.storage.locks import FolderLock
 from tfkit.training.claim import Claim
 from tfkit.training.folder import RunFolder
 

@@ -14,7 +14,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tfkit
-from tfkit.core.checksums import read_sums
 from tfkit.core.errors import DataError, RunError, TfkitWarning
 from tfkit.core.registry import REGISTRY
 from tfkit.interop.huggingface.exporting import export_model
@@ -24,6 +23,7 @@ from tfkit.interop.huggingface.special import generate_section, special_ids
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.model import blueprint_of
+from tfkit.storage.checksums import read_sums
 
 from .made import command, model_folder, said, theirs_of, tokens, with_tokenizer
 from .parity import Row

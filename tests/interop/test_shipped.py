@@ -15,7 +15,6 @@ from torch import Tensor
 import tfkit
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
-from tfkit.core.files import write_json
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.inputs import call_of
@@ -25,6 +24,7 @@ from tfkit.interop.huggingface.verifying import verify
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run
+from tfkit.storage.files import write_json
 from tfkit.training.folder import ENVIRONMENT
 
 from ..sampling import some

@@ -27,7 +27,7 @@ from click.testing import CliRunner, Result
 from tests.studies.small import study
 from tfkit.cli.main import main
 from tfkit.core.errors import RunError
-from tfkit.core.locks import FolderLock
+from tfkit.storage.locks import FolderLock
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim

@@ -11,9 +11,9 @@ import pytest
 
 import tfkit
 from tfkit.components.feedforward import MLP
-from tfkit.core.checksums import check, read_sums
 from tfkit.reports.counts import count
 from tfkit.run import Run
+from tfkit.storage.checksums import check, read_sums
 from tfkit.training.card import is_ours, signed
 
 from .small import small, trained

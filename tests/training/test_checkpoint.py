@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tfkit.core.errors import RunError, TfkitWarning
-from tfkit.core.files import read_json, whole, write_json, write_text
+from tfkit.storage.files import read_json, whole, write_json, write_text
 from tfkit.training import random_state
 from tfkit.training.average import mean
 from tfkit.training.checkpoint import Checkpoints, Progress, damage, read_progress, restore, step_of

@@ -16,8 +16,8 @@ import pytest
 from tests.kills import KILLED, forked
 from tests.training.small import outcome, small, trained
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.files import temporary
 from tfkit.run import Run, load_run
+from tfkit.storage.files import temporary
 from tfkit.training.claim import Claim, claim_folder, one_training
 from tfkit.training.folder import RunFolder
 from tfkit.training.loop import Trainer

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.training.small import small, trained
-from tfkit.core.checksums import begin
 from tfkit.core.errors import RecipeError, RunError, TfkitWarning
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.sections import InitFrom
+from tfkit.storage.checksums import begin
 from tfkit.training.fit import patterns_for
 from tfkit.training.initial import start_from
 from tfkit.training.progress import Reporter

@@ -12,11 +12,11 @@ import torch
 
 import tfkit
 from tfkit.core.errors import RecipeError, UsageError
-from tfkit.core.files import read_json, write_json
 from tfkit.core.memory import free_memory
 from tfkit.data.corpus import TextRecordCorpus
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.storage.files import read_json, write_json
 from tfkit.training import device as device_module
 from tfkit.training.checkpoint import Checkpoints, step_of
 from tfkit.training.device import check_memory, choose_device

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.training.small import outcome, small, trained
-from tfkit.core.checksums import forget
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_yaml
 from tfkit.run import Run, load_run
+from tfkit.storage.checksums import forget
+from tfkit.storage.files import read_yaml
 from tfkit.training.folder import RunFolder
 from tfkit.training.mend import mend
 from tfkit.training.metrics_log import MetricsLog, good_lines

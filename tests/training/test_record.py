@@ -12,10 +12,10 @@ import torch
 from click.testing import CliRunner
 
 from tfkit.cli.main import main
-from tfkit.core.checksums import SUMS, check, read_sums
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.recipe.load import load_recipe
 from tfkit.run import Run, load_run, train
+from tfkit.storage.checksums import SUMS, check, read_sums
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.loop import Trainer
 from tfkit.training.weights import Weights

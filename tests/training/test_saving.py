@@ -10,12 +10,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import tfkit
-from tfkit.core import checksums
 from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe
+from tfkit.storage import checksums
 
 from .small import LINES, RECIPE, small
 

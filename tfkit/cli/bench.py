@@ -152,7 +152,7 @@ def coordinates(
     """
     from tfkit.core.console import Console
     from tfkit.core.figures import drawn
-    from tfkit.core.files import write_text
+    from tfkit.storage.files import write_text
     from tfkit.studies.coordinates import coordinate_changes, growth, picture
 
     def read(sets: Sequence[str]) -> Recipe:

@@ -31,7 +31,7 @@ def command(
     """
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
-    from tfkit.core.files import written_to
+    from tfkit.storage.files import written_to
     from tfkit.studies.compare import print_results, runs_report, study_report
     from tfkit.studies.plan_file import PLAN, read_plan
     from tfkit.studies.report import HTML, check_packages

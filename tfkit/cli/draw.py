@@ -69,7 +69,7 @@ def command(
 def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
     """Draw a picture and write it to `file`; raise UsageError before drawing if the file cannot be written."""
     from tfkit.core.errors import UsageError
-    from tfkit.core.files import whole
+    from tfkit.storage.files import whole
 
     refuse(file, force)
     if file.suffix not in endings:

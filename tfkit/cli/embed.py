@@ -54,7 +54,7 @@ def command(
         with output_to(given.output) as output:  # open the output first: nothing is computed that cannot be written
             _write(output, texts, loaded.embed(values, pooling, normalize, batch_size), given.are_records)
         return
-    from tfkit.core.files import whole
+    from tfkit.storage.files import whole
 
     with whole(Path(given.output)) as beside:
         import numpy as np

@@ -68,7 +68,7 @@ def command(
     The same line goes on where it stopped: what is done is not repeated. If nobody reads what it prints, it goes on,
     and the rest is in output.log.
     """
-    from tfkit.core.files import written_to
+    from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.climb import Climb
     from tfkit.studies.ladder import Wanted, keep_ladder, make_ladder

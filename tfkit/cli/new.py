@@ -40,8 +40,8 @@ def command(name: str, source: str | None, slot: str | None, force: bool, readin
 
 def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
     from tfkit.core.errors import TfkitWarning
-    from tfkit.core.files import whole
     from tfkit.recipe.derive import Derived
+    from tfkit.storage.files import whole
 
     original = reading.recipe(source)  # reports every fault of the original, and of the overrides, at its place
     derived = Derived(source, file, reading.sets, reading.variants)
@@ -58,7 +58,7 @@ def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
 
 def _part(file: Path, slot: str, force: bool) -> None:
     from tfkit.cli.skeleton import Skeleton
-    from tfkit.core.files import write_text
+    from tfkit.storage.files import write_text
 
     skeleton = Skeleton.of(slot, file.stem)
     test = file.with_name(f"test_{file.name}")

@@ -34,7 +34,7 @@ def command(out: Path | None, imports: tuple[str, ...]) -> None:
     if out is None:
         echo(text)
         return
-    from tfkit.core.files import write_text
+    from tfkit.storage.files import write_text
 
     write_text(out, text + "\n")
     echo(f"{out}: for an editor, begin a recipe with a line that says where this file is from there, such as")

@@ -49,7 +49,7 @@ def command(
     if as_commands and (dry_run or on):
         trains = "--dry-run trains nothing, and so does --commands; give one of them"
         raise click.UsageError(trains if dry_run else "--commands starts nothing; leave --on out")
-    from tfkit.core.files import written_to
+    from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.on_ray import RayCluster
     from tfkit.studies.process import Here

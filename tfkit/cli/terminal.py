@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.files import open_log
 from tfkit.core.output import OutputLost, emit, json_line, lost, printable
+from tfkit.storage.files import open_log
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

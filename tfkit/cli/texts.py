@@ -171,7 +171,7 @@ def output_to(path: str | None) -> Iterator[TextOutput]:
     if path is None or path == "-":
         yield TextOutput()
         return
-    from tfkit.core.files import whole
+    from tfkit.storage.files import whole
 
     if os.path.isfile(path):  # resolve links and write to their target: /dev/stdout may link to a file
         path = os.path.realpath(path)
@@ -257,7 +257,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         return
     import io
 
-    from tfkit.core.files import regular
+    from tfkit.storage.files import regular
 
     with regular(file) as raw:
         yield io.BufferedReader(raw)

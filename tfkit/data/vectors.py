@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfkit.core import files
 from tfkit.core.errors import DataError, RunError, UsageError
+from tfkit.storage import files
 
 MAGIC = b"\x93NUMPY"
 NUMBERS = "fiub"  # dtype kinds of real numbers

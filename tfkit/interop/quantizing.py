@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import UsageError
-from tfkit.core.files import write_json
-from tfkit.core.targets import target_folder, whole_folder
 from tfkit.run import Run, load_run
+from tfkit.storage.files import write_json
+from tfkit.storage.targets import target_folder, whole_folder
 from tfkit.training.folder import ENVIRONMENT, LABELS, QUANTIZED, RECIPE, RESOLVED, TOKENIZERS, WEIGHTS, RunFolder
 from tfkit.training.int8 import matrices, rounded_rows
 from tfkit.training.kept import KEPT, kept_files

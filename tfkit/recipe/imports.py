@@ -16,13 +16,13 @@ from types import ModuleType
 from typing import Any
 
 from tfkit.core.errors import Fault, Place, RunError, UsageError
-from tfkit.core.files import LARGEST_TEXT, read_bytes
 from tfkit.core.plugins import failure
 from tfkit.core.registry import REGISTRY, Registration, nearest
 from tfkit.recipe.architecture.prepare import folder
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import items
+from tfkit.storage.files import LARGEST_TEXT, read_bytes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_bytes, read_json
+from tfkit.storage.files import read_bytes, read_json
 from tfkit.studies.plan import RUNS, Plan, PlannedRun
 from tfkit.studies.probing import metric_of
 from tfkit.studies.run_list import is_score, scores_of

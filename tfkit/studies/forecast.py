@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_json, write_json
+from tfkit.storage.files import read_json, write_json
 from tfkit.studies.board import Board
 from tfkit.studies.ladder import LOSS, LadderPlan
 from tfkit.studies.law import NAMES, Interval, Point

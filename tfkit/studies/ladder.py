@@ -12,10 +12,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.files import read_json, write_json
 from tfkit.core.slots import ScheduleFacts, of_kind
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.study import STEPS
+from tfkit.storage.files import read_json, write_json
 from tfkit.studies.arms import Arm, StudySource
 from tfkit.studies.digest import digest_of
 from tfkit.studies.plan import RUNS, Plan

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from tfkit.core.figures import drawn
-from tfkit.core.files import write_json, write_text
 from tfkit.core.formats import csv_text, html_page, markdown, markdown_table
+from tfkit.storage.files import write_json, write_text
 from tfkit.studies.ladder_pictures import by_parameters, by_tokens
 from tfkit.studies.ladder_results import LadderResults
 from tfkit.studies.report import check_packages, failed_lines

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_json, write_json
+from tfkit.storage.files import read_json, write_json
 from tfkit.studies.plan import FORMAT, RUNS, Plan
 
 PLAN = "study.json"

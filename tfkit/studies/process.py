@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_text
 from tfkit.recipe.text.node import shorten
+from tfkit.storage.files import read_text
 from tfkit.studies.arms import StudySource, texts_of
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_bytes
 from tfkit.recipe.settings.study import BASELINE, PaperClaim
+from tfkit.storage.files import read_bytes
 from tfkit.studies.board import Board
 from tfkit.studies.plan import Plan, PlannedRun
 from tfkit.studies.run_list import is_score

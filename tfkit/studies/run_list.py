@@ -15,13 +15,13 @@ from typing import Any
 from rich.console import Console
 
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.files import read_json
-from tfkit.core.locks import held_by
 from tfkit.core.registry import nearest
 from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.text.scalar import resolve
 from tfkit.recipe.text.source import read
 from tfkit.reports.parts_table import rows, say
+from tfkit.storage.files import read_json
+from tfkit.storage.locks import held_by
 from tfkit.training.checkpoint import Checkpoints, Progress, read_progress
 from tfkit.training.folder import CHECKPOINTS, EVALUATION, RESOLVED, RunFolder
 from tfkit.training.history import History, read_history

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfkit.core.locks import held_by
 from tfkit.core.machine import machine
+from tfkit.storage.locks import held_by
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim

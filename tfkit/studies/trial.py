@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_text
+from tfkit.storage.files import read_text
 from tfkit.studies.arms import Arm, StudySource
 from tfkit.studies.process import command_of, failure, started
 from tfkit.training.folder import METRICS

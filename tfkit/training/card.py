@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from tfkit.core.checksums import write_text
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_bytes, read_json, read_text
 from tfkit.core.output import printable
 from tfkit.recipe.load import Recipe
+from tfkit.storage.checksums import write_text
+from tfkit.storage.files import read_bytes, read_json, read_text
 from tfkit.training.changed import DATA, EXAMPLES
 from tfkit.training.folder import CARD, ENVIRONMENT, EVALUATION, METRICS, RunFolder
 from tfkit.training.history import read_history

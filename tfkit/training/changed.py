@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfkit.core.checksums import sha256_of
 from tfkit.core.component import Config
 from tfkit.data.corpus import Corpus
 from tfkit.data.vectors import Vectors
 from tfkit.recipe.settings.sections import Data, Train
 from tfkit.recipe.text.options import path_values
+from tfkit.storage.checksums import sha256_of
 from tfkit.training.folder import RESOLVED, WEIGHTS
 
 DATA = "data"  # key in environment.json

@@ -19,9 +19,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from tfkit.core import checksums
 from tfkit.core.errors import RunError, with_article
-from tfkit.core.files import read_json, sync, temporary, temporary_for, write_json
+from tfkit.storage import checksums
+from tfkit.storage.files import read_json, sync, temporary, temporary_for, write_json
 from tfkit.training import random_state
 from tfkit.training.folder import WEIGHTS
 from tfkit.training.weights import Weights, load_weights, read_tensors, save_tensors

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.folders import NewFolder, check_replaceable, recover
-from tfkit.core.locks import FolderBusy, FolderLock
+from tfkit.storage.folders import NewFolder, check_replaceable, recover
+from tfkit.storage.locks import FolderBusy, FolderLock
 from tfkit.training.contents import check_regular, clean_up
 from tfkit.training.folder import RunFolder
 from tfkit.training.start import check_ours, check_use

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import remove_leftovers
+from tfkit.storage.files import remove_leftovers
 from tfkit.training.checkpoint import FILES
 from tfkit.training.folder import CARD, CHECKPOINTS, OURS
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tfkit.core.checksums import write_text
 from tfkit.core.errors import RunError
 from tfkit.core.figures import COLOURS, can_draw, drawn, finished, matplotlib_figure, svg
-from tfkit.core.files import read_bytes
+from tfkit.storage.checksums import write_text
+from tfkit.storage.files import read_bytes
 from tfkit.training.folder import CURVES, METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
 

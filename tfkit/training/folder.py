@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfkit.core.checksums import SUMS
 from tfkit.core.errors import RunError
-from tfkit.core.files import is_temporary, read_json
-from tfkit.core.locks import NAME as LOCK
+from tfkit.storage.checksums import SUMS
+from tfkit.storage.files import is_temporary, read_json
+from tfkit.storage.locks import NAME as LOCK
 
 RECIPE = "recipe.yaml"
 RESOLVED = "resolved.yaml"

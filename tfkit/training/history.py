@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tfkit.core import checksums
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_json
 from tfkit.core.machine import machine
 from tfkit.core.memory import peak_memory
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.shipped import shipped_recipes
+from tfkit.storage import checksums
+from tfkit.storage.files import read_json
 from tfkit.training.checkpoint import Progress
 from tfkit.training.environment import versions
 from tfkit.training.folder import RUN, RunFolder

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from tfkit.components.embedding import load_vectors
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault, RunError, UsageError
-from tfkit.core.files import read_yaml
 from tfkit.core.options import layer_pairs
 from tfkit.core.output import some
 from tfkit.data.tokenizer import Tokenizer
@@ -23,6 +22,7 @@ from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.frozen import matches, meant, named, unknown
 from tfkit.recipe.settings.sections import InitFrom
 from tfkit.recipe.text.node import inline
+from tfkit.storage.files import read_yaml
 from tfkit.training import record
 from tfkit.training.fit import Fit, patterns_for
 from tfkit.training.folder import RESOLVED, TOKENIZERS, WEIGHTS, RunFolder

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import LARGEST_TEXT, named, read_bytes, whole
 from tfkit.recipe.settings.sections import InitFrom
+from tfkit.storage.files import LARGEST_TEXT, named, read_bytes, whole
 from tfkit.training import record
 from tfkit.training.folder import RunFolder
 from tfkit.training.vocabularies import tokenizer_files

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfkit.core.checksums import write_json
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_json, remove
+from tfkit.storage.checksums import write_json
+from tfkit.storage.files import read_json, remove
 from tfkit.training.folder import LABELS, RunFolder
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 import yaml
 
-from tfkit.core.checksums import write_json, write_text
 from tfkit.core.errors import RunError, TfkitError
-from tfkit.core.folders import old_name
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.storage.checksums import write_json, write_text
+from tfkit.storage.folders import old_name
 from tfkit.training import record
 from tfkit.training.changed import DATA, TEACHER, Hashes, differences, file_hashes, teacher_hashes
 from tfkit.training.checkpoint import Checkpoints, read_progress, step_of

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from tfkit.core import checksums
 from tfkit.core.errors import RunError
-from tfkit.core.files import open_log, read_bytes, read_json, read_text, read_yaml, whole, write_text
+from tfkit.storage import checksums
+from tfkit.storage.files import open_log, read_bytes, read_json, read_text, read_yaml, whole, write_text
 from tfkit.training import record
 from tfkit.training.checkpoint import Checkpoints, step_of
 from tfkit.training.folder import CHECKPOINTS, EVALUATION, LOG, METRICS, RECIPE, RESOLVED, RUN, RunFolder

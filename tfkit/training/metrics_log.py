@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import IO, Any
 
-from tfkit.core.files import open_log, read_bytes, write_text
+from tfkit.storage.files import open_log, read_bytes, write_text
 
 
 class MetricsLog:

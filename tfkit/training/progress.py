@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-from tfkit.core.files import open_log
 from tfkit.core.output import OutputLost, emit, printable
+from tfkit.storage.files import open_log
 
 LOGGER = logging.getLogger("tfkit")
 SECONDS = 10.0  # between lines without a terminal

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfkit.core.checksums import write_json
-from tfkit.core.files import read_json
 from tfkit.recipe.settings.sections import Mean
+from tfkit.storage.checksums import write_json
+from tfkit.storage.files import read_json
 from tfkit.training.average import mean
 from tfkit.training.checkpoint import Checkpoints, Progress, damage
 from tfkit.training.feed import Feed

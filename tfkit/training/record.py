@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 
-from tfkit.core import checksums
 from tfkit.core.errors import RunError, TfkitWarning
+from tfkit.storage import checksums
 from tfkit.training.checkpoint import Checkpoints, accept_files
 from tfkit.training.folder import (
     CHECKPOINTS,

@@ -9,13 +9,13 @@ from torch import nn
 
 from tfkit.core.component import spell
 from tfkit.core.errors import UsageError
-from tfkit.core.files import write_json
-from tfkit.core.targets import target_folder, whole_folder
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.views.resolved import model_values
+from tfkit.storage.files import write_json
+from tfkit.storage.targets import target_folder, whole_folder
 from tfkit.training.environment import environment
 from tfkit.training.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import save_labels

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import torch
 
-from tfkit.core.checksums import sha256_of
 from tfkit.core.component import Config, spell
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.files import read_json, write_json
 from tfkit.core.output import counted
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.writer import Writer, make_writer
 from tfkit.recipe.settings.sections import Generate
+from tfkit.storage.checksums import sha256_of
+from tfkit.storage.files import read_json, write_json
 from tfkit.training.folder import TOKENIZER, WEIGHTS
 from tfkit.training.objective import Objective
 from tfkit.training.progress import Reporter

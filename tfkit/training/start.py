@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import read_yaml
 from tfkit.recipe.settings.sections import Data
+from tfkit.storage.files import read_yaml
 from tfkit.training.changed import DATA, file_hashes, moved
 from tfkit.training.checkpoint import Checkpoints, read_progress
 from tfkit.training.contents import in_checkpoints

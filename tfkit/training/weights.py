@@ -14,10 +14,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tfkit.core.checksums import recorded
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.core.output import json_line, some
 from tfkit.models.base import Model
+from tfkit.storage.checksums import recorded
 from tfkit.training.int8 import restored_rows
 from tfkit.training.weights_file import ENTRY, TIED, entry_of, opened, read_entry
 

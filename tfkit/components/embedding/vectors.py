@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tfkit.core.errors import DataError, RunError
-from tfkit.core.files import regular
+from tfkit.storage.files import regular
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
 LONGEST = 2**12  # bytes of a token, or of the first line, in a binary file

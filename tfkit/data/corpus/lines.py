@@ -14,9 +14,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfkit.core import files
 from tfkit.core.errors import DataError, RunError
 from tfkit.core.memory import free_memory, gigabytes
+from tfkit.storage import files
 
 DECODED = 3  # peak memory (bytes, text and lines together) as a multiple of the file size
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tfkit.core import files
 from tfkit.core.errors import DataError, RunError
 from tfkit.core.extras import installing
 from tfkit.core.options import FolderPath, PositiveFloat, PositiveInt, RecipePath
@@ -24,6 +23,7 @@ from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
 from tfkit.data.corpus.lines import read_lines
 from tfkit.data.vectors import Array, Vectors, files_in, finite, read_npy
+from tfkit.storage import files
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM")  # as Pillow names them

@@ -13,10 +13,10 @@ from pydantic import Field
 
 from tfkit.core import slots
 from tfkit.core.errors import DataError, RunError, TfkitError, UsageError
-from tfkit.core.files import read_text, write_text
 from tfkit.data.tokenizer.backend import panics_told, read_backend
 from tfkit.data.tokenizer.byte_level import token_bytes
 from tfkit.data.tokenizer.special import ROLES, SpecialTokens, infer_roles, roles_in, with_roles
+from tfkit.storage.files import read_text, write_text
 
 
 class Tokenizer:

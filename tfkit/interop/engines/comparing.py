@@ -10,12 +10,12 @@ import torch
 
 from tfkit.core.errors import DataError
 from tfkit.core.extras import optional
-from tfkit.core.files import read_json
 from tfkit.interop.engines import MODEL, VOCABULARIES
 from tfkit.interop.greedy import TOLERANCE, FilesVerdict, equal_prompts, facts_of, prompts
 from tfkit.interop.onnx.exporting import as_float32
 from tfkit.models import Model
 from tfkit.run import Run
+from tfkit.storage.files import read_json
 
 PURPOSE = "models of CTranslate2 need"
 

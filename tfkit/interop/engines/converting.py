@@ -14,7 +14,6 @@ from tfkit.core.blame import shortened
 from tfkit.core.component import spell
 from tfkit.core.errors import DataError, UsageError
 from tfkit.core.extras import optional
-from tfkit.core.targets import target_folder, whole_folder
 from tfkit.interop.engines import MODEL
 from tfkit.interop.engines.comparing import Engine, largest_difference
 from tfkit.interop.greedy import facts_of
@@ -28,6 +27,7 @@ from tfkit.interop.onnx.exporting import as_float32
 from tfkit.interop.onnx.graphs import writes
 from tfkit.recipe.views.resolved import model_values
 from tfkit.run import Run
+from tfkit.storage.targets import target_folder, whole_folder
 from tfkit.training.folder import RESOLVED, TOKENIZER
 from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 

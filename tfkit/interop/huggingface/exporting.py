@@ -12,8 +12,6 @@ from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault
-from tfkit.core.files import write_json
-from tfkit.core.targets import target_folder, whole_folder
 from tfkit.interop.huggingface.card import card
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_theirs
@@ -30,6 +28,8 @@ from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs, nearest_un
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.run import Run
+from tfkit.storage.files import write_json
+from tfkit.storage.targets import target_folder, whole_folder
 from tfkit.training.folder import CARD, RESOLVED, RunFolder
 from tfkit.training.kept import GENERATION, KEPT
 from tfkit.training.record import check_listed

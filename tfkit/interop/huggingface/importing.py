@@ -11,9 +11,7 @@ import torch
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
-from tfkit.core.files import write_json
 from tfkit.core.registry import is_shipped
-from tfkit.core.targets import target_folder, whole_folder
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
 from tfkit.interop.huggingface.convert import RenamedTensors
@@ -30,6 +28,8 @@ from tfkit.interop.huggingface.strangers import CODE
 from tfkit.interop.huggingface.tokenizer import tokenizer_of, unreadable
 from tfkit.interop.huggingface.weights import check_depth, write_weights
 from tfkit.recipe.load import Recipe, load_saved
+from tfkit.storage.files import write_json
+from tfkit.storage.targets import target_folder, whole_folder
 from tfkit.training.environment import environment
 from tfkit.training.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
 from tfkit.training.labels import save_labels

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfkit.core.checksums import sha256_of
 from tfkit.core.errors import DataError, RunError
-from tfkit.core.files import write_json
 from tfkit.interop.huggingface.strangers import file_in, mapping_in, text_in, without_code
 from tfkit.run import Run
+from tfkit.storage.checksums import sha256_of
+from tfkit.storage.files import write_json
 from tfkit.training.folder import ENVIRONMENT, RunFolder
 from tfkit.training.kept import CONFIG, GENERATION, KEPT, TOKENIZER_CONFIG, TOKENS_MAP, copy_file, names_in, origin_of
 from tfkit.training.vocabularies import tokenizer_files

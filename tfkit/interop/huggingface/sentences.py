@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfkit.core.errors import UsageError
-from tfkit.core.files import write_json
 from tfkit.run import Run
+from tfkit.storage.files import write_json
 from tfkit.training.folder import RunFolder
 from tfkit.training.vocabularies import tokenizer_files
 

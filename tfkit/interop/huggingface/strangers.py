@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import DataError, RunError
-from tfkit.core.files import read_json, read_text
+from tfkit.storage.files import read_json, read_text
 
 DEPTH = 32  # nesting levels
 CODE = ("auto_map", "custom_pipelines")  # keys that reference code, which is never copied

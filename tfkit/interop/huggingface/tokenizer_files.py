@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfkit.core.files import write_json
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.special import THEIR_TOKENS, read_optional
 from tfkit.interop.huggingface.tokenizer import FILE, without_roles
 from tfkit.run import Run
+from tfkit.storage.files import write_json
 from tfkit.training.folder import TARGET_TOKENIZER
 from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 

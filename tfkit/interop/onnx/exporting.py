@@ -12,8 +12,6 @@ from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import UsageError
-from tfkit.core.files import write_json, write_text
-from tfkit.core.targets import target_folder, whole_folder
 from tfkit.interop.greedy import facts_of
 from tfkit.interop.huggingface.exporting import has_tokenizer
 from tfkit.interop.huggingface.kept import kept_of
@@ -24,6 +22,8 @@ from tfkit.interop.onnx.quantizing import quantize_file
 from tfkit.interop.onnx.tracing import need, trace
 from tfkit.models import Model
 from tfkit.run import Run
+from tfkit.storage.files import write_json, write_text
+from tfkit.storage.targets import target_folder, whole_folder
 from tfkit.training.folder import RESOLVED, TARGET_TOKENIZER, TOKENIZER
 
 EXAMPLE = "example.py"

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from tfkit.core.errors import DataError
-from tfkit.core.files import read_json
 from tfkit.interop.greedy import LONGEST, TOLERANCE, FilesVerdict, equal_prompts
 from tfkit.interop.onnx import METADATA, OPSETS
 from tfkit.interop.onnx.comparing import GraphSession, given_to, largest_difference, sizes_of
@@ -22,6 +21,7 @@ from tfkit.interop.onnx.exporting import as_float32, metadata_of, size_of
 from tfkit.interop.onnx.graphs import Graph, graphs_of, writes
 from tfkit.interop.onnx.tracing import trace
 from tfkit.run import Run
+from tfkit.storage.files import read_json
 from tfkit.training.setup import longest_example
 
 ROWS = 16  # validation rows for a perplexity

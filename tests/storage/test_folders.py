@@ -8,9 +8,9 @@ import pytest
 
 from tests.kills import fails, kills, shares
 from tfkit.core.errors import RunError, TfkitWarning
-from tfkit.core.files import temporary, write_text
-from tfkit.core.folders import NewFolder, check_replaceable, recover
-from tfkit.core.locks import FolderBusy, FolderLock, held_by, let_lock_say, lock_says
+from tfkit.storage.files import temporary, write_text
+from tfkit.storage.folders import NewFolder, check_replaceable, recover
+from tfkit.storage.locks import FolderBusy, FolderLock, held_by, let_lock_say, lock_says
 
 THEIRS = {"notes.txt": "mine", "kept/deep.txt": "mine too", "sub/own.txt": "in a folder of ours"}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tfkit.core.errors import RunError
-from tfkit.core.files import open_log, remove_leftovers, temporary, whole, write_text
+from tfkit.storage.files import open_log, remove_leftovers, temporary, whole, write_text
 from tfkit.training.weights import save_tensors
 
 
@@ -27,7 +27,7 @@ def test_modes_follow_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
 
 
 def test_a_file_is_in_use_while_it_is_written(tmp_path: Path) -> None:
-    from tfkit.core.locks import is_in_use
+    from tfkit.storage.locks import is_in_use
 
     with whole(tmp_path / "a") as beside:
         assert is_in_use(beside)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tfkit.core import checksums
-from tfkit.core.checksums import (
+from tfkit.core.errors import RunError
+from tfkit.storage import checksums
+from tfkit.storage.checksums import (
     SUMS,
     add,
     begin,
@@ -23,7 +24,6 @@ from tfkit.core.checksums import (
     settle,
     write_text,
 )
-from tfkit.core.errors import RunError
 
 
 def sha(text: str) -> str:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from tfkit.core.errors import RunError
-from tfkit.core.locks import is_in_use, mark_in_use
 from tfkit.core.output import json_line
+from tfkit.storage.locks import is_in_use, mark_in_use
 
 # what a file or folder is called until it is complete: hidden, random, and known as ours when it is left behind
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")

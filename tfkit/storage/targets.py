@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.folders import NewFolder, check_replaceable, recover
-from tfkit.core.locks import NAME as LOCK
-from tfkit.core.locks import FolderLock
+from tfkit.storage.folders import NewFolder, check_replaceable, recover
+from tfkit.storage.locks import NAME as LOCK
+from tfkit.storage.locks import FolderLock
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import warnings
 from pathlib import Path
 
 from tfkit.core.errors import RunError, TfkitWarning
-from tfkit.core.files import sync, temporary, temporary_for
-from tfkit.core.locks import LEFT, FolderBusy, FolderLock, let_lock_say, lock_says
-from tfkit.core.locks import NAME as LOCK
+from tfkit.storage.files import sync, temporary, temporary_for
+from tfkit.storage.locks import LEFT, FolderBusy, FolderLock, let_lock_say, lock_says
+from tfkit.storage.locks import NAME as LOCK
 
 WRITTEN = "written"
 REPLACED = "replaced"  # what a folder's lock says until the new one has its name

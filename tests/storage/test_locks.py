@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.kills import KILLED, forked
-from tfkit.core import locks
 from tfkit.core.errors import RunError, TfkitWarning
-from tfkit.core.locks import FolderBusy, FolderLock, let_lock_say, lock_says
+from tfkit.storage import locks
+from tfkit.storage.locks import FolderBusy, FolderLock, let_lock_say, lock_says
 
 
 def refused(folder: Path) -> None:

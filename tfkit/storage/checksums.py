@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tfkit.core import files
 from tfkit.core.errors import RunError, TfkitError
 from tfkit.core.output import json_line
+from tfkit.storage import files
 
 try:
     import fcntl
