@@ -28,10 +28,10 @@ class Alignment(NamedTuple):
 
 
 def align(before: StackPlan, after: StackPlan) -> Alignment:
-    """Align two stacks, index by index if they are equally deep.
+    """Align two stacks, by index if equally deep.
 
-    Otherwise layers of the same structure are matched from both ends, and those in between by index; the excess
-    layers of the deeper stack stay unmatched.
+    Otherwise match layers of the same structure from both ends, and those in between by index; excess layers of the
+    deeper stack stay unmatched.
     """
     first, second = before.num_layers, after.num_layers
     shorter = min(first, second)

@@ -158,7 +158,7 @@ def page(seen: AttentionMaps, title: str) -> str:
 
 
 def _packed(cells: Tensor) -> dict[str, Any]:
-    """Encode weights as base64 bytes; 255 is the maximum."""
+    """Encode weights as base64 bytes, 255 for the maximum."""
     most = float(cells.max())
     parts = (cells / max(most, 1e-30) * STEPS).round().byte().contiguous()
     return {"most": most, "bytes": base64.b64encode(parts.numpy().tobytes()).decode("ascii")}

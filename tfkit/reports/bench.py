@@ -53,7 +53,7 @@ class Measured:
 
 
 def layers(setting: BenchSetting) -> Mapping[str, Layer]:
-    """Return the layers available for measurement, by name."""
+    """Return the measurable layers by name."""
     heads, window = setting.num_heads, {"type": "window", "size": setting.window}
 
     def attention(name: str, mask: Any = None, **options: Any) -> Layer:
@@ -91,7 +91,7 @@ def chosen(names: Sequence[str] | None, setting: BenchSetting) -> list[str]:
 
 
 def measure(names: Sequence[str], lengths: Sequence[int], setting: BenchSetting) -> Iterator[Measured]:
-    """Yield the measurements of each attention at each length."""
+    """Measure each attention at each length."""
     for name in names:
         calls = {length: prepared(layers(setting)[name], length, setting) for length in lengths}
         for call in calls.values():
@@ -102,7 +102,7 @@ def measure(names: Sequence[str], lengths: Sequence[int], setting: BenchSetting)
 
 
 def prepared(layer: Layer, length: int, setting: BenchSetting) -> Callable[[], None]:
-    """Build a one-layer model and return a call that runs it."""
+    """Return a call of a one-layer model."""
     recipe = {
         "type": "decoder" if setting.causal else "encoder",
         "d_model": setting.d_model,
@@ -140,7 +140,7 @@ def _quickest(calls: Mapping[int, Callable[[], None]], device: str) -> dict[int,
 
 
 def _is_settled(seconds: Sequence[float]) -> bool:
-    """True if further calls are unlikely to lower the minimum."""
+    """True if more calls would hardly lower the minimum."""
     if len(seconds) < LEAST or len(seconds) >= MOST:
         return len(seconds) >= MOST
     first, second = sorted(seconds)[:2]
@@ -164,7 +164,7 @@ def _wait(device: str) -> None:
 
 
 def _peak(call: Callable[[], None], device: str) -> int:
-    """Return the peak memory in bytes of tensors allocated by a call."""
+    """Return the peak memory of a call's tensors in bytes."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -211,7 +211,7 @@ def growth(measured: Sequence[Measured], value: Callable[[Measured], float]) -> 
 
 
 def as_data(measured: Sequence[Measured], setting: BenchSetting) -> dict[str, Any]:
-    """Return the measurements as plain data."""
+    """Return the results as plain data."""
     found: dict[str, Any] = {}
     for name in dict.fromkeys(one.attention for one in measured):
         rows = [one for one in measured if one.attention == name]

@@ -102,9 +102,9 @@ def measure(works: Sequence[Work], against: Sequence[str], rounds: int) -> Itera
 
 
 def ways(work: Work, against: Sequence[str]) -> dict[str, Call | None]:
-    """Return the methods for a task: tfkit, quantized tfkit, and peers; None if unsupported.
+    """Return calls for tfkit, quantized tfkit and peers; None if unsupported.
 
-    The time to read the weights is included as a lower bound. Raises UsageError if a library is not installed.
+    Reading the weights is included as a lower bound. Raises UsageError if a library is not installed.
     """
     model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
     own: dict[str, Call | None] = {OWN: _own(model, work, None)}
@@ -199,7 +199,7 @@ def _row(timed: Timed, own: Sequence[float]) -> dict[str, Any]:
 
 
 def render(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print the table of results."""
+    """Print the results."""
     new = rows[0]["new_tokens"]
     console.print(
         f"{new} tokens after {PROMPT}, random weights, float32, {torch.get_num_threads()} CPU threads; medians of "

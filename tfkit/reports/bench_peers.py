@@ -25,7 +25,7 @@ def _library(name: str, package: str) -> Any:
 
 
 def _transformers(work: Work, **how: Any) -> Call | None:
-    """Run GPT-2, or BART for an encoder-decoder."""
+    """GPT-2, or BART for an encoder-decoder."""
     theirs = _library("transformers", "transformers")
     theirs.logging.set_verbosity_error()
     size = work.size
@@ -65,7 +65,7 @@ def _transformers(work: Work, **how: Any) -> Call | None:
 
 
 def _static(work: Work) -> Call | None:
-    """Run with a preallocated cache; not available for beams."""
+    """GPT-2 with a preallocated cache; not available for beams."""
     return None if work.beams > 1 or work.size.pair else _transformers(work, cache_implementation="static")
 
 
@@ -88,7 +88,7 @@ def _x_transformers(work: Work) -> Call | None:
 
 
 def _litgpt(work: Work) -> Call | None:
-    """Run litgpt, which supports batch size 1 only."""
+    """litgpt (batch size 1 only)."""
     theirs, size = _library("litgpt", "litgpt"), work.size
     if size.pair or work.beams > 1 or work.batch > 1:
         return None

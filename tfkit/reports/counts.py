@@ -149,7 +149,7 @@ def countable() -> Iterator[None]:
 
 @dataclass
 class _Account:
-    """Extrapolates the measurements of the sample `model` to all of `blueprint`."""
+    """Extrapolation from the sample `model` to all of `blueprint`."""
 
     blueprint: Blueprint
     model: Model
@@ -177,7 +177,7 @@ class _Account:
             yield from self._single("", name, head, self._within("", name))
 
     def total(self, rows: tuple[CountedEntry, ...]) -> Cost:
-        """Sum the rows; FLOPs per token are rounded only once, here."""
+        """Sum the rows; FLOPs per token are rounded once, here."""
         costs = [row.cost for row in rows]
         return Cost(
             sum(cost.parameters for cost in costs),

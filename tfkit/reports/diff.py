@@ -20,7 +20,7 @@ SHOWN_SETS = 8
 
 
 def diff_architectures(before: Blueprint, after: Blueprint) -> list[Change]:
-    """List the differences of two architectures; empty if and only if their Blueprints are equal."""
+    """List the differences; empty if and only if the Blueprints are equal."""
     if before == after:
         return []
     follows: Follows = []
@@ -80,7 +80,7 @@ def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[C
 
 
 class _Stack:
-    """Comparison of two stacks; changed layer norms are added to `follows`, so that derived norms are not listed."""
+    """Comparison of two stacks; changed layer norms are appended to `follows`."""
 
     def __init__(self, before: StackPlan, after: StackPlan, follows: Follows, alone: bool) -> None:
         self.before = before
@@ -175,7 +175,7 @@ def _base(name: str, before: dict[str, SublayerPlan], after: dict[str, SublayerP
 
 
 def _own_norm(sublayer: SublayerPlan, layer: LayerPlan) -> Any:
-    """Return a sublayer's norm, or AS_LAYER if it is the layer's."""
+    """Return a sublayer's norm; AS_LAYER for the layer's."""
     return AS_LAYER if sublayer.norm == layer.norm else sublayer.norm
 
 

@@ -39,7 +39,7 @@ class Diff:
 
 
 def as_data(diff: Diff) -> dict[str, Any]:
-    """Return the content of `render` as data, with exact figures."""
+    """Return `render`'s content with exact figures."""
     counts = diff.before.counts
     return {
         "a": diff.before.name,

@@ -187,7 +187,7 @@ def _origin_data(found: Origin) -> dict[str, Any]:
 
 
 def render(explanation: Explanation, console: Console) -> None:
-    """Print a single value in detail, or several as a table."""
+    """Print one value in detail, or many as a table."""
     for text in explanation.made_of:
         say(console, text)
     if len(explanation.answers) == 1:

@@ -26,7 +26,7 @@ PAGE = (
 
 
 def page(pictures: Sequence[Picture], below: Sequence[str], answers: Sequence[KeyAnswers]) -> str:
-    """Render a page with one picture, or two side by side; tooltips name the origins of values."""
+    """Render one picture, or two side by side; tooltips name the origins of values."""
     title = escape(" and ".join(one.name for one in pictures))
     hovers = [lambda box, one=one: origins(one, box) for one in answers]  # type: ignore[misc]
     return PAGE.format(title=title, style=style(), body=svg(pictures, below, styled=False, hovers=hovers))
@@ -43,7 +43,7 @@ def origins(answers: KeyAnswers, box: Box) -> str:
 
 
 def gallery(models: Iterable[tuple[str, Blueprint]]) -> str:
-    """Render the gallery page of models, each with a description."""
+    """Render the gallery of models with their descriptions."""
     cards: list[str] = []
     ideas: dict[str, set[str]] = {slot: set() for slot in FILTERS}
     for about, blueprint in models:

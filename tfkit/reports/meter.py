@@ -1,4 +1,4 @@
-"""Measures a forward pass by module: FLOPs, and bytes saved for the backward pass."""
+"""Measurement of a forward pass by module: FLOPs, and bytes saved for the backward pass."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _as_is(tensor: Tensor) -> Tensor:
 
 
 class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Reports the FLOPs of every operation with a known formula.
+    """Dispatch mode that reports FLOPs by operation.
 
     torch's FlopCounterMode identifies modules by name and cannot separate two calls of one layer.
     """
@@ -131,7 +131,7 @@ _MORE_FLOPS: dict[Any, Callable[..., int]] = {
 
 
 class _FusedAttentionMode(TorchFunctionMode):
-    """Replaces scaled_dot_product_attention by a fused kernel; on `meta`, torch would save the square of scores."""
+    """Function mode that makes attention a fused kernel; on `meta`, torch's steps would save the score matrix."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:

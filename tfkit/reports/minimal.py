@@ -29,7 +29,7 @@ TOPOLOGIES = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder"
 
 
 class Minimal(NamedTuple):
-    """A recipe as plain data, or the `problem` that prevents one."""
+    """A recipe as plain data, or the `problem` preventing it."""
 
     data: Data | None
     problem: str | None = None
@@ -70,7 +70,7 @@ def _in_section(part: Part) -> Data:
 
 
 def _heads(part: Any) -> Data:
-    """Return the heads that an objective trains."""
+    """Return an objective's heads."""
     kind = part.heads[0]
     beside = {name: types[0] for name, types in part.beside.items()}
     named = {name: {"type": type_, **required("head", type_)} for name, type_ in beside.items()}
@@ -101,7 +101,7 @@ def _value(name: str, field: FieldInfo) -> Any:
 
 
 def _sample(name: str, kind: OptionKind) -> Any:
-    """Return a valid value of this type."""
+    """Return an example value."""
     slot = next((mark.slot for mark in kind.marks if isinstance(mark, Slot)), None)
     if slot is not None:
         first = REGISTRY.names(slot)[0]

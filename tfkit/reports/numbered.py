@@ -33,7 +33,7 @@ class _Watched(Shape):
 
 @dataclass(frozen=True)
 class _WatchedPlan(StackPlan):
-    """A plan whose shapes record reads of `layer`."""
+    """A plan with watched shapes."""
 
     noted: list[bool] = field(default_factory=list, compare=False, repr=False)
 

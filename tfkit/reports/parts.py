@@ -29,7 +29,7 @@ ARXIV = re.compile(r"\b\d{4}\.\d{4,5}\b")
 
 
 def slot_data(slot: str) -> dict[str, Any]:
-    """Return a slot's purpose and a summary of each of its parts."""
+    """Return a slot's purpose and one line per part."""
     note = SLOTS[slot]
     parts = [line_data(REGISTRY.get(slot, name)) for name in REGISTRY.names(slot)]
     return {"slot": slot, "purpose": note.purpose, "written": note.written, "parts": parts}

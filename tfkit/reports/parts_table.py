@@ -23,7 +23,7 @@ NO_DOC = "says nothing of itself: its class has no docstring"
 
 
 def render_slots(slots: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print every slot with its parts, one line each."""
+    """Print all slots, one line per part."""
     for number, slot in enumerate(slots):
         if number:
             console.print()
@@ -40,7 +40,7 @@ def render_slot(slot: dict[str, Any], console: Console) -> None:
 
 
 def render_part(part: dict[str, Any], console: Console) -> None:
-    """Print the full description of a part."""
+    """Print one part."""
     say(console, f"{part['slot']} {part['name']}", "bold")
     _doc(console, part["doc"] or NO_DOC)
     console.print()
@@ -73,7 +73,7 @@ def _about(part: dict[str, Any]) -> Text:
 
 
 def _doc(console: Console, doc: str) -> None:
-    """Print a docstring: paragraphs wrapped, diagrams (lines with repeated spaces) and lists verbatim."""
+    """Print a docstring: paragraphs wrapped, lists and diagrams (repeated spaces) verbatim."""
     for number, paragraph in enumerate(doc.split("\n\n")):
         if number:
             console.print()
@@ -86,7 +86,7 @@ def _doc(console: Console, doc: str) -> None:
 
 
 def _options(console: Console, part: dict[str, Any]) -> None:
-    """Print the table of options."""
+    """Print the options."""
     fields = part["fields"]
     if not fields:
         say(console, "It has no options.")
@@ -107,7 +107,7 @@ def _default(field: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def _abilities(console: Console, part: dict[str, Any]) -> None:
-    """Print capabilities, missing ones, and requirements on other parts."""
+    """Print capabilities and requirements on other parts."""
     for verdict, title in ((True, "It can:"), (False, "It cannot:")):
         found = [name for name, declared in part["capabilities"].items() if declared is verdict]
         if found:

@@ -286,7 +286,7 @@ class _Painter:
         kind: int | None = None,
         path: str = "",
     ) -> Box:
-        """Build the box of one part, or of several that share a place."""
+        """Build the box of one or several parts."""
         many = config if isinstance(config, tuple) else (config,)
         facts = {} if plan is None or kind is None else agreed(many[0], plan, plan.layers[kind])
         words = [word for each in many for word in part_words(each, facts)]

@@ -1,4 +1,4 @@
-"""Rendering of pictures as terminal text and as Mermaid."""
+"""Pictures as terminal text and as Mermaid."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _lines(picture: Picture, series: Series, before: str, width: int) -> Iterato
 
 
 def _fork(picture: Picture, fork: Fork, before: str, width: int) -> Iterator[str]:
-    """Render parallel paths one below the other, with a residual connection as a line next to them."""
+    """Render parallel paths one below the other, next to a residual connection."""
     straight = [path for path in fork.paths if not path]
     yield f"{before}  ├─╮" if straight else f"{before}  ┬"
     edge = f"{before}  │ " if straight else f"{before}  "

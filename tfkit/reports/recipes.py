@@ -44,7 +44,7 @@ def _comments(text: str) -> Iterator[str]:
 
 
 def as_data(lines: list[RecipeLine]) -> list[dict[str, Any]]:
-    """Return the list as data."""
+    """Convert to plain data."""
     return [{"folder": line.folder, "name": line.name, "about": line.about} for line in lines]
 
 

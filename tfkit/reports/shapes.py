@@ -20,7 +20,7 @@ COMPARISONS = {aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge}
 
 
 def stand_in(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Return an empty result of the right shape and dtype, or None for unsupported operations."""
+    """Return an empty result of the right shape and dtype; None if unsupported."""
     known = KNOWN.get(function)
     if known is not None:
         return known(*args, **options)

@@ -78,7 +78,7 @@ def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry)
 
 
 def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, Any]:
-    """Return the parts outside the layers by name."""
+    """Map names to parts outside the layers."""
     if plan is None:
         return {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
     kinds = (PartValue, PartsValue, NormValue)
@@ -87,7 +87,7 @@ def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, Any
 
 
 def layer_configs(layer: LayerPlan) -> dict[str, Any]:
-    """Return the parts of a layer by name."""
+    """Map names to a layer's parts."""
     own = {sublayer.name: sublayer.norm for sublayer in layer.sublayers}
     places = layer.residual.part.norm_names(list(own))
     norms = {name: layer.norm if sublayer is None else own[sublayer] for name, sublayer in places.items()}

@@ -124,7 +124,7 @@ class Sheet:
         yield from (*self._groups, *self._wires, *self._boxes)
 
     def draw(self, x: float, bottom: float) -> None:
-        """Draw everything with the left edge at `x`; pictures side by side share a bottom edge."""
+        """Draw everything with left edge `x`; adjacent pictures share a bottom edge."""
         y = MARGIN + 14
         for line in self._name:
             self._boxes.append(written(line, x, y, NAME, "h"))
@@ -266,7 +266,7 @@ class Sheet:
         return top
 
     def _fork(self, fork: Fork, x: float, y: float) -> float:
-        """Draw paths from one point, joined by a circle if the fork is joined."""
+        """Draw parallel paths and the circle that joins them, if any."""
         size = measure((fork,))
         top = y - size.up
         circle = top + SUM if fork.joined else top

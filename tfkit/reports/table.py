@@ -73,7 +73,7 @@ def _figure_words(name: str, values: list[int | float | None]) -> list[str]:
 
 
 def caption(data: dict[str, Any]) -> str:
-    """Return the legend of the figures."""
+    """Return the legend."""
     paired = len(data["stacks"]) == 2
     text = (
         f"At length {data['length']:,}{' on both sides' * paired}, batch {data['batch']:,}, {data['dtype']} "
@@ -109,14 +109,14 @@ def _table(data: dict[str, Any]) -> Iterator[TableLine]:
 
 
 def _single_lines(row: dict[str, Any]) -> Iterator[TableLine]:
-    """Yield the lines of a row outside the layers."""
+    """Format a row outside layers."""
     name = ONCE if row["name"] == "once" else row["name"]
     yield TableLine(f"  {name}", _figures(row))
     yield from (_details(part, 4) for part in row["parts"] if part["summary"])
 
 
 def _layer_lines(row: dict[str, Any]) -> Iterator[TableLine]:
-    """Yield the line of all layers of a kind, then those of its parts."""
+    """Format all layers of a kind, then their parts."""
     yield TableLine(f"  layer{_many(row)}", _figures(row))
     for name in ("mask", "position"):
         if row[name] or (name == "position" and row[name] is not None):

@@ -156,7 +156,7 @@ class KeyFinder:
         return Value(path, self._values[owner].get(path.rpartition(".")[2]), node, sentence(path))
 
     def _stack(self, side: Side, key: str) -> Value:
-        """Return the value at a key of a stack."""
+        """Resolve one key of a stack."""
         trace, path = self.trace.stacks[side], self._path(side, key)
         if key not in AS_WRITTEN:
             return self._value(path, side, trace.node.get(key))
@@ -197,7 +197,7 @@ class KeyFinder:
         return f"model.{side}.{key}" if len(self.plans) > 1 else f"model.{key}"
 
     def _unknown(self, path: str, step: str, value: Value | None = None) -> UsageError:
-        """Build the error for a missing key: the cause of its removal, or the closest key."""
+        """Build the error for a missing key, with what removed it or the closest key."""
         for lost in () if value is None or value.node is None else value.node.dropped:
             if lost.path.rpartition(".")[2] == step:
                 old = value.node.dropped[0]  # type: ignore[union-attr]
@@ -207,7 +207,7 @@ class KeyFinder:
         return UsageError(f"{path}: the recipe has no such key." + (f" Did you mean '{near}'?" if near else ""))
 
     def _known(self) -> Iterator[str]:
-        """Yield the valid keys of the recipe, as users write them."""
+        """Yield the recipe's keys in user notation."""
         yield from TOP
         for key in (*self.recipe.sections(), *(["study"] if self.recipe.study is not None else [])):
             yield from (leaf.path for leaf in self._section(key).leaves())

@@ -19,7 +19,7 @@ from tfkit.reports.meter import Meter, Path, Tally
 
 
 def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:
-    """Tally one training-mode forward pass by part."""
+    """Tally a training forward by part."""
     model.train()
     meter = Meter(model)
     for side, stack in stacks_of(model):
@@ -72,10 +72,10 @@ def parts_of(layer: nn.Module) -> dict[str, nn.Module]:
 
 
 def idle_parameters(module: nn.Module) -> int:
-    """Count the parameters that a single token does not use, as reported by the parts."""
+    """Count the parameters not used by a single token, as reported by the parts."""
     return sum(part.idle_parameters() for part in module.modules() if isinstance(part, SublayerFacts))
 
 
 def is_empty(module: nn.Module) -> bool:
-    """True for an identity or an empty module list."""
+    """True for identities and empty lists."""
     return isinstance(module, nn.Identity) or (isinstance(module, nn.ModuleList) and len(module) == 0)

@@ -29,7 +29,7 @@ class Unwired(Exception):
 
 
 class Signal:
-    """A symbol for the stream, with the operation and the signals that produced it."""
+    """A symbol for the stream, with its operation and inputs."""
 
     def __init__(self, kind: str, name: str, inputs: Sequence[Signal] = ()) -> None:
         self.kind, self.name, self.inputs = kind, name, tuple(inputs)

@@ -87,7 +87,7 @@ def language_schema() -> Schema:
 
 
 def _model() -> dict[str, Schema]:
-    """Return the definitions of `model:` (rules R1 to R15)."""
+    """Define `model:` (rules R1 to R15)."""
     stack, model = _declared(STACK), _declared(MODEL)
     size, width = number("integer", minimum=0), number("integer", minimum=1, maximum=bounds.WIDTH.most)
     base: Schema = {"description": "sizes by key of model, at which nothing is changed: d_model: 64", "type": "object"}
@@ -107,7 +107,7 @@ def _model() -> dict[str, Schema]:
 
 
 def _again() -> Iterator[tuple[str, Schema]]:
-    """Yield the pattern keys of repeated sublayers, such as feedforward_2."""
+    """Yield the keys of repeated sublayers (feedforward_2)."""
     for name in SUBLAYERS:
         part, norm = _value(LAYER[name].kind), _value(LAYER[f"{name}_norm"].kind)
         yield f"^{name}{NUMBERED}$", {"description": f"{name} once more, laid over {name}", **part}
@@ -115,7 +115,7 @@ def _again() -> Iterator[tuple[str, Schema]]:
 
 
 def _declared(keys: Mapping[str, Key], *varied: Schema) -> dict[str, Schema]:
-    """Return the schema of each key with its description."""
+    """Map keys to described schemas."""
     values = {name: OWN[name] if name in OWN else _value(key.kind, *varied) for name, key in keys.items()}
     return {name: {"description": key.sentence, **values[name]} for name, key in keys.items()}
 

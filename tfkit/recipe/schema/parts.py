@@ -41,7 +41,7 @@ def parts_of(slot: str) -> dict[str, Schema]:
 
 
 def _part(slot: str, texts: dict[str, str]) -> Schema:
-    """Return the schema of a part: its name, or a mapping with the options of its type."""
+    """Schema of a part: its name, or a mapping with options."""
     word = {"enum": list(texts), "enumDescriptions": list(texts.values())}
     kind = {"description": f"which {slot}", **either(word, *[PER_LAYER] * (slot in LAYERED))}
     each = [{"if": _of_type(name), "then": refer(f"{slot}.{name}")} for name in texts]
@@ -51,12 +51,12 @@ def _part(slot: str, texts: dict[str, str]) -> Schema:
 
 
 def _of_type(*names: str) -> Schema:
-    """Return a schema that matches mappings with one of these types."""
+    """Schema of mappings with one of these types."""
     return {"properties": {"type": {"enum": list(names)}}, "required": ["type"]}
 
 
 def _merged(schemas: dict[str, Schema]) -> Schema:
-    """Merge the schemas of an option that several parts have."""
+    """Merge one option of several parts."""
     texts = {name: schema.get("description", "") for name, schema in schemas.items()}
     same = len(set(texts.values())) == 1
     text = next(iter(texts.values())) if same else "; ".join(f"{name}: {text}" for name, text in texts.items())
@@ -106,7 +106,7 @@ def options(model: type[BaseModel], owner: str, layered: bool = False) -> dict[s
 
 
 class _Reader:
-    """Translator from Pydantic's schema to the recipe language's."""
+    """Translator of Pydantic's schemas."""
 
     def __init__(self, owner: str, nested: dict[str, Schema], varied: list[Schema]) -> None:
         self.owner = owner
@@ -131,7 +131,7 @@ class _Reader:
         return ({"description": text} if text else {}) | schema
 
     def value(self, found: Schema) -> Schema:
-        """Return the schema of a value in all its notations."""
+        """Return the schema of a value."""
         if union := found.get("anyOf", found.get("oneOf")):
             return either(*map(self.value, union))
         if "x-slot" in found:

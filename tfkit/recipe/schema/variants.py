@@ -20,7 +20,7 @@ class VariantKeys:
         self.definitions = definitions
 
     def schema(self, sections: Mapping[str, Schema]) -> Schema:
-        """Return the schema of variants by name; an entry with a single key and a list is an axis."""
+        """Return the schema of variants by name; a single key with a list is an axis."""
         axes = {key: either(value, many(value)) for key, value in sections.items()}
         patterns = {f"^{key}$": either(value, many(value)) for key, value in self._keys(sections)}
         return named({**closed(axes), "patternProperties": patterns})

@@ -65,7 +65,7 @@ class Value:
         return next((child for child in self.children() if child.path == path), None)
 
     def leaves(self) -> Iterator[Value]:
-        """Yield the plain values in order; a plain value yields itself."""
+        """Yield the plain values in order, or itself if plain."""
         children = self.children()
         if not children:
             yield self
@@ -152,7 +152,7 @@ def history(value: Value, notes: Notes | None = None) -> list[tuple[Any, Origin]
 
 
 def _origin(node: Node, value: Value, notes: Notes) -> Origin:
-    """Return the origin of `node`, the text of `value` or of one it replaced."""
+    """Return the origin of one text of `value`."""
     noted = notes.get((node.place.file, node.place.line), "")
     if noted.startswith("default"):
         return Origin(None, value.sentence)

@@ -24,7 +24,7 @@ RESERVED = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def resolved_text(name: str, recipe: Value) -> str:
-    """Return the text of `resolved.yaml`, which loads to an equal Blueprint."""
+    """Format `resolved.yaml`; loads to an equal Blueprint."""
     title = f"# {one_line(name)}, every value spelled out; after each stands where it comes from."
     return "\n".join([title, *_lines(recipe, 0)]) + "\n"
 
@@ -68,7 +68,7 @@ def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
 
 
 def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:
-    """Return the stack keys of one side."""
+    """Return one side's stack keys."""
     alone = len(list(blueprint.stacks())) == 1
     own = _layers(plan, causal_by_type(plan, blueprint))
     own["memory"] = {"d_model": plan.memory_width} if plan.memory_width is not None and alone else LEFT_OUT
@@ -147,7 +147,7 @@ def _name(label: Label, kinds: Sequence[int]) -> str:
 
 
 def _kind(layers: Sequence[Any]) -> Any:
-    """Return the text of a kind that describes these layers."""
+    """Return the text of a kind."""
     alike = all(layer is layers[0] for layer in layers)
     return layers[0] if alike else _per_layer([spell(layer) for layer in layers])
 

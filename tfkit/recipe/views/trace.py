@@ -23,8 +23,8 @@ OF_LAYERS = ("mask", "layer", "layers", "pattern")  # stack keys with another fo
 class StackTrace:
     """Source text of one stack.
 
-    `text` is the stack as written, merged with `encoder:` or `decoder:`; `node` has the keys of resolved.yaml;
-    `layers` are the texts of all layers in order, and `entries` the pattern entries that produced them.
+    `text` is the stack as written, with `encoder:` or `decoder:` merged; `node` has the keys of resolved.yaml;
+    `layers` are the texts of all layers in order, `entries` their pattern entries.
     """
 
     text: StackText
@@ -52,7 +52,7 @@ class Trace:
 
 
 def trace(resolver: ModelResolver, blueprint: Blueprint) -> Trace:
-    """Return the source text from which `resolver` built `blueprint`."""
+    """Return the text from which `resolver` built `blueprint`."""
     written = mapping(resolver.node)
     stacks = {plan.side: _stack(resolver, plan) for plan in blueprint.stacks()}
     children = {key: node for key, node in written.items() if key in MODEL and key not in ("encoder", "decoder")}
@@ -92,7 +92,7 @@ def _stack_nodes(text: StackText, plan: StackPlan, layers: Sequence[Node]) -> di
 
 
 def _held(positions: Node | None, length: int | None) -> Node | None:
-    """Return the `max_length` node of a position that equals `length`."""
+    """Return a position's `max_length` if equal to `length`."""
     nodes = (given(mapping(item), "max_length") for item in items(positions))
     return next((node for node in nodes if node is not None and node.value == length), None)
 
