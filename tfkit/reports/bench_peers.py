@@ -65,7 +65,7 @@ def _transformers(work: Work, **how: Any) -> Call | None:
 
 
 def _static(work: Work) -> Call | None:
-    """GPT-2 with a preallocated cache; not available for beams."""
+    """The GPT-2 of transformers with a static cache; no beams."""
     return None if work.beams > 1 or work.size.pair else _transformers(work, cache_implementation="static")
 
 
@@ -88,7 +88,7 @@ def _x_transformers(work: Work) -> Call | None:
 
 
 def _litgpt(work: Work) -> Call | None:
-    """litgpt (batch size 1 only)."""
+    """LitGPT, batch size 1 only."""
     theirs, size = _library("litgpt", "litgpt"), work.size
     if size.pair or work.beams > 1 or work.batch > 1:
         return None
