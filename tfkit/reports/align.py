@@ -1,4 +1,4 @@
-"""Which layer of one stack stands for which of another, so that stacks of different depth can be compared."""
+"""Alignment of the layers of two stacks, which may differ in depth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfkit.reports.runs import Runs, joined
 
 
 class Pair(NamedTuple):
-    """Consecutive layers that stand for each other: their plans, and the first and last of them on either side."""
+    """A run of aligned layers: their plans, and the first and last index in each stack."""
 
     before: LayerPlan
     after: LayerPlan
@@ -20,7 +20,7 @@ class Pair(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """All layers of two stacks: those that stand for each other, and those that only one of the stacks has."""
+    """All layers of two stacks: aligned pairs, and layers without a counterpart."""
 
     pairs: list[Pair]
     only_before: list[tuple[LayerPlan, Runs]]
@@ -28,10 +28,10 @@ class Alignment(NamedTuple):
 
 
 def align(before: StackPlan, after: StackPlan) -> Alignment:
-    """Layer by layer where the stacks are equally deep.
+    """Align two stacks, by index if equally deep.
 
-    Otherwise from both ends as far as the layers are built alike, and layer by layer in between; what is then left over
-    only one stack has.
+    Otherwise match layers of the same structure from both ends, and those in between by index; excess layers of the
+    deeper stack stay unmatched.
     """
     first, second = before.num_layers, after.num_layers
     shorter = min(first, second)
@@ -41,7 +41,7 @@ def align(before: StackPlan, after: StackPlan) -> Alignment:
         here, there = _outlines(before, kinds), _outlines(after, kinds)
         start = _equal(here, there)
         end = min(_equal(here[::-1], there[::-1]), shorter - start)
-        start = shorter - end  # the layers in between, one by one
+        start = shorter - end  # pair the layers in between by index
     else:
         end = 0
     pairs = [*_pairs(before, after, 0, 0, start), *_pairs(before, after, first - end, second - end, end)]
@@ -49,7 +49,7 @@ def align(before: StackPlan, after: StackPlan) -> Alignment:
 
 
 def _outlines(plan: StackPlan, kinds: list[Any]) -> list[int]:
-    """For each layer the number, in `kinds`, of what it is made of, options left out."""
+    """Index into `kinds` for each layer, ignoring options."""
     numbers = []
     for layer in plan.layers:
         parts = [(sublayer.name, sublayer.config.part) for sublayer in layer.sublayers]
@@ -61,13 +61,13 @@ def _outlines(plan: StackPlan, kinds: list[Any]) -> list[int]:
 
 
 def _equal(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many numbers both begin with."""
+    """Length of the common prefix."""
     differing = (index for index, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
     return next(differing, min(len(first), len(second)))
 
 
 def _pairs(before: StackPlan, after: StackPlan, here: int, there: int, count: int) -> Iterator[Pair]:
-    """The layers of `count` places from `here` in one stack and from `there` in the other."""
+    """Pair `count` layers, starting at `here` in one stack and at `there` in the other."""
     kinds = zip(before.order[here : here + count], after.order[there : there + count], strict=True)
     for (one, other), same in groupby(kinds):
         length = sum(1 for _ in same)
@@ -77,7 +77,7 @@ def _pairs(before: StackPlan, after: StackPlan, here: int, there: int, count: in
 
 
 def _left(plan: StackPlan, first: int, after: int) -> list[tuple[LayerPlan, Runs]]:
-    """The layers from `first` to before `after`, equal ones together."""
+    """Group the layers in [first, after) by plan."""
     found: dict[int, list[tuple[int, int]]] = {}
     for index in range(first, after):
         found.setdefault(plan.order[index], []).append((index, index))

@@ -1,4 +1,4 @@
-"""What `tfkit look` shows: tables of heads for a terminal, and one page of HTML that opens without a network."""
+"""Output of `tfkit look`: tables of attention heads, and a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tfkit.core.output import printable
 from tfkit.generation.attention import AttentionMaps
 
 TEMPLATE, DATA = Path(__file__).with_name("attention.html"), "/* data */"
-LARGEST = 3_000_000  # cells of all maps in a page, each a byte, 4/3 of one in base64
+LARGEST = 3_000_000  # maximum total map cells per page, one byte each before base64
 SHOWN = 10  # heads in a table
-STEPS = 255  # of a weight in the page, from 0 to the largest of its map
+STEPS = 255  # quantization levels from 0 to the maximum of a map
 
 
 def as_data(seen: AttentionMaps, token: str | None = None) -> dict[str, Any]:
-    """The figures of a text as data: heads, the keys that each query attends to most, probabilities."""
+    """Return the analysis of a text as data: heads, most attended keys of each query, probabilities."""
     return {
         "heads": [asdict(one) for one in seen.heads()],
         "texts": {each.place: {"queries": each.queries, "keys": each.keys} for each in seen.maps},
@@ -37,7 +37,7 @@ def as_data(seen: AttentionMaps, token: str | None = None) -> dict[str, Any]:
 
 
 def print_heads(seen: AttentionMaps, console: Console) -> None:
-    """Print the most focused heads, and the probabilities of tokens."""
+    """Print the most focused heads and the token probabilities."""
     heads = seen.heads()
     rows = [
         [one.place, str(one.head), f"{one.entropy:.2f}", _figure(one.distance, 1), _figure(one.induction, 3)]
@@ -55,13 +55,13 @@ def print_heads(seen: AttentionMaps, console: Console) -> None:
 
 
 def print_head(seen: AttentionMaps, named: str, console: Console) -> None:
-    """Print for one head, `PLACE:NUMBER`, which key each query attends to most; raises UsageError."""
+    """Print the most attended keys of each query of head `PLACE:NUMBER`; raises UsageError."""
     place, _, number = named.rpartition(":")
     found = seen.map(place or named)
     if not number.isdecimal() or int(number) >= len(found.weights):
         raise UsageError(f"--head is {found.place}:0 to {found.place}:{len(found.weights) - 1}, got {named}")
     follows = seen.predicts == "next" and found.place.startswith("decoder")
-    written = [*(one.token for one in seen.probabilities), ""][: len(found.queries)]  # predicted at each query
+    written = [*(one.token for one in seen.probabilities), ""][: len(found.queries)]  # prediction target of each query
     rows = []
     for place_of_query, weights in enumerate(found.weights[int(number)]):
         best = weights.topk(min(2, len(found.keys)))
@@ -72,7 +72,7 @@ def print_head(seen: AttentionMaps, named: str, console: Console) -> None:
 
 
 def print_token(seen: AttentionMaps, token: str, console: Console) -> None:
-    """Print which other token a query attends to most, the heads with the largest weights first; raises UsageError."""
+    """Print the other token that a query attends to most, by descending weight; raises UsageError."""
     found = _attended(seen, token)
     rows = [
         [one["place"], str(one["head"]), one["key"], f"{one['weight']:.3f}", f"{one['special']:.3f}"]
@@ -82,7 +82,7 @@ def print_token(seen: AttentionMaps, token: str, console: Console) -> None:
 
 
 def _attended(seen: AttentionMaps, token: str) -> list[dict[str, Any]]:
-    """The key that the first query called `token` attends to most in each head, but itself and special tokens."""
+    """For each head, find the top key of the first query `token`, excluding itself and special tokens."""
     found = []
     for each in seen.maps:
         place = _place(token, each.queries)
@@ -103,7 +103,7 @@ def _attended(seen: AttentionMaps, token: str) -> list[dict[str, Any]]:
 
 
 def _place(token: str, tokens: Sequence[str]) -> int | None:
-    """The first place of a token; one may leave out what marks the beginning of a word."""
+    """Return the first index of a token, with or without its word-start marker."""
     for words in (tokens, [word.lstrip("\u2581 ") for word in tokens]):
         if token in words:
             return words.index(token)
@@ -115,7 +115,7 @@ def _figure(value: float | None, digits: int) -> str:
 
 
 def _table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]], figures: bool = True) -> None:
-    """Print columns, those of figures to the right."""
+    """Print columns; figures are right-aligned."""
     cells = [[printable(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     for row in cells:
@@ -131,7 +131,7 @@ def _line(console: Console, text: str) -> None:
 
 
 def page(seen: AttentionMaps, title: str) -> str:
-    """One page with every map; long texts are shown in blocks of tokens, each with the largest weight in it."""
+    """Render a page with all maps; those of long texts are max-pooled."""
     cells, block = sum(each.weights.numel() for each in seen.maps), 1
     while cells / block**2 > LARGEST:
         block *= 2
@@ -158,14 +158,14 @@ def page(seen: AttentionMaps, title: str) -> str:
 
 
 def _packed(cells: Tensor) -> dict[str, Any]:
-    """Weights as bytes in base64, 255 for the largest."""
+    """Encode weights as base64 bytes, 255 for the maximum."""
     most = float(cells.max())
     parts = (cells / max(most, 1e-30) * STEPS).round().byte().contiguous()
     return {"most": most, "bytes": base64.b64encode(parts.numpy().tobytes()).decode("ascii")}
 
 
 def _blocks(weights: Tensor, block: int) -> Tensor:
-    """[query key] -> the largest of each block x block weights."""
+    """Max-pool a map: [query key] -> [query/block key/block]."""
     if block == 1:
         return weights
     bottom, right = (-size % block for size in weights.shape)

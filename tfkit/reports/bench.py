@@ -1,4 +1,4 @@
-"""Time and peak memory of attentions and mixers against the length of the text, measured."""
+"""Benchmark: time and peak memory of attentions and mixers by sequence length."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tfkit.reports.table import size
 
 Layer = dict[str, Any]
 DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear", "lstm")
-WIDEST = 100  # columns of a table of six lengths
-LEAST, MOST = 9, 50  # calls of one length that are timed
-ENOUGH = 0.3  # seconds of them, before which there are more than LEAST
-SETTLED = 1.03  # the second quickest call against the quickest, above which there are more too
+WIDEST = 100  # minimum table width, enough for six lengths
+LEAST, MOST = 9, 50  # bounds on the timed calls per length
+ENOUGH = 0.3  # minimum total seconds per length
+SETTLED = 1.03  # maximum ratio of the second fastest call to the fastest
 
 
 @dataclass(frozen=True)
 class BenchSetting:
-    """What is measured: one layer without a feed-forward, in an encoder, on a text of random vectors."""
+    """Settings of the measured model: one layer without feedforward, applied to random vectors."""
 
     d_model: int = 256
     num_heads: int = 4
@@ -44,7 +44,7 @@ class BenchSetting:
 
 @dataclass(frozen=True)
 class Measured:
-    """One attention at one length; seconds are those of the quickest call, bytes the most that tensors held at once."""
+    """One attention at one length: the minimum time in seconds and the peak tensor memory in bytes."""
 
     attention: str
     length: int
@@ -53,7 +53,7 @@ class Measured:
 
 
 def layers(setting: BenchSetting) -> Mapping[str, Layer]:
-    """The layers that can be measured, by name."""
+    """Return the measurable layers by name."""
     heads, window = setting.num_heads, {"type": "window", "size": setting.window}
 
     def attention(name: str, mask: Any = None, **options: Any) -> Layer:
@@ -78,7 +78,7 @@ def layers(setting: BenchSetting) -> Mapping[str, Layer]:
 
 
 def chosen(names: Sequence[str] | None, setting: BenchSetting) -> list[str]:
-    """The names asked for, or those that are measured by default; raises UsageError for a name there is not."""
+    """Return the requested names, or the defaults; raises UsageError for unknown names."""
     known = layers(setting)
     for name in names or ():
         if name not in known:
@@ -91,18 +91,18 @@ def chosen(names: Sequence[str] | None, setting: BenchSetting) -> list[str]:
 
 
 def measure(names: Sequence[str], lengths: Sequence[int], setting: BenchSetting) -> Iterator[Measured]:
-    """Each attention at each length, as it is measured."""
+    """Measure each attention at each length."""
     for name in names:
         calls = {length: prepared(layers(setting)[name], length, setting) for length in lengths}
         for call in calls.values():
-            call()  # what is made once is made now
+            call()  # warm-up
         quickest = _quickest(calls, setting.device)
         for length, call in calls.items():
             yield Measured(name, length, quickest[length], _peak(call, setting.device))
 
 
 def prepared(layer: Layer, length: int, setting: BenchSetting) -> Callable[[], None]:
-    """A call of a model of that one layer."""
+    """Return a call of a one-layer model."""
     recipe = {
         "type": "decoder" if setting.causal else "encoder",
         "d_model": setting.d_model,
@@ -128,9 +128,9 @@ def prepared(layer: Layer, length: int, setting: BenchSetting) -> Callable[[], N
 
 
 def _quickest(calls: Mapping[int, Callable[[], None]], device: str) -> dict[int, float]:
-    """The seconds of the quickest call of each length: the one that other work on the machine disturbed least.
+    """Return the minimum time per length, the value least affected by other processes.
 
-    The lengths take turns, so that a slow minute of the machine falls on all of them.
+    The lengths are measured round-robin, so that a temporary slowdown affects all of them.
     """
     found: dict[int, list[float]] = {length: [] for length in calls}
     while unsettled := [length for length, seconds in found.items() if not _is_settled(seconds)]:
@@ -140,7 +140,7 @@ def _quickest(calls: Mapping[int, Callable[[], None]], device: str) -> dict[int,
 
 
 def _is_settled(seconds: Sequence[float]) -> bool:
-    """Whether more calls of a length would tell no more."""
+    """True if more calls would hardly lower the minimum."""
     if len(seconds) < LEAST or len(seconds) >= MOST:
         return len(seconds) >= MOST
     first, second = sorted(seconds)[:2]
@@ -148,7 +148,7 @@ def _is_settled(seconds: Sequence[float]) -> bool:
 
 
 def _seconds(call: Callable[[], None], device: str) -> float:
-    """The seconds of a call; on one thread those of the processor itself, without the time that other work takes."""
+    """Time a call: process time on a single CPU thread, else wall-clock time."""
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     clock = time.process_time if alone else time.perf_counter
     _wait(device)
@@ -164,7 +164,7 @@ def _wait(device: str) -> None:
 
 
 def _peak(call: Callable[[], None], device: str) -> int:
-    """The most bytes that tensors made by a call held at once."""
+    """Return the peak memory of a call's tensors in bytes."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -186,7 +186,7 @@ def _peak(call: Callable[[], None], device: str) -> int:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch's profiler writes to the process's standard error, past Python."""
+    """Silence stderr at the file descriptor, where torch's profiler writes."""
     kept = os.dup(2)
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 2)
@@ -198,9 +198,9 @@ def _quiet() -> Iterator[None]:
 
 
 def growth(measured: Sequence[Measured], value: Callable[[Measured], float]) -> float | None:
-    """What doubling the length costs at most, as a factor; None for a single length.
+    """Return the largest growth factor per doubling of the length; None for a single length.
 
-    Between lengths that are not twice one another it is what each doubling in between would cost.
+    Factors between other lengths are converted to factors per doubling.
     """
     ordered = sorted(measured, key=lambda one: one.length)
     factors = [
@@ -211,7 +211,7 @@ def growth(measured: Sequence[Measured], value: Callable[[Measured], float]) -> 
 
 
 def as_data(measured: Sequence[Measured], setting: BenchSetting) -> dict[str, Any]:
-    """What was measured, as plain data."""
+    """Return the results as plain data."""
     found: dict[str, Any] = {}
     for name in dict.fromkeys(one.attention for one in measured):
         rows = [one for one in measured if one.attention == name]
@@ -248,7 +248,7 @@ def render(data: Mapping[str, Any], console: Console) -> None:
             cells = [written(found[key][length]) for length in lengths]
             table.add_row(name, *cells, "-" if factor is None else f"{factor:.2f}x")
         console.print()
-        console.print(table, width=max(console.width, WIDEST), crop=False)  # figures are never cut
+        console.print(table, width=max(console.width, WIDEST), crop=False)  # overflow rather than truncate
     console.print("\ndoubling: what twice the length costs at most, between two of these lengths.", style="dim")
 
 

@@ -1,4 +1,4 @@
-"""How fast models of usual sizes write, measured, beside what others take for the same work."""
+"""Benchmark of decoding speed for models of common sizes, compared to other libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.bench_peers import PEERS, Call
 
-PROMPT = 32  # tokens that are read before
+PROMPT = 32  # prompt length in tokens
 OWN = "tfkit"
 FLOOR = "weights alone"
 OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # read once, not at every step
@@ -31,7 +31,7 @@ OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # r
 
 @dataclass(frozen=True)
 class Size:
-    """A model of random weights: a GPT of that shape, or an encoder-decoder of as many layers on each side."""
+    """A randomly initialized model: a GPT, or an encoder-decoder with `num_layers` on each side."""
 
     name: str
     num_layers: int
@@ -54,7 +54,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Work:
-    """What is written: `new` tokens after each of `batch` prompts, by greedy search or so many beams."""
+    """A decoding task: `new` tokens for each of `batch` prompts, by greedy or beam search."""
 
     size: Size
     batch: int
@@ -62,14 +62,14 @@ class Work:
     new: int
 
     def prompts(self) -> torch.Tensor:
-        """Ids [batch 32], none of them a special one, the same every time."""
+        """Return reproducible random ids [batch time], without special tokens."""
         generator = torch.Generator().manual_seed(0)
         return torch.randint(3, self.size.vocab_size, (self.batch, PROMPT), generator=generator)
 
 
 @dataclass(frozen=True)
 class Timed:
-    """The seconds of every round of one way to do the work; None where that way cannot do it."""
+    """Seconds of each round of one method; None if unsupported."""
 
     work: Work
     way: str
@@ -77,7 +77,7 @@ class Timed:
 
 
 def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """The names, each of which there is; raises UsageError."""
+    """Return the names; raises UsageError for unknown ones."""
     for name in names:
         if name not in known:
             hint = nearest(name, list(known))
@@ -87,7 +87,7 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
 
 
 def measure(works: Sequence[Work], against: Sequence[str], rounds: int) -> Iterator[Timed]:
-    """Every way to do each of the works, in turn within a round, so that a disturbance meets all of them."""
+    """Time all methods for each task, alternating within a round so that disturbances affect all of them."""
     for work in works:
         calls = ways(work, against)
         able = {name: call for name, call in calls.items() if call is not None}
@@ -95,16 +95,16 @@ def measure(works: Sequence[Work], against: Sequence[str], rounds: int) -> Itera
         for number in range(rounds + 1):
             for name, call in able.items():
                 taken = _seconds(call)
-                if number:  # what is made once was made in the first round
+                if number:  # the first round is a warm-up
                     seconds[name].append(taken)
         for name in calls:
             yield Timed(work, name, tuple(seconds[name]) if name in seconds else None)
 
 
 def ways(work: Work, against: Sequence[str]) -> dict[str, Call | None]:
-    """Calls that do the work: ours, and those of others; None where one cannot do it.
+    """Return calls for tfkit, quantized tfkit and peers; None if unsupported.
 
-    What reading the weights takes stands among them. Raises UsageError for a library that is not installed.
+    Reading the weights is included as a lower bound. Raises UsageError if a library is not installed.
     """
     model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
     own: dict[str, Call | None] = {OWN: _own(model, work, None)}
@@ -113,7 +113,7 @@ def ways(work: Work, against: Sequence[str]) -> dict[str, Call | None]:
 
 
 def recipe(size: Size) -> dict[str, Any]:
-    """The model section of a recipe of that size."""
+    """Return the model section for this size."""
     layer = {
         "residual": "post_norm" if size.pair else "pre_norm",
         "norm": "layer_norm",
@@ -150,7 +150,7 @@ def _own(model: Model, work: Work, quantize: Quantize | None) -> Call:
 
 
 def _floor(model: Model, work: Work) -> Call:
-    """A product of every weight with one vector at each step: what nobody can do without who keeps them in float32."""
+    """Multiply each weight by one vector per step: the lower bound for float32 weights."""
     layers = model.stack(model.blueprint.last.side).layers
     named = [*layers.named_parameters(), *(model.head.named_parameters() if model.head is not None else ())]
     weights = [weight.detach() for name, weight in named if weight.dim() == 2 and not name.endswith(OF_SOURCES)]
@@ -171,7 +171,7 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def as_data(found: Sequence[Timed]) -> list[dict[str, Any]]:
-    """What was measured, as plain data; `ratio` is how many times as long as tfkit, the median of the rounds' own."""
+    """Return the measurements as data; `ratio` is the median over rounds of the time relative to tfkit."""
     own = {timed.work: timed.seconds for timed in found if timed.way == OWN}
     return [_row(timed, own[timed.work] or ()) for timed in found]
 
@@ -199,7 +199,7 @@ def _row(timed: Timed, own: Sequence[float]) -> dict[str, Any]:
 
 
 def render(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print one table."""
+    """Print the results."""
     new = rows[0]["new_tokens"]
     console.print(
         f"{new} tokens after {PROMPT}, random weights, float32, {torch.get_num_threads()} CPU threads; medians of "

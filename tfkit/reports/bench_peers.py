@@ -1,4 +1,4 @@
-"""The same work of writing done by other libraries, where they are installed."""
+"""The decoding benchmark on other installed libraries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _library(name: str, package: str) -> Any:
 
 
 def _transformers(work: Work, **how: Any) -> Call | None:
-    """GPT-2, or BART where there is an encoder."""
+    """GPT-2, or BART for an encoder-decoder."""
     theirs = _library("transformers", "transformers")
     theirs.logging.set_verbosity_error()
     size = work.size
@@ -65,7 +65,7 @@ def _transformers(work: Work, **how: Any) -> Call | None:
 
 
 def _static(work: Work) -> Call | None:
-    """The same with room for keys and values made at once; there is no such thing for beams."""
+    """The GPT-2 of transformers with a static cache; no beams."""
     return None if work.beams > 1 or work.size.pair else _transformers(work, cache_implementation="static")
 
 
@@ -88,7 +88,7 @@ def _x_transformers(work: Work) -> Call | None:
 
 
 def _litgpt(work: Work) -> Call | None:
-    """It writes one text at a time."""
+    """LitGPT, batch size 1 only."""
     theirs, size = _library("litgpt", "litgpt"), work.size
     if size.pair or work.beams > 1 or work.batch > 1:
         return None

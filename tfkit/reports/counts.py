@@ -1,14 +1,14 @@
-"""What a Blueprint costs: parameters, FLOPs, activations and decode cache, without weights.
+"""Cost of a Blueprint: parameters, FLOPs, activations and decode cache, computed without weights.
 
-A sample of the model (see sample.py) is built on the `meta` device, run once in training mode and once with a decode
-state, weighed by part, and multiplied by how many layers equal each. So a custom part counts rightly too.
+A sample of the model (see sample.py) is built on `meta` and run twice, in training mode and with a decode state. The
+cost of each part is multiplied by the number of equal layers, so custom parts are counted too.
 
-Conventions. A multiply-add is 2 FLOPs; products count (linear layers, attention, convolutions), element-wise work does
-not. FLOPs per token are those of a whole forward at the stated length, divided by its tokens; in an encoder-decoder
+Conventions. A multiply-add is 2 FLOPs. Products count (linear layers, attention, convolutions), element-wise operations
+do not. FLOPs per token are those of a full forward at the stated length, divided by its tokens; in an encoder-decoder,
 source and target both have that length, and the FLOPs of both sides are divided by the tokens of one. Attention counts
-the whole square, whatever its mask hides. Activations are what one forward in training keeps for the backward pass
-before any loss: every storage once, weights left out, attention as a fused kernel keeps it, dropout as a CPU does. The
-cache is what decoding holds after that many tokens (with a source of as many); an encoder has none.
+the full square regardless of the mask. Activations are the tensors that one training forward saves for the backward
+pass, before any loss: each storage once, without weights, with fused attention, and dropout as on a CPU. The cache is
+the decode state after that many tokens (and as many source tokens); an encoder has none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tfkit.reports.weigh import heads_of, idle_parameters, is_empty, parts_of, s
 
 @dataclass(frozen=True)
 class Cost:
-    """What something costs. FLOPs per token are rounded to whole ones."""
+    """Cost of a part, a layer or a model; FLOPs per token are rounded."""
 
     parameters: int = 0
     flops_per_token: int = 0
@@ -42,7 +42,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class PartCount:
-    """One part of one layer, or an embedding, a norm, a head as a whole, with the shapes of its own weights."""
+    """One part of a layer, or a whole embedding, norm or head, with the shapes of its own weights."""
 
     name: str
     weights: dict[str, tuple[int, ...]]
@@ -51,14 +51,14 @@ class PartCount:
 
 @dataclass(frozen=True)
 class CountedEntry:
-    """One entry of the account: all layers that equal each other, or what stands outside the layers.
+    """One row: all layers of a kind, or a module outside the layers.
 
-    `cost` is that of all `times` layers together, with weights that they share counted once; `parts` are those of one
-    of them. `kind` is the layers' index in the stack's plan, None outside the layers.
+    `cost` covers all `times` layers, with shared weights counted once; `parts` are those of a single layer. `kind`
+    indexes the layers of the stack's plan (None outside the layers).
     """
 
     stack: str  # encoder, decoder, or empty for heads
-    name: str  # embedding, position, once (what the stack makes for all layers), layer, final_norm, head, heads.<name>
+    name: str  # embedding, position, once (shared by all layers), layer, final_norm, head, heads.<name>
     cost: Cost
     parts: tuple[PartCount, ...]
     times: int = 1
@@ -67,10 +67,10 @@ class CountedEntry:
 
 @dataclass(frozen=True)
 class Counts:
-    """The account of a model at a length, a batch and a dtype; `total` is its bottom line.
+    """The cost of a model at a given length, batch size and dtype.
 
-    `active` are the parameters that one token passes: all, but for experts that it does not choose. `blueprint` is
-    what was counted, layers told apart whose parts size themselves by the layer's number; rows name its kinds.
+    `active` counts the parameters used by one token: all except unselected experts. `blueprint` is the counted one,
+    where layers that size themselves by index have separate plans; rows refer to its kinds.
     """
 
     rows: tuple[CountedEntry, ...]
@@ -91,9 +91,9 @@ class Counts:
 def count(
     blueprint: Blueprint, length: int | None = None, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> Counts:
-    """The account of `blueprint` at `length` tokens (None: max_length, or 512 without one); nothing is allocated.
+    """Compute the cost at `length` tokens (None: max_length, else 512) without allocating memory.
 
-    Raises UsageError for a length beyond max_length, and for sizes that no tensor can have.
+    Raises UsageError for lengths beyond max_length and for impossible tensor sizes.
     """
     with countable():
         blueprint = told_apart(blueprint)
@@ -111,7 +111,7 @@ def count(
 
 
 def count_parameters(blueprint: Blueprint) -> int:
-    """The number of parameters, shared and tied ones once; nothing is allocated and nothing is run."""
+    """Count the parameters, shared and tied ones once, without allocating or running the model."""
     with countable():
         blueprint = told_apart(blueprint)
         model = build_sample(blueprint)
@@ -119,12 +119,12 @@ def count_parameters(blueprint: Blueprint) -> int:
 
 
 def default_length(blueprint: Blueprint) -> int:
-    """The longest sequence that every stack takes, or 512 where none sets a bound."""
+    """Return the smallest max_length of the stacks, or 512 if none has one."""
     return min((plan.max_length for plan in blueprint.stacks() if plan.max_length), default=512)
 
 
 def check_call(blueprint: Blueprint, length: int, batch: int) -> None:
-    """Raise UsageError for a length or a batch that this model cannot be called with."""
+    """Raise UsageError for an invalid length or batch size."""
     for name, value in (("length", length), ("batch", batch)):
         if value < 1:
             raise UsageError(f"{name} is a whole number from 1, got {value}")
@@ -135,7 +135,7 @@ def check_call(blueprint: Blueprint, length: int, batch: int) -> None:
 
 @contextmanager
 def countable() -> Iterator[None]:
-    """Turn what torch says of impossible sizes, and of parts that need real numbers, into a UsageError."""
+    """Convert torch's errors for impossible sizes and data-dependent parts to UsageError."""
     try:
         yield
     except (RuntimeError, TypeError, OverflowError) as error:
@@ -149,7 +149,7 @@ def countable() -> Iterator[None]:
 
 @dataclass
 class _Account:
-    """Adds up what was weighed in the sample `model` to what all of `blueprint` costs."""
+    """Extrapolation from the sample `model` to all of `blueprint`."""
 
     blueprint: Blueprint
     model: Model
@@ -157,12 +157,12 @@ class _Account:
     tallies: dict[Path, Tally] = field(default_factory=dict)
     caches: dict[Path, int] = field(default_factory=dict)
     trainable: int = 0
-    idle: int = 0  # parameters that a token does not pass
+    idle: int = 0  # parameters not used by a single token
     _flops: int = 0
-    _counted: set[int] = field(default_factory=set)  # weights
+    _counted: set[int] = field(default_factory=set)  # ids of weights
 
     def rows(self) -> Iterator[CountedEntry]:
-        """The rows in the order of computation."""
+        """Yield the rows in execution order."""
         for side, stack in stacks_of(self.model):
             plan: StackPlan = getattr(self.blueprint, side)
             yield from self._single(side, "embedding", stack.embedding, self._within(side, "embedding"))
@@ -177,7 +177,7 @@ class _Account:
             yield from self._single("", name, head, self._within("", name))
 
     def total(self, rows: tuple[CountedEntry, ...]) -> Cost:
-        """The bottom line; FLOPs per token are rounded once, here."""
+        """Sum the rows; FLOPs per token are rounded once, here."""
         costs = [row.cost for row in rows]
         return Cost(
             sum(cost.parameters for cost in costs),
@@ -187,7 +187,7 @@ class _Account:
         )
 
     def _single(self, side: str, name: str, module: nn.Module | None, tally: Tally) -> Iterator[CountedEntry]:
-        """The row of something outside the layers, if there is anything to it."""
+        """Yield the row of a module outside the layers, unless it is empty."""
         if module is None or is_empty(module):
             return
         part = self._part(name, module, tally)
@@ -195,11 +195,11 @@ class _Account:
         yield CountedEntry(side, name, part.cost, (part,))
 
     def _layers(self, plan: StackPlan, kind: int, path: Path, layer: nn.Module, sets: WeightSets) -> CountedEntry:
-        """All layers of one kind; `sets` says how often there are weights of what they share."""
+        """Count all layers of one kind; `sets` holds the number of weight sets of shared parts."""
         times, whole = plan.order.count(kind), self._within(*path, "1")
         parts, parameters = [], 0
         for name, module in parts_of(layer).items():
-            # the residual layout has what runs in the layer outside the other parts
+            # work outside the other parts is attributed to the residual layout
             tally = self.tallies.get((*path, "1"), Tally()) if name == "residual" else self._within(*path, "1", name)
             uses = sets.of(kind, name) if sets.shares(kind, name) else times
             part = self._part(name, module, tally, self.caches.get((*path, name), 0), uses)
@@ -220,14 +220,14 @@ class _Account:
         return PartCount(name, {key: tuple(weight.shape) for key, weight in weights.items()}, cost)
 
     def _once(self, side: str, stack: Stack) -> Tally:
-        """What runs once a forward for all layers: masks, biases, and whatever else the stack does itself."""
+        """Return the work done once per forward: masks, biases, and everything the stack itself computes."""
         once = self.tallies.get((side,), Tally())
         for index in range(len(stack.layers) // 2):
             once += self._within(side, "layer", str(index), "0") - self._within(side, "layer", str(index), "1")
         return once
 
     def _within(self, *path: str) -> Tally:
-        """Everything tallied at `path` and below."""
+        """Sum the tallies at `path` and below."""
         return sum((tally for key, tally in self.tallies.items() if key[: len(path)] == path), Tally())
 
     def _per_token(self, flops: int) -> int:

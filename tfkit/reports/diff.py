@@ -1,4 +1,4 @@
-"""How two recipes differ: architectures by their Blueprints, however they are written, and the rest by value."""
+"""Differences between recipes: architectures by Blueprint, regardless of spelling, other sections by value."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tfkit.reports.align import Alignment, align
 from tfkit.reports.difference import Change, differences, words
 from tfkit.reports.runs import Runs, joined, label, places
 
-Follows = list[tuple[Any, Any]]  # differences that others follow from: those of the layers' norms
+Follows = list[tuple[Any, Any]]  # changes of layer norms, from which other norms derive
 AS_LAYER = "layer.norm"
 SHOWN_SETS = 8
 
 
 def diff_architectures(before: Blueprint, after: Blueprint) -> list[Change]:
-    """How two architectures differ; nothing exactly where their Blueprints are equal."""
+    """List the differences; empty if and only if the Blueprints are equal."""
     if before == after:
         return []
     follows: Follows = []
@@ -36,7 +36,7 @@ def diff_architectures(before: Blueprint, after: Blueprint) -> list[Change]:
 
 
 def diff_settings(before: Recipe, after: Recipe) -> list[Change]:
-    """How the sections besides `model:` differ, by value."""
+    """Compare the sections other than `model:` by value."""
     changes: list[Change] = []
     for name in ("data", "objective", "train", "generate"):
         changes += differences(name, getattr(before, name), getattr(after, name))
@@ -44,14 +44,14 @@ def diff_settings(before: Recipe, after: Recipe) -> list[Change]:
 
 
 def _named(what: str, before: dict[str, Any], after: dict[str, Any], follows: Follows) -> Iterator[Change]:
-    """How two mappings of names differ, their order too."""
+    """Compare two mappings by key, including their order."""
     for name in dict.fromkeys([*before, *after]):
         yield from differences(f"{what}.{name}", before.get(name), after.get(name), follows)
     yield from _order(what, list(before), list(after))
 
 
 def _order(what: str, before: list[str], after: list[str]) -> Iterator[Change]:
-    """A change in the order of what both have."""
+    """Compare the order of the common names."""
     ours, theirs = ([name for name in one if name in other] for one, other in ((before, after), (after, before)))
     if ours != theirs:
         yield Change(f"order of {what}", ", ".join(ours), ", ".join(theirs))
@@ -61,7 +61,7 @@ def _order(what: str, before: list[str], after: list[str]) -> Iterator[Change]:
 
 
 def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[Change]:
-    """The changes of all stacks; a change of both encoder and decoder is listed once."""
+    """Compare all stacks; a change common to encoder and decoder is listed once."""
     ours, theirs = ({plan.side: plan for plan in blueprint.stacks()} for blueprint in (before, after))
     if len(ours) == len(theirs) == 1:
         yield from _Stack(before.last, after.last, follows, alone=True).changes()
@@ -80,7 +80,7 @@ def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[C
 
 
 class _Stack:
-    """Compares two stacks; `follows` gets the norms that change in their layers, which others follow."""
+    """Comparison of two stacks; changed layer norms are appended to `follows`."""
 
     def __init__(self, before: StackPlan, after: StackPlan, follows: Follows, alone: bool) -> None:
         self.before = before
@@ -90,12 +90,12 @@ class _Stack:
         self.alignment: Alignment = align(before, after)
 
     def changes(self) -> Iterator[Change]:
-        """All changes, in the order of a recipe."""
+        """Yield all changes in recipe order."""
         layers = [*self._layers(), *self._left()]
         for name in STACK:
             if name == "layer":
                 yield from layers
-            elif name == "memory" and self.alone:  # beside an encoder, the memory is its output
+            elif name == "memory" and self.alone:  # with an encoder, memory is the encoder's output
                 yield from self._at("memory.d_model", "memory_width")
             elif name == "memory" and self.after.side == "decoder" and self.before.last_state != self.after.last_state:
                 words = (
@@ -104,14 +104,14 @@ class _Stack:
                 yield Change("memory", *words)
             elif name == "pattern" and not any(change.what.endswith("shared") for change in layers):
                 yield from self._sharing()
-            elif name not in ("mask", "memory", "layers", "pattern"):  # each layer has its masks
+            elif name not in ("mask", "memory", "layers", "pattern"):  # compared per layer
                 yield from self._at(name, name)
 
     def _at(self, what: str, name: str) -> Iterator[Change]:
         return differences(what, getattr(self.before, name), getattr(self.after, name), self.follows)
 
     def _layers(self) -> Iterator[Change]:
-        """What changes in layers that both have, equal changes together with the layers in which they happen."""
+        """Yield the changes within aligned layers, grouping equal changes over all affected layers."""
         found: dict[Change, tuple[Runs, Runs]] = {}
         for pair in self.alignment.pairs:
             if pair.before == pair.after:
@@ -129,7 +129,7 @@ class _Stack:
             yield change._replace(where="" if here == every else label(here) + moved)
 
     def _left(self) -> Iterator[Change]:
-        """Layers that only one of the stacks has."""
+        """Yield the layers without a counterpart."""
         for plan, runs in self.alignment.only_before:
             like = [(pair.before, pair.here) for pair in self.alignment.pairs]
             yield Change(label(runs), _alone(plan, like), "none")
@@ -138,7 +138,7 @@ class _Stack:
             yield Change(label(runs), "none", _alone(plan, like))
 
     def _sharing(self) -> Iterator[Change]:
-        """Which layers have one set of weights together."""
+        """Compare which layers share weights."""
         if self.before.num_layers == self.after.num_layers and self.before.entries != self.after.entries:
             yield Change("layers that share weights", _sets(self.before), _sets(self.after))
 
@@ -153,7 +153,7 @@ def _sets(plan: StackPlan) -> str:
 
 
 def _layer(before: LayerPlan, after: LayerPlan) -> Iterator[Change]:
-    """How two layers differ."""
+    """Compare two layers."""
     for name, key in LAYER.items():
         if name == key.field and name != "sublayers":
             absent = "the stack's" if name == "position" else "none"
@@ -169,24 +169,24 @@ def _layer(before: LayerPlan, after: LayerPlan) -> Iterator[Change]:
 
 
 def _base(name: str, before: dict[str, SublayerPlan], after: dict[str, SublayerPlan]) -> Follows:
-    """What a sublayer's options come from: those of attention for cross_attention, of feedforward for feedforward_2."""
+    """Return the sublayer pair with the base options: attention for cross_attention, feedforward for feedforward_2."""
     base = "attention" if name == "cross_attention" else re.sub(r"_\d+$", "", name)
     return [(before[base].config, after[base].config)] if base != name and base in before and base in after else []
 
 
 def _own_norm(sublayer: SublayerPlan, layer: LayerPlan) -> Any:
-    """The norm of a sublayer where it is not the layer's."""
+    """Return a sublayer's norm; AS_LAYER for the layer's."""
     return AS_LAYER if sublayer.norm == layer.norm else sublayer.norm
 
 
 def _alone(plan: LayerPlan, others: Sequence[tuple[LayerPlan, tuple[int, int]]]) -> str:
-    """A layer that has no counterpart: one of its own stack that equals it and has one, or else all of it."""
+    """Describe a layer without a counterpart, by reference to an equal aligned layer if possible."""
     like = next((first for other, (first, _) in others if other == plan), None)
     return _layer_words(plan) if like is None else f"as layer {like}"
 
 
 def _layer_words(plan: LayerPlan) -> str:
-    """A layer in a few words, for one that has no counterpart."""
+    """Summarize a layer without a counterpart."""
     parts = [f"{sublayer.name} {words(sublayer.config)}" for sublayer in plan.sublayers]
     parts += [f"mask {words(plan.mask)}"] * bool(plan.mask) + [f"norm {words(plan.norm)}"] * (plan.norm is not None)
     parts += [f"position {words(plan.position)}"] * (plan.position is not None)
@@ -195,7 +195,7 @@ def _layer_words(plan: LayerPlan) -> str:
 
 
 def _stack_words(plan: StackPlan) -> str:
-    """A stack in a few words, for one that has no counterpart."""
+    """Summarize a stack without a counterpart."""
     layers = "; ".join(f"{label(runs)} {_layer_words(plan.layers[kind])}" for kind, runs in places(plan.order).items())
     ends: Sequence[tuple[str, Any]] = (("embedding", plan.embedding), ("position", plan.position))
     parts = [f"{name} {words(part)}" for name, part in ends if part]

@@ -1,4 +1,4 @@
-"""What `tfkit diff` prints: the differences in words, then the figures side by side."""
+"""Output of `tfkit diff`: the differences, then a table of costs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tfkit.reports.difference import Change
 from tfkit.reports.table import FIGURES, size
 from tfkit.reports.wrapped import say
 
-WIDEST = 1000  # of the table of figures, when it is measured
+WIDEST = 1000  # width at which the table is measured
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that are compared: what it is called, its architecture, and what that costs."""
+    """One side of a comparison: name, architecture and cost."""
 
     name: str
     blueprint: Blueprint
@@ -29,7 +29,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Diff:
-    """Everything that differs between two recipes; `notes` are printed beside it."""
+    """All differences of two recipes, with additional `notes`."""
 
     before: Side
     after: Side
@@ -39,7 +39,7 @@ class Diff:
 
 
 def as_data(diff: Diff) -> dict[str, Any]:
-    """Everything that `render` prints, with exact figures."""
+    """Return `render`'s content with exact figures."""
     counts = diff.before.counts
     return {
         "a": diff.before.name,
@@ -64,7 +64,7 @@ def _change_data(change: Change) -> dict[str, Any]:
 
 
 def render(diff: Diff, console: Console) -> None:
-    """Print the differences in the console's width; nothing is cut, be it ever so narrow."""
+    """Print the differences to the console's width, without truncation."""
     say(console, f"A: {diff.before.name}", style="bold")
     say(console, f"B: {diff.after.name}", style="bold")
     for note in diff.notes:
@@ -95,7 +95,7 @@ def _changes(console: Console, title: str, changes: Sequence[Change]) -> None:
 
 
 def _figures(diff: Diff, console: Console) -> None:
-    """Print what both cost, and the difference; line by line where a table would be wider than the console."""
+    """Print both costs and their difference, as lines if the console is too narrow for a table."""
     ours, theirs = (asdict(side.counts.total) for side in (diff.before, diff.after))
     rows = [("", "A", "B", "difference")]
     for key, title in FIGURES.items():
@@ -117,7 +117,7 @@ def _figure(key: str, value: int) -> str:
 
 
 def _change(key: str, before: int, after: int) -> str:
-    """The difference with its sign, and as a share of what was before."""
+    """Format a signed difference with its percentage."""
     if before == after:
         return "none"
     text = ("+" if after > before else "-") + _figure(key, abs(after - before))

@@ -1,4 +1,4 @@
-"""How two values differ: parts by their options, lists of parts by what only one has, in the words of a recipe."""
+"""Differences between values: parts by option, lists of parts by membership, in recipe terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.recipe.text.node import inline
 
 
 class Change(NamedTuple):
-    """One difference: the key that it is at, what one has and what the other, and where, if not everywhere."""
+    """One difference: its key, both values, and the affected layers or stacks, if not all."""
 
     what: str
     before: str
@@ -23,9 +23,9 @@ class Change(NamedTuple):
 def differences(
     what: str, before: Any, after: Any, follows: Sequence[tuple[Any, Any]] = (), absent: str = "none"
 ) -> Iterator[Change]:
-    """How `before` and `after`, which stand at the key `what`, differ; nothing where they are equal.
+    """Yield the differences between `before` and `after` at key `what`.
 
-    A difference that is one of the pairs `follows` is told elsewhere already; `absent` is the word for None.
+    Pairs in `follows` are reported elsewhere and skipped here; `absent` is the word for None.
     """
     if before == after or any(pair == (before, after) for pair in follows):
         return
@@ -43,7 +43,7 @@ def _holds_parts(values: Sequence[Any]) -> bool:
 
 
 def _lists(what: str, before: tuple[Any, ...], after: tuple[Any, ...]) -> Iterator[Change]:
-    """How two lists of parts differ: by what only one of them has, or else by their order."""
+    """Compare two lists of parts by membership, else by order."""
     lost = tuple(part for part in before if part not in after)
     new = tuple(part for part in after if part not in before)
     if len(lost) == len(new) == 1 and type(lost[0]) is type(new[0]):
@@ -56,12 +56,12 @@ def _lists(what: str, before: tuple[Any, ...], after: tuple[Any, ...]) -> Iterat
 
 
 def words_of_type(part: BaseModel) -> str:
-    """The name of a part; nothing for a section, which has none."""
+    """Return the name of a part; empty for a section."""
     return part.part.part_name if isinstance(part, Config) else ""
 
 
 def words(value: Any) -> str:
-    """A value in words: `rotary (theta 10000, layout halves)`, `window (size 512), causal`, `none`."""
+    """Format a value: `rotary (theta 10000, layout halves)`, `window (size 512), causal`, `none`."""
     if isinstance(value, BaseModel):
         options = ", ".join(f"{name} {words(getattr(value, name))}" for name in _telling(value))
         return f"{words_of_type(value)} ({options})".strip() if options else words_of_type(value) or "{}"
@@ -75,7 +75,7 @@ def words(value: Any) -> str:
 
 
 def _telling(value: BaseModel) -> Iterator[str]:
-    """The options worth a word: all but those left at `none`, `false`, 0 or an empty list."""
+    """Yield the options worth listing: all except empty defaults (`none`, `false`, 0, [])."""
     for name, field in type(value).model_fields.items():
         option = getattr(value, name)
         if option or field.is_required() or option != field.get_default():

@@ -1,4 +1,4 @@
-"""Who set a value of a recipe, and what it replaced: the answers of `tfkit explain`, as data and as text."""
+"""Origins and replaced values of recipe keys: the answers of `tfkit explain`, as data and as text."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tfkit.reports.wrapped import say
 
 @dataclass(frozen=True)
 class SetValue:
-    """One value that a key has: who set it, what it replaced (the last first), and where it holds.
+    """One value of a key: its origin, the values it replaced (latest first), and its scope.
 
-    `where` is empty where it holds wherever the key stands; `dropped` are the options that a change of type took away.
+    `where` is empty if the value applies everywhere; `dropped` are the options removed by a change of type.
     """
 
     value: Any
@@ -35,7 +35,7 @@ class SetValue:
 
 @dataclass(frozen=True)
 class Answer:
-    """One key with every value that it has, more than one where stacks or layers differ."""
+    """One key with its values, several if stacks or layers differ."""
 
     path: str
     sentence: str
@@ -44,17 +44,17 @@ class Answer:
 
 @dataclass
 class Explanation:
-    """What there is to say of one key: `whole` of the part or section itself, `answers` of every option in it."""
+    """The answer for one key: `whole` for the part or section itself, `answers` for its options."""
 
     key: str
     answers: list[Answer]
     whole: list[Answer] = field(default_factory=list)
-    made_of: list[str] = field(default_factory=list)  # the kinds of the layers that are asked for
+    made_of: list[str] = field(default_factory=list)  # kinds of the requested layers
     note: str = ""
 
 
 def explain(recipe: Recipe, key: str, notes: Notes | None = None) -> Explanation:
-    """What `recipe` says at the dotted `key`, and what set it; raises UsageError for a key that it cannot have."""
+    """Look up the dotted `key` in `recipe` with its origins; raises UsageError for invalid keys."""
     found = KeyFinder(recipe).find(key)
     explanation = Explanation(key, [answer for one in found for answer in _answers(one, notes or {})])
     for one in found:
@@ -76,7 +76,7 @@ class KeyAnswers:
         self._notes = notes or {}
 
     def of(self, key: str) -> list[Answer]:
-        """The plain values at and below `key`; nothing for a key that the recipe does not have."""
+        """Return the plain values at and below `key`; empty if the recipe has no such key."""
         try:
             found = self._finder.find(key)
         except UsageError:
@@ -85,18 +85,18 @@ class KeyAnswers:
 
 
 def _whole(found: Found, notes: Notes) -> Iterator[Answer]:
-    """What happened to a part or section as such, if anything did: its options are told one by one."""
+    """Yield the changes of a part or section itself, if any; options are listed separately."""
     answer = _answer(found.path, [(view, view.value) for view in found.views], found.views, notes)
     happened = [entry for entry in answer.entries if entry.dropped or entry.replaced]
     texts = {tuple(_happened(entry)) for entry in happened}
-    if len(texts) == 1 and len(happened) == len(answer.entries):  # the same everywhere, whatever the options are
+    if len(texts) == 1 and len(happened) == len(answer.entries):  # same everywhere, even if options differ
         happened = [replace(happened[0], where="")]
     if happened:
         yield replace(answer, entries=tuple(happened))
 
 
 def _answers(found: Found, notes: Notes) -> Iterator[Answer]:
-    """One answer for each plain value at and below the key, in the order of the recipe."""
+    """Yield an answer for each plain value at and below the key, in recipe order."""
     keys: dict[str, list[tuple[View, Value]]] = {}
     for view in found.views:
         for leaf in view.value.leaves():
@@ -121,12 +121,12 @@ def _dropped(value: Value) -> tuple[Node, ...]:
 
 
 def _where(holds: list[View], views: list[View]) -> str:
-    """The stacks and layers in which a value holds: `decoder layers 0-4, 6-10`."""
+    """Return the stacks and layers with a value: `decoder layers 0-4, 6-10`."""
     paired = len({view.side for view in views}) > 1
     words = []
     for side in dict.fromkeys(view.side for view in holds):
         runs: Runs = joined(run for view in holds if view.side == side for run in view.layers or ())
-        # all layers of a stack go without saying
+        # layers are omitted if all are meant
         rest = [view for view in views if view.side == side and view not in holds]
         numbers = label(runs) if runs and (rest or not paired) else ""
         words.append(" ".join(word for word in (f"{side}" if paired else "", numbers) if word))
@@ -144,7 +144,7 @@ def _made_of(view: View) -> str:
 
 
 def as_data(explanation: Explanation) -> dict[str, Any]:
-    """Everything that `render` prints, for --json."""
+    """Return the content of `render` as data."""
     return {
         "key": explanation.key,
         "layers": explanation.made_of,
@@ -187,7 +187,7 @@ def _origin_data(found: Origin) -> dict[str, Any]:
 
 
 def render(explanation: Explanation, console: Console) -> None:
-    """Print one value at length, or many in a table."""
+    """Print one value in detail, or many as a table."""
     for text in explanation.made_of:
         say(console, text)
     if len(explanation.answers) == 1:
@@ -215,7 +215,7 @@ def _at_length(answer: Answer, console: Console) -> None:
 
 
 def _tables(answers: Sequence[Answer], console: Console) -> None:
-    """A table for each part or section, with a row for each value: where it holds, and who set it."""
+    """Print a table for each part or section, one row per value, with its scope and origin."""
     for number, (parent, group) in enumerate(groupby(answers, lambda answer: answer.path.rpartition(".")[0])):
         if number:
             console.print()
@@ -238,7 +238,7 @@ def _table(answers: Sequence[Answer], console: Console) -> None:
 
 
 def _happened(entry: SetValue) -> Iterator[str]:
-    """What a value replaced, and what a change of type took away, the old type first in each group."""
+    """Yield the replaced values, then the options dropped with a type; the type leads its group."""
     for value, found in entry.replaced:
         yield f"replaced {inline(value)}: {found.words()}"
     old = ""

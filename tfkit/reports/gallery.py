@@ -1,4 +1,4 @@
-"""Pages of pictures: one or two, and a gallery that is searched, filtered by parts, and compared two at a time."""
+"""HTML pages of pictures: one model, two side by side, or a gallery with search, filters and comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.reports.explain import KeyAnswers
 from tfkit.reports.picture import Box, Picture, picture
 from tfkit.reports.svg import style, svg
 
-# of the filters, each a choice of the parts that the models have
+# slots with a filter
 FILTERS = ("norm", "position", "attention", "mixer", "feedforward", "residual")
 TITLE = "Architectures"
 PAGE = (
@@ -26,7 +26,7 @@ PAGE = (
 
 
 def page(pictures: Sequence[Picture], below: Sequence[str], answers: Sequence[KeyAnswers]) -> str:
-    """Write a page with one picture, or two side by side; tooltips name the origins of values."""
+    """Render one picture, or two side by side; tooltips name the origins of values."""
     title = escape(" and ".join(one.name for one in pictures))
     hovers = [lambda box, one=one: origins(one, box) for one in answers]  # type: ignore[misc]
     return PAGE.format(title=title, style=style(), body=svg(pictures, below, styled=False, hovers=hovers))
@@ -43,7 +43,7 @@ def origins(answers: KeyAnswers, box: Box) -> str:
 
 
 def gallery(models: Iterable[tuple[str, Blueprint]]) -> str:
-    """Write the page of many models, each with a line about it."""
+    """Render the gallery of models with their descriptions."""
     cards: list[str] = []
     ideas: dict[str, set[str]] = {slot: set() for slot in FILTERS}
     for about, blueprint in models:

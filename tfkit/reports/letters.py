@@ -1,4 +1,4 @@
-"""Lines of text that fit: widths of letters, never too small for the fonts of picture.css, and where lines break."""
+"""Text metrics: upper bounds on glyph widths in the fonts of picture.css, and line wrapping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 BETWEEN = " · "
-# hundredths of the font's size -> the letters that are no wider in any of these fonts
+# maximum width in hundredths of the font size -> letters
 _LETTERS = {
     28: "'ijl",
     34: " ,./:;I\\|·",
@@ -22,7 +22,7 @@ _LETTERS = {
 }
 _WIDTHS = {letter: width for width, letters in _LETTERS.items() for letter in letters}
 _BOLDER = 13
-_OTHER = 110  # of letters that are not listed: the picture gives their lines a length
+_OTHER = 110  # letters not listed; the SVG fixes the length of their lines
 
 
 @lru_cache(maxsize=2**14)
@@ -38,9 +38,9 @@ def is_measured(text: str) -> bool:
 
 
 def lines(words: Iterable[str], most: float, size: float, bold: bool = False, apart: bool = False) -> list[str]:
-    """Wrap groups of words into lines no wider than `most`, breaking between groups, then words, then letters.
+    """Wrap groups of words to lines of at most `most`, breaking between groups, then words, then letters.
 
-    With `apart`, each group begins a new line.
+    With `apart`, each group starts a new line.
     """
     found: list[str] = []
     for group in words:
@@ -53,7 +53,7 @@ def lines(words: Iterable[str], most: float, size: float, bold: bool = False, ap
 
 
 def _broken(group: str, most: float, size: float, bold: bool) -> Iterator[str]:
-    """Wrap one group."""
+    """Wrap a single group of words."""
     line = ""
     for word in group.split(" "):
         longer = f"{line} {word}" if line else word

@@ -1,4 +1,4 @@
-"""Which parts can be combined: tables made from the rule table, of every pair of slots whose parts meet."""
+"""Compatibility tables of parts, for every pair of slots in the rule table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKS = "yes"
 
 
 def matrix_data(slot: str, other: str) -> dict[str, Any]:
-    """Every part of `slot` with every part of `other`: None where they can be combined, else the reason."""
+    """Check all parts of `slot` against all of `other`: None if compatible, else the reason."""
     refused: dict[str, dict[str, str | None]] = {}
     for name, other_name, reason in (lacking if (slot, other) in SECTION_PAIRS else pairs)(slot, other):
         refused.setdefault(name, {})[other_name] = reason
@@ -22,12 +22,12 @@ def matrix_data(slot: str, other: str) -> dict[str, Any]:
 
 
 def all_data() -> list[dict[str, Any]]:
-    """The tables of all pairs of slots whose parts meet, in a layer or in a recipe."""
+    """Return the tables of all pairs of slots that interact in a layer or a recipe."""
     return [matrix_data(slot, other) for slot, other in (*PAIRS, *SECTION_PAIRS)]
 
 
 def render_matrices(tables: Sequence[dict[str, Any]], console: Console) -> None:
-    """Each table with a mark where two parts can be combined, else the number of the sentence that says why not."""
+    """Print each table: a mark for compatible parts, else the number of a footnote with the reason."""
     notes: dict[str, int] = {}
     for table in tables:
         say(console, f"{table['slot']} and {table['other']}", "bold")
@@ -43,7 +43,7 @@ def render_matrices(tables: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _fitting(heads: Sequence[str], width: int) -> Iterator[list[str]]:
-    """The columns in groups, each as wide as `width` at most."""
+    """Split the columns into groups of at most `width`."""
     group: list[str] = []
     for head in heads:
         if group and sum(len(one) + 2 for one in (*group, head)) > width:

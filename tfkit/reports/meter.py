@@ -1,4 +1,4 @@
-"""Weighs a forward pass, module by module: the FLOPs it does, and what it keeps for the backward pass."""
+"""Measurement of a forward pass by module: FLOPs, and bytes saved for the backward pass."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torch.utils.flop_counter import flop_registry
 
 from tfkit.reports.shapes import stand_in
 
-Path = tuple[str, ...]  # where in a model: names from the outside in
+Path = tuple[str, ...]  # module names, outermost first
 
 
 @dataclass(frozen=True)
 class Tally:
-    """FLOPs done, and bytes kept for the backward pass."""
+    """FLOPs, and bytes saved for the backward pass."""
 
     flops: int = 0
     kept_bytes: int = 0
@@ -34,20 +34,20 @@ class Tally:
 
 
 class Meter:
-    """Context manager: while it is open, whatever runs is tallied at the innermost watched module.
+    """Context manager that attributes all operations to the innermost watched module.
 
-    A storage counts where it is kept first, whole and once; those of the model's own weights do not count.
+    A storage counts in full where it is first saved; the model's parameters do not count.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.tallies: dict[Path, Tally] = {}
-        # storages are held so that no address is used twice
+        # references keep addresses from being reused
         self._storages = {_address(weight): weight.untyped_storage() for weight in model.parameters()}
         self._scopes: list[Path] = [()]
         self._open = ExitStack()
 
     def watch(self, module: nn.Module | None, name: Callable[[], Path] | Path) -> None:
-        """Tally `module` by itself; `name`, or what it gives at each call, is added to that of the one around it."""
+        """Tally `module` separately. `name` (if callable, evaluated per call) is appended to the enclosing path."""
         if module is None:
             return
 
@@ -91,9 +91,9 @@ def _as_is(tensor: Tensor) -> Tensor:
 
 
 class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Reports the FLOPs of every operation that has a formula.
+    """Dispatch mode that reports FLOPs by operation.
 
-    torch's own FlopCounterMode knows modules by name only, and a layer called twice is one name.
+    torch's FlopCounterMode identifies modules by name and cannot separate two calls of one layer.
     """
 
     def __init__(self, report: Callable[[Tally], None]) -> None:
@@ -102,7 +102,7 @@ class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its compiler, for seconds, only to keep out of it
+        return False  # True would import torch's compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -131,7 +131,7 @@ _MORE_FLOPS: dict[Any, Callable[..., int]] = {
 
 
 class _FusedAttentionMode(TorchFunctionMode):
-    """Puts a fused kernel in the place of scaled_dot_product_attention; `meta` has only steps that keep a square."""
+    """Function mode that makes attention a fused kernel; on `meta`, torch's steps would save the score matrix."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
@@ -145,15 +145,15 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None =
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Shapes, FLOPs and kept tensors of a fused kernel: inputs, output and one float32 a query; nothing is computed."""
+    """Shapes, FLOPs and saved tensors of a fused kernel: inputs, output and one float32 per query."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         group = query.shape[-3] // key.shape[-3]
         keys = key.repeat_interleave(group, dim=-3) if group > 1 else key
         values = value.repeat_interleave(group, dim=-3) if group > 1 else value
-        product = query @ keys.transpose(-1, -2) @ values
-        # laid out [batch time head dim], so that joining the heads copies nothing
+        product = query @ keys.transpose(-1, -2) @ values  # [batch head query value_dim]
+        # stored as [batch query head value_dim], so that concatenating the heads is a view
         out = torch.empty_like(product.transpose(-2, -3), memory_format=torch.contiguous_format).transpose(-2, -3)
         ctx.save_for_backward(query, key, value, mask, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
         return out

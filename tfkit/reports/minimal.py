@@ -1,4 +1,4 @@
-"""The smallest recipe with a part in it: what `tfkit parts` shows as an example, and `tfkit check` accepts."""
+"""Minimal recipes that contain a given part: the examples of `tfkit parts`, all accepted by `tfkit check`."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from tfkit.reports.slots import SLOTS
 Part = type[Component]
 Data = dict[str, Any]
 
-# the topology that gives what an objective reads
+# hidden states read by an objective -> topology that computes them
 TOPOLOGIES = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder": "encoder_decoder"}
 
 
 class Minimal(NamedTuple):
-    """A recipe as plain data; or `problem`, why there is none."""
+    """A recipe as plain data, or the `problem` preventing it."""
 
     data: Data | None
     problem: str | None = None
 
 
 def minimal_recipe(part: Part) -> Minimal:
-    """The smallest recipe with `part` that is right; the options of the part are those it requires."""
+    """Return the smallest valid recipe with `part`; only required options are set."""
     try:
         data = _in_model(part) if part.part_slot in MODEL else _in_section(part)
         load_recipe(data)
-    except Exception as error:  # the options of a part of one's own may check anything, in any way
+    except Exception as error:  # validators of user-defined parts may raise anything
         return Minimal(None, told(error, part))
     return Minimal(data)
 
@@ -50,7 +50,7 @@ def _in_model(part: Part) -> Data:
 
 
 def _in_section(part: Part) -> Data:
-    """A small model, and the section that the part stands in."""
+    """Build a small model with the part in its section."""
     topology = _topology(part)
     data = Case("model", topology, topology).recipe()
     key, _, written = SLOTS[part.part_slot].written.partition(": ")
@@ -70,7 +70,7 @@ def _in_section(part: Part) -> Data:
 
 
 def _heads(part: Any) -> Data:
-    """The heads that an objective trains."""
+    """Return an objective's heads."""
     kind = part.heads[0]
     beside = {name: types[0] for name, types in part.beside.items()}
     named = {name: {"type": type_, **required("head", type_)} for name, type_ in beside.items()}
@@ -78,19 +78,19 @@ def _heads(part: Any) -> Data:
 
 
 def _topology(part: Part) -> str:
-    """The topology that the part is used with; a decoder, where it does not matter."""
+    """Return the topology the part requires, by default a decoder."""
     if issubclass(part, ObjectiveFacts) and part.reads is not None:
         return TOPOLOGIES[part.reads]
     return "encoder_decoder" if issubclass(part, CorpusFacts) and "target" in part.fields else "decoder"
 
 
 def _corpus(topology: str) -> str:
-    """Data that is there without a file."""
+    """Return a bundled corpus."""
     return "phrases" if topology == "encoder_decoder" else "docstrings"
 
 
 def _options(part: Part) -> Data:
-    """What the part requires: its own example, then values by the option's name, then by its type."""
+    """Return the required options: from the part's example, else by option name, else by type."""
     fields = part.Config.model_fields
     needed = {name: _value(name, field) for name, field in fields.items() if field.is_required()}
     return needed | dict(part.example)
@@ -101,7 +101,7 @@ def _value(name: str, field: FieldInfo) -> Any:
 
 
 def _sample(name: str, kind: OptionKind) -> Any:
-    """A value of that type."""
+    """Return an example value."""
     slot = next((mark.slot for mark in kind.marks if isinstance(mark, Slot)), None)
     if slot is not None:
         first = REGISTRY.names(slot)[0]
@@ -122,7 +122,7 @@ def _sample(name: str, kind: OptionKind) -> Any:
 
 
 def recipe_text(data: Data, width: int) -> str:
-    """A recipe as one writes it: what fits a line of `width` on one line, the rest below its key."""
+    """Format a recipe: values in flow style if they fit `width`, else in block style."""
     return "\n".join(_lines(_short(data), "", width))
 
 
@@ -138,7 +138,7 @@ def _lines(data: Mapping[str, Any], indent: str, width: int) -> Iterator[str]:
 
 
 def _items(entries: Sequence[Any], indent: str, width: int) -> Iterator[str]:
-    """A list, an entry below the other."""
+    """Format a list, one entry per line."""
     for entry in entries:
         line = f"{indent}- {scalar(entry)}"
         if isinstance(entry, Mapping) and len(line) > width:
@@ -154,7 +154,7 @@ def _nested(value: Any) -> bool:
 
 
 def _short(value: Any) -> Any:
-    """A part without options is written by its name alone."""
+    """Replace parts without options by their name."""
     if isinstance(value, Mapping):
         return value["type"] if set(value) == {"type"} else {key: _short(entry) for key, entry in value.items()}
     return [_short(entry) for entry in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Layers of one description that are not equal: their parts size weights by the layer's number (`shape.layer`)."""
+"""Layers with equal plans but different sizes: their parts depend on the layer index (`shape.layer`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tfkit.core.skeleton import NoDraws
 from tfkit.models.layer import Layer
 from tfkit.models.sample import used_kinds
 
-MOST = 256  # layers of one description that are built to be compared; of more, those at both ends
+MOST = 256  # maximum layers of a plan built for comparison; beyond that, only those at both ends
 Sizes = tuple[tuple[str, tuple[int, ...], bool], ...]
 
 
 @dataclass(frozen=True)
 class _Watched(Shape):
-    """A Shape that notes whether its layer's number is read; copies of it note it at the same place."""
+    """A Shape that records reads of `layer`, including reads of its copies."""
 
     noted: list[bool] = field(default_factory=list, compare=False, repr=False)
 
@@ -33,7 +33,7 @@ class _Watched(Shape):
 
 @dataclass(frozen=True)
 class _WatchedPlan(StackPlan):
-    """A plan whose shapes are watched."""
+    """A plan with watched shapes."""
 
     noted: list[bool] = field(default_factory=list, compare=False, repr=False)
 
@@ -44,9 +44,9 @@ class _WatchedPlan(StackPlan):
 
 
 def told_apart(blueprint: Blueprint) -> Blueprint:
-    """`blueprint` with a description for each layer whose parts have other sizes; the same where none has.
+    """Return `blueprint` with a separate plan for each distinct layer size.
 
-    Raises UsageError for more such layers than can be built to be compared.
+    Raises UsageError if too many layers would have to be built for comparison.
     """
     encoder, decoder = (plan and _told_apart(plan) for plan in (blueprint.encoder, blueprint.decoder))
     return replace(blueprint, encoder=encoder, decoder=decoder)
@@ -63,7 +63,7 @@ def _told_apart(plan: StackPlan) -> StackPlan:
 
 
 def _split(plan: StackPlan, kind: int) -> StackPlan:
-    """`plan` with one more description for each other size that the layers of that kind have."""
+    """Add a plan for each further size among the layers of a kind."""
     numbers = [number for number, other in enumerate(plan.order) if other == kind]
     few = numbers if len(numbers) <= MOST else [*numbers[: MOST // 2], *numbers[-MOST // 2 :]]
     owners = {number: _owner(plan, number) for number in few}
@@ -81,14 +81,14 @@ def _split(plan: StackPlan, kind: int) -> StackPlan:
 
 
 def _owner(plan: StackPlan, number: int) -> int:
-    """The layer whose weights a layer has: its own, or the first of a pattern entry that shares one set."""
+    """Return the index of the layer that owns the weights: itself, or the first of a shared entry."""
     if not plan.layers[plan.order[number]].shared:
         return number
     return next(first for first, entry in enumerate(plan.entries) if entry == plan.entries[number])
 
 
 def _sizes(plan: StackPlan, kind: int, number: int) -> Sizes:
-    """The weights and buffers of a layer, by name, with their shapes and whether they are trained."""
+    """Return names, shapes and requires_grad of a layer's parameters and buffers."""
     with torch.device("meta"), NoDraws():
         layer = Layer(plan.layers[kind], plan, number)
     tensors = [*layer.named_parameters(), *layer.named_buffers()]

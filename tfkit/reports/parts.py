@@ -1,4 +1,4 @@
-"""Registered parts as plain data: what each is, its options, what it can do, and the smallest recipe with it."""
+"""Registered parts as plain data: summary, options, capabilities and a minimal recipe."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tfkit.reports.slots import SLOTS
 ROOT = Path(tfkit.__file__).parents[1]
 Part = type[Component]
 
-# in brackets, with a year or an arXiv number: (Press et al. 2021, arXiv 2108.12409)
+# a citation in parentheses, with a year or an arXiv number: (Press et al. 2021, arXiv 2108.12409)
 PAPER = re.compile(r"\s*\(([^()]*(?:\b(?:19|20)\d\d\b|\barXiv\b)[^()]*)\)")
 ARXIV = re.compile(r"\b\d{4}\.\d{4,5}\b")
 
 
 def slot_data(slot: str) -> dict[str, Any]:
-    """A slot, what it is for, and its parts in one line each."""
+    """Return a slot's purpose and one line per part."""
     note = SLOTS[slot]
     parts = [line_data(REGISTRY.get(slot, name)) for name in REGISTRY.names(slot)]
     return {"slot": slot, "purpose": note.purpose, "written": note.written, "parts": parts}
 
 
 def line_data(part: Part) -> dict[str, Any]:
-    """A part in a line: `what` it is, without its paper, and `own` where tfkit does not ship it."""
+    """Summarize a part: `what` omits the paper, `own` marks user-defined parts."""
     doc = inspect.cleandoc(part.__doc__ or "")
     sentence = " ".join(doc.partition("\n\n")[0].split())
     papers = PAPER.findall(sentence) or PAPER.findall(" ".join(doc.split()))
@@ -51,7 +51,7 @@ def line_data(part: Part) -> dict[str, Any]:
 
 
 def part_data(part: Part, width: int = 80) -> dict[str, Any]:
-    """All there is to know about one part; its recipe is wrapped to `width`, None where `recipe_problem` says why."""
+    """Describe one part. Its recipe is wrapped to `width`, or None with a `recipe_problem`."""
     minimal = minimal_recipe(part)
     return {
         "slot": part.part_slot,
@@ -68,7 +68,7 @@ def part_data(part: Part, width: int = 80) -> dict[str, Any]:
 
 
 def file_of(part: Part) -> str | None:
-    """The file a part is defined in, relative where it can be; None where there is none (an interactive session)."""
+    """Return the defining file, relative if possible; None in an interactive session."""
     file = source_file(part)
     for folder in (ROOT, Path.cwd()):
         if file is not None and Path(file).is_relative_to(folder):
@@ -77,7 +77,7 @@ def file_of(part: Part) -> str | None:
 
 
 def options_of(model: type[BaseModel], prefix: str = "", when: str = "") -> Iterator[dict[str, Any]]:
-    """The options of a part; those of a mapping that is no part follow it, their names dotted."""
+    """Yield the options of a part; those of nested mappings follow under dotted names."""
     for name, field in model.model_fields.items():
         yield {
             "name": prefix + name,
@@ -93,13 +93,13 @@ def options_of(model: type[BaseModel], prefix: str = "", when: str = "") -> Iter
 
 
 def _kind(section: type[BaseModel]) -> str:
-    """Which of several mappings an option belongs to: the word that its `type` must be."""
+    """Return the `type` that selects this mapping among several."""
     kind: FieldInfo | None = section.model_fields.get("type")
     return f"{in_words(kind) if kind else section.__name__}: "
 
 
 def _checked(config: type[Config]) -> list[str]:
-    """The options that the part compares with one another or with the model: those its own checks read."""
+    """Return the options that the part's own validators read."""
     checks = [kind.__dict__["check"] for kind in config.__mro__ if "check" in kind.__dict__]
     checks += [found.func for found in config.__pydantic_decorators__.model_validators.values()]
     read = {name for check in checks for name in inspect.unwrap(check).__code__.co_names}
@@ -107,6 +107,6 @@ def _checked(config: type[Config]) -> list[str]:
 
 
 def _asked(part: Part) -> set[str]:
-    """The capabilities that matter in the part's slot: what a rule asks of it, and what some part there declares."""
+    """Return the capabilities relevant to the part's slot: required by a rule, or declared by any part in it."""
     declared = {name for other in REGISTRY.load(part.part_slot).values() for name in other.able()}
     return declared | {rule.capability for rule in RULES if part.part_slot in rule.asked}

@@ -1,4 +1,4 @@
-"""What `tfkit parts` prints, for a terminal of any width, a pipe or a file; what does not fit is wrapped, never cut."""
+"""Output of `tfkit parts` for any width; long text is wrapped, never truncated."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tfkit.core.capabilities import CAPABILITIES
 from tfkit.recipe.text.node import inline
 
 INDENT = 2
-LONG = 36  # a word that is longer, such as a path, may be broken
-GAP = 2  # columns of the terminal between those of a table
-TABLE_WIDTH = 72  # in a narrower terminal the cells of a row stand below each other
+LONG = 36  # longer words, such as paths, may be broken
+GAP = 2  # spaces between table columns
+TABLE_WIDTH = 72  # narrower terminals get a list instead of a table
 NO_DOC = "says nothing of itself: its class has no docstring"
 
 
 def render_slots(slots: Sequence[dict[str, Any]], console: Console) -> None:
-    """Every slot with its parts, one line each."""
+    """Print all slots, one line per part."""
     for number, slot in enumerate(slots):
         if number:
             console.print()
@@ -32,7 +32,7 @@ def render_slots(slots: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def render_slot(slot: dict[str, Any], console: Console) -> None:
-    """One slot: what it is for, how a recipe writes it, and its parts."""
+    """Print one slot: purpose, recipe syntax and parts."""
     say(console, f"{slot['slot']}: {slot['purpose']}", "bold")
     say(console, f"in a recipe: {slot['written']}")
     console.print()
@@ -40,7 +40,7 @@ def render_slot(slot: dict[str, Any], console: Console) -> None:
 
 
 def render_part(part: dict[str, Any], console: Console) -> None:
-    """All about one part."""
+    """Print one part."""
     say(console, f"{part['slot']} {part['name']}", "bold")
     _doc(console, part["doc"] or NO_DOC)
     console.print()
@@ -57,7 +57,7 @@ def render_part(part: dict[str, Any], console: Console) -> None:
 
 
 def _lines(console: Console, parts: Sequence[dict[str, Any]]) -> None:
-    """Parts in one line each: name, what it is and where it was published; those of the user's own with their file."""
+    """Print a line per part: name, summary and paper; the file if user-defined."""
     if not parts:
         return say(console, "none is registered; register one of your own", indent=INDENT)
     rows(console, [(part["name"], _about(part)) for part in parts])
@@ -73,7 +73,7 @@ def _about(part: dict[str, Any]) -> Text:
 
 
 def _doc(console: Console, doc: str) -> None:
-    """A docstring: paragraphs wrapped, drawings (several spaces in a line) and lists as they are."""
+    """Print a docstring: paragraphs wrapped, lists and diagrams (repeated spaces) verbatim."""
     for number, paragraph in enumerate(doc.split("\n\n")):
         if number:
             console.print()
@@ -86,7 +86,7 @@ def _doc(console: Console, doc: str) -> None:
 
 
 def _options(console: Console, part: dict[str, Any]) -> None:
-    """The options as a table."""
+    """Print the options."""
     fields = part["fields"]
     if not fields:
         say(console, "It has no options.")
@@ -99,7 +99,7 @@ def _options(console: Console, part: dict[str, Any]) -> None:
 
 
 def _default(field: dict[str, Any], names: Sequence[str]) -> str:
-    """What holds where a recipe does not say the option."""
+    """Return the text of an option's default."""
     if field["required"]:
         return "required"
     parted = isinstance(field["default"], dict) and any(name.startswith(f"{field['name']}.") for name in names)
@@ -107,7 +107,7 @@ def _default(field: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def _abilities(console: Console, part: dict[str, Any]) -> None:
-    """What the part can do, what it cannot, and what it asks of others."""
+    """Print capabilities and requirements on other parts."""
     for verdict, title in ((True, "It can:"), (False, "It cannot:")):
         found = [name for name, declared in part["capabilities"].items() if declared is verdict]
         if found:
@@ -124,7 +124,7 @@ def _abilities(console: Console, part: dict[str, Any]) -> None:
 
 
 def rows(console: Console, cells: Sequence[Sequence[str | Text]], heads: Sequence[str] = ()) -> None:
-    """A table without lines; where its words do not fit side by side the cells of a row stand below its first."""
+    """Print a borderless table; if it does not fit, list the cells of each row below its first."""
     lines = [*([heads] if heads else []), *cells]
     widths = _widths([list(map(str, column)) for column in zip(*lines, strict=True)], console.width - INDENT)
     if widths is None or console.width < TABLE_WIDTH:
@@ -138,12 +138,12 @@ def rows(console: Console, cells: Sequence[Sequence[str | Text]], heads: Sequenc
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     with console.capture() as printed:
         console.print(Padding(table, (0, 0, 0, INDENT)))
-    for line in printed.get().splitlines():  # without the blanks that fill each line up
+    for line in printed.get().splitlines():  # strip rich's padding
         console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """The widths of columns that fit into `room`, the widest made narrower; None where a word would be broken."""
+    """Shrink the widest columns to fit `room`; None if that would break a word."""
     words = [[cell_len(word) for cell in column for word in cell.split()] for column in columns]
     least = [min(max(lengths, default=0), LONG) for lengths in words]
     widths = [max(map(cell_len, column)) for column in columns]
@@ -157,7 +157,7 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
 
 
 def _stack(console: Console, row: Sequence[str | Text], heads: Sequence[str]) -> None:
-    """A row as a name with its cells below; under heads each says which it is."""
+    """Print a row as its name with labeled cells below."""
     say(console, str(row[0]), "bold", INDENT)
     for column, cell in enumerate(row[1:], start=1):
         label = f"{heads[column]}: " if heads else ""
@@ -166,7 +166,7 @@ def _stack(console: Console, row: Sequence[str | Text], heads: Sequence[str]) ->
 
 
 def say(console: Console, text: str, style: str = "", indent: int = 0) -> None:
-    """Print text wrapped between words; a word longer than the line is broken, so that nothing is lost."""
+    """Print text wrapped between words; overlong words are broken."""
     margin = " " * indent
     wrapped = textwrap.fill(
         text, max(console.width, 20), initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
@@ -175,5 +175,5 @@ def say(console: Console, text: str, style: str = "", indent: int = 0) -> None:
 
 
 def _exact(console: Console, text: str, style: str = "") -> None:
-    """Print text as it is; the terminal itself wraps a line that is too long."""
+    """Print text verbatim, leaving long lines to the terminal."""
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

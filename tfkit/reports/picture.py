@@ -1,6 +1,6 @@
-"""The picture of an architecture as data: boxes by what they are, and the paths between them.
+"""The picture of an architecture as data: typed boxes and the paths between them.
 
-It is made from the Blueprint. Equal layers are one frame, and a pattern of kinds is a frame around theirs.
+It is built from the Blueprint. Runs of equal layers share a frame; a repeated pattern is framed as a whole.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tfkit.reports.table import FIGURES, caption, figure, headline, weight_group
 from tfkit.reports.wiring import PART, Junction, Path, wiring
 
 LONGEST_PATTERN = 64  # layers
-MOST_FRAMES = 12  # of a stack; what has more is shown a kind at a time
+MOST_FRAMES = 12  # per stack; beyond that, one frame per kind
 MOST_KINDS = 40
-SIZES = ("d_model", "vocab_size", "max_length")  # keys of what the input's box says
-OF_LAYER = ("residual", "dropout", "mask", "position", "shared")  # and the band of a group of layers
+SIZES = ("d_model", "vocab_size", "max_length")  # recipe keys of the input's box
+OF_LAYER = ("residual", "dropout", "mask", "position", "shared")  # recipe keys of a layer group's band
 
 
 @dataclass(frozen=True)
 class Box:
-    """A part, a figure or a function: a title and words. `key` is its place, by which two pictures are compared.
+    """A part, a figure or a function, with title and words. `key` identifies it when pictures are compared.
 
-    `path` are its keys in the recipe, `inner` the boxes that the part declares inside, `reads` whether what the stack's
-    position or the memory provides enters it.
+    `path` holds its recipe keys, `inner` the boxes that the part declares inside, `reads` its inputs besides the
+    stream: the stack's position or the memory.
     """
 
     key: str
@@ -50,7 +50,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Fork:
-    """Paths side by side, which meet in `joined`; an empty path is a residual connection."""
+    """Parallel paths, joined by `joined`; an empty path is a residual connection."""
 
     paths: tuple[Series, ...]
     joined: str
@@ -58,7 +58,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers, or a pattern of them: the band above says how many, and what holds for all of one."""
+    """Layers, or a pattern of them; the band shows their count and common properties."""
 
     band: Box
     body: Series
@@ -69,7 +69,7 @@ Series = tuple["Box | Fork | LayerGroup", ...]
 
 @dataclass(frozen=True)
 class Column:
-    """One stack, from its input to the heads that read it; `tied` are the heads that use its token table."""
+    """One stack, from input to heads; `tied` names the heads that share its token table."""
 
     side: str
     start: Box
@@ -83,7 +83,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Picture:
-    """A whole model. `shared`: one token table for both stacks; `marks`: state of each box beside another picture."""
+    """A whole model. `shared`: one token table for both stacks; `marks`: changes of each box, if compared."""
 
     name: str
     headline: str
@@ -122,7 +122,7 @@ def picture(blueprint: Blueprint, counts: Counts | None = None, note: str | None
 
 
 def compared(before: Picture, after: Picture) -> tuple[Picture, Picture]:
-    """Mark two pictures: None for a box that both have, else the words that only this one has."""
+    """Mark two pictures: None for boxes that both have, else the words missing in the other."""
     for one, other in ((before, after), (after, before)):
         there = {box.key: box.text for box in other.boxes()}
         for box in one.boxes():
@@ -218,7 +218,7 @@ class _Painter:
                 series.append(frame(plan.order[first], [(first, first + times - 1)], times))
                 continue
             body = []
-            for start, _, count in inner:  # the runs of the pattern, and where they come again
+            for start, _, count in inner:  # runs of the pattern and their repetitions
                 at = [first + start + turn * period for turn in range(times)]
                 body.append(frame(plan.order[at[0]], joined((one, one + count - 1) for one in at), count))
             band = self._box(
@@ -286,7 +286,7 @@ class _Painter:
         kind: int | None = None,
         path: str = "",
     ) -> Box:
-        """Build the box of one part, or of several in one place."""
+        """Build the box of one or several parts."""
         many = config if isinstance(config, tuple) else (config,)
         facts = {} if plan is None or kind is None else agreed(many[0], plan, plan.layers[kind])
         words = [word for each in many for word in part_words(each, facts)]

@@ -1,4 +1,4 @@
-"""Pictures as text for a terminal, and as Mermaid."""
+"""Pictures as terminal text and as Mermaid."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Generator, Iterator, Sequence
 
 from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series
 
-# letters that Mermaid or Markdown would act on, also as entities: # begins one
+# special characters of Mermaid and Markdown; # starts an entity
 ACTING = '"`#;{}[]<>()|*_&\\'
 
 
 def text(picture: Picture, width: int = 80) -> str:
-    """Write a picture as lines, from the input down to the heads; differences begin with `!`."""
+    """Render a picture as lines, from input to heads; differences are marked with `!`."""
     found = textwrap.wrap(f"{picture.name}: {picture.headline}", width)
     for column in picture.columns:
         found.append("")
@@ -38,7 +38,7 @@ def _lines(picture: Picture, series: Series, before: str, width: int) -> Iterato
 
 
 def _fork(picture: Picture, fork: Fork, before: str, width: int) -> Iterator[str]:
-    """Write paths one below the other, with a residual connection as a line next to them."""
+    """Render parallel paths one below the other, next to a residual connection."""
     straight = [path for path in fork.paths if not path]
     yield f"{before}  ├─╮" if straight else f"{before}  ┬"
     edge = f"{before}  │ " if straight else f"{before}  "
@@ -61,12 +61,12 @@ def _box(picture: Picture, box: Box, before: str, width: int) -> Iterator[str]:
 
 
 def mermaid(pictures: Sequence[Picture]) -> str:
-    """Write pictures as one Mermaid flowchart, from the bottom to the top."""
+    """Render pictures as one bottom-to-top Mermaid flowchart."""
     return "\n".join(["flowchart BT", *(f"  {line}" for line in _Chart().lines(pictures))]) + "\n"
 
 
 class _Chart:
-    """Builder of a flowchart: edges follow all nodes, which lie in subgraphs."""
+    """Builder of a flowchart: nodes in subgraphs, then the edges."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -91,7 +91,7 @@ class _Chart:
             yield f"class {','.join(self.marked)} changed"
 
     def _column(self, column: Column, out: str) -> Generator[str, None, str]:
-        """Write a stack that follows the node `out`; return its last node."""
+        """Render a stack that follows node `out`; return its last node."""
         self.reads: list[tuple[str, str]] = []
         boxes = (column.start, *([column.embedding] if column.embedding else []), *column.layers)
         last = yield from self._series(boxes, "")
@@ -109,7 +109,7 @@ class _Chart:
         return last
 
     def _series(self, series: Series, last: str) -> Generator[str, None, str]:
-        """Write a path that follows the node `last`; return its last node."""
+        """Render a path that follows node `last`; return its last node."""
         for block in series:
             if isinstance(block, LayerGroup):
                 yield f'subgraph {self._id(block.band)}["{_safe(block.band.text)}"]'

@@ -1,4 +1,4 @@
-"""The recipes that ship, one line each: what their own first line says."""
+"""List of bundled recipes with the first line of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDERS = {
 
 @dataclass(frozen=True)
 class RecipeLine:
-    """One recipe: its folder, its name, and what it is."""
+    """One recipe: folder, name and description."""
 
     folder: str
     name: str
@@ -29,7 +29,7 @@ class RecipeLine:
 
 
 def listed(recipes: Mapping[str, Path], word: str = "") -> Iterator[RecipeLine]:
-    """The recipes that have `word` in their name or in the comments above them, in any case."""
+    """Yield recipes with `word` in the name or leading comments, ignoring case."""
     for name, path in recipes.items():
         comments = list(_comments(path.read_text(encoding="utf-8")))
         if word.casefold() in " ".join([name, *comments]).casefold():
@@ -44,12 +44,12 @@ def _comments(text: str) -> Iterator[str]:
 
 
 def as_data(lines: list[RecipeLine]) -> list[dict[str, Any]]:
-    """The same for --json."""
+    """Convert to plain data."""
     return [{"folder": line.folder, "name": line.name, "about": line.about} for line in lines]
 
 
 def render(lines: list[RecipeLine], console: Console) -> None:
-    """Print a table for each folder."""
+    """Print a table per folder."""
     for number, (folder, group) in enumerate(groupby(lines, lambda line: line.folder)):
         if number:
             console.print()

@@ -1,17 +1,17 @@
-"""Numbers of layers as people write them: 0-4, 6-10."""
+"""Layer ranges in compact form: 0-4, 6-10."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-Runs = list[tuple[int, int]]  # ascending numbers, as the first and last of each row of consecutive ones
+Runs = list[tuple[int, int]]  # ascending ranges of layers: (first, last), inclusive
 SHOWN_RUNS = 12
 FEW_RUNS = 4  # in a table
 
 
 def places(order: Sequence[int]) -> dict[int, Runs]:
-    """Where each kind stands in the order of a stack's layers."""
+    """Return the runs of each kind in a stack's layer order."""
     found: dict[int, Runs] = {}
     first = 0
     for kind, same in groupby(order):
@@ -22,7 +22,7 @@ def places(order: Sequence[int]) -> dict[int, Runs]:
 
 
 def joined(runs: Iterable[tuple[int, int]]) -> Runs:
-    """Runs in any order as ascending ones, neighbours together."""
+    """Sort runs and merge adjacent ones."""
     found: Runs = []
     for first, last in sorted(runs):
         if found and first <= found[-1][1] + 1:
@@ -33,7 +33,7 @@ def joined(runs: Iterable[tuple[int, int]]) -> Runs:
 
 
 def label(runs: Runs) -> str:
-    """`layer 3`, `layers 0-4, 6-10`; of very many rows the first, and how many layers there are."""
+    """Format `layer 3` or `layers 0-4, 6-10`; long lists are truncated, with the total."""
     count = sum(last - first + 1 for first, last in runs)
     more = f" ({count:,} in all)" * (len(runs) > SHOWN_RUNS)
     return f"layer{'s' * (count > 1)} {numbers(runs, SHOWN_RUNS)}{more}"

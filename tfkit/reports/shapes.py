@@ -1,7 +1,7 @@
-"""Shapes of the commonest operations on `meta`, without a kernel.
+"""Shape functions of the most frequent operations on `meta`, computed without a kernel.
 
-torch computes most shapes on `meta` in Python functions whose first call imports its compiler and sympy: two seconds to
-learn that a sum has the shape of its terms. What is not known here goes the long way, with the same result.
+torch computes most meta shapes in Python functions whose first call imports its compiler and sympy, which takes two
+seconds. Operations not listed here take that path, with the same result.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 aten = torch.ops.aten
-# of these, whole numbers give whole numbers and booleans give booleans
+# operations that preserve integer and boolean dtypes
 ARITHMETIC = {aten.add, aten.sub, aten.mul, aten.bitwise_and, aten.bitwise_or, aten.bitwise_not}
 COMPARISONS = {aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge}
 
 
 def stand_in(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """What `function` would give, by its shape and type; None where that is not known here."""
+    """Return an empty result of the right shape and dtype; None if unsupported."""
     known = KNOWN.get(function)
     if known is not None:
         return known(*args, **options)
@@ -33,7 +33,7 @@ def stand_in(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> 
 
 
 def _pointwise(function: Any, tensors: Sequence[Tensor]) -> Tensor | None:
-    """Each element from those at its place; types that are promoted go the long way, booleans beside numbers apart."""
+    """Infer the result of an element-wise operation; None if dtypes are promoted (except booleans)."""
     kinds = {tensor.dtype for tensor in tensors} - {torch.bool} or {torch.bool}
     if len(kinds) > 1:
         return None

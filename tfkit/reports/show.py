@@ -1,4 +1,4 @@
-"""An architecture as plain data: every part with its options, the shapes of its weights, and what it costs."""
+"""An architecture as plain data: parts with options, weight shapes and costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfkit.reports.runs import numbers, places
 
 
 def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> dict[str, Any]:
-    """Everything that `table.render` shows; figures are exact. `note` is printed above the table."""
+    """Return the content of `table.render` with exact figures; `note` is printed above the table."""
     stacks = {plan.side: stack_figures(plan) for plan in blueprint.stacks()}
     return {
         "name": blueprint.name,
@@ -39,7 +39,7 @@ def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> di
 
 
 def stack_figures(plan: StackPlan) -> dict[str, Any]:
-    """Every size and rate that `model:` declares for a stack, and how it is joined to another."""
+    """Return the sizes and rates of a stack, and its connection to the other one."""
     figures = [key for key in STACK.values() if isinstance(key.kind, SizeValue | RateValue)]
     joined = {"memory_width": plan.memory_width, "last_state": plan.last_state}
     return {key.name: held(plan, key) for key in figures} | joined
@@ -56,7 +56,7 @@ def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:
             data |= {"layers": numbers(where[plan.side][row.kind]), "times": row.times}
             data |= {key.name: held(layer, key) for key in LAYER.values() if key.is_plain}
             data["mask"] = [_summary(rule) for rule in layer.mask]
-            # None: the stack's own serves the layer
+            # None: the stack's position applies
             data["position"] = None if layer.position is None else [_summary(part) for part in layer.position]
         yield data | asdict(row.cost) | {"parts": list(_parts_data(blueprint, plan, row))}
 
@@ -78,7 +78,7 @@ def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry)
 
 
 def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, Any]:
-    """The parts outside the layers, by name."""
+    """Map names to parts outside the layers."""
     if plan is None:
         return {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
     kinds = (PartValue, PartsValue, NormValue)
@@ -87,7 +87,7 @@ def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, Any
 
 
 def layer_configs(layer: LayerPlan) -> dict[str, Any]:
-    """The parts of a layer, by name."""
+    """Map names to a layer's parts."""
     own = {sublayer.name: sublayer.norm for sublayer in layer.sublayers}
     places = layer.residual.part.norm_names(list(own))
     norms = {name: layer.norm if sublayer is None else own[sublayer] for name, sublayer in places.items()}
@@ -96,20 +96,20 @@ def layer_configs(layer: LayerPlan) -> dict[str, Any]:
 
 
 def agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, Any]:
-    """Widths of an attention's heads that its own options leave to the model."""
+    """Return head sizes that an attention's options leave to be derived."""
     if not isinstance(config, MultiHead.Config):
         return {}
     return {"num_kv_heads": config.num_kv_heads or config.num_heads, "head_dim": config.width(plan.shape(plan=layer))}
 
 
 def _summary(config: Config, facts: dict[str, Any] | None = None) -> str:
-    """A part in a few words: its name, and the options that are not as they come."""
+    """Summarize a part: its name and non-default options."""
     name, *options = part_words(config, facts)
     return name + (f" ({', '.join(options)})" if options else "")
 
 
 def part_words(config: Config, facts: dict[str, Any] | None = None) -> list[str]:
-    """The name of a part, then each option that is not as it comes, with its value."""
+    """Return the name of a part, then its non-default options."""
     words = [config.part.part_name]
     for name, field in type(config).model_fields.items():
         value = (facts or {}).get(name, getattr(config, name))
@@ -119,7 +119,7 @@ def part_words(config: Config, facts: dict[str, Any] | None = None) -> list[str]
 
 
 def _changed(options: BaseModel) -> Iterator[tuple[str, Any]]:
-    """The options within an option: its type, and those that are not as they come."""
+    """Yield the type and non-default options of a nested mapping."""
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
         if name == "type" or field.is_required() or _word(value) != _word(field.get_default()):

@@ -1,4 +1,4 @@
-"""What each slot is for, and how a recipe writes a part of it."""
+"""The purpose of each slot and an example line of a recipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Note(NamedTuple):
-    """`purpose` is a sentence without its full stop; `written` is a line of a recipe, its key dotted as in `--set`."""
+    """`purpose` is a sentence without its full stop; `written` is a recipe line with a dotted key, as in `--set`."""
 
     purpose: str
     written: str

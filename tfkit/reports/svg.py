@@ -1,7 +1,6 @@
-"""Pictures as SVG: from the bottom to the top, with residual connections beside the parts that they pass.
+"""Pictures as SVG, drawn bottom to top, with residual connections next to the parts that they bypass.
 
-Everything has its place before anything is written: a block is measured to the left, to the right and upwards from
-the line that enters it.
+Layout precedes drawing: each block is measured to the left, to the right and upwards from the line that enters it.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.reports.letters import BETWEEN, is_measured, lines, width
 from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series, picture
 
-WIDTH, PAD, GAP = 224.0, 9.0, 18.0  # of a box, inside it, and between boxes
-TITLE, WORDS, NAME = 12.5, 11.0, 18.0  # sizes of letters
+WIDTH, PAD, GAP = 224.0, 9.0, 18.0  # box width, padding, gap between boxes
+TITLE, WORDS, NAME = 12.5, 11.0, 18.0  # font sizes
 TITLE_LINE, WORDS_LINE, INNER_LINE = 18.0, 15.0, 21.0
-PASS, SIDE, LANE = 26.0, 16.0, 14.0  # a residual connection, the margin of a group, and lines outside the groups
-ROUND, SUM = 7.0, 8.0  # radii of corners and of a sum
+PASS, SIDE, LANE = 26.0, 16.0, 14.0  # residual connection, group margin, lines outside groups
+ROUND, SUM = 7.0, 8.0  # radii of corners and sums
 MARGIN = 24.0
 APART = 64.0  # between two stacks
-Hover = Callable[[Box], str]  # what a box says of itself when it is pointed at
+Hover = Callable[[Box], str]  # tooltip of a box
 
 
 @cache
@@ -64,7 +63,7 @@ def svg(
 def written(
     text: str, x: float, y: float, size: float, kind: str = "", middle: bool = False, new: Collection[str] = ()
 ) -> str:
-    """Write a line of text with its `new` words marked; letters of unknown width are fitted to the line."""
+    """Render a line of text with its `new` words marked; glyphs of unknown width are fitted to the line."""
     wide = width(text, size, size > WORDS)
     length = "" if is_measured(text) else f' textLength="{wide:.0f}" lengthAdjust="spacingAndGlyphs"'
     anchor = ' text-anchor="middle"' if middle else ""
@@ -78,7 +77,7 @@ def written(
 
 @dataclass(frozen=True)
 class Extent:
-    """How far a block goes to the left and to the right of the line that enters it, and upwards."""
+    """Size of a block: left, right and upwards from the line that enters it."""
 
     left: float
     right: float
@@ -97,8 +96,8 @@ class Sheet:
     _groups: list[str] = field(default_factory=list)
     _wires: list[str] = field(default_factory=list)
     _boxes: list[str] = field(default_factory=list)
-    _at: dict[str, tuple[float, float]] = field(default_factory=dict)  # the middle of each box
-    _out: tuple[float, float] = (0.0, 0.0)  # where the last stack ends
+    _at: dict[str, tuple[float, float]] = field(default_factory=dict)  # center of each box
+    _out: tuple[float, float] = (0.0, 0.0)  # end of the previous stack
     _readers: list[tuple[Box, float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -125,7 +124,7 @@ class Sheet:
         yield from (*self._groups, *self._wires, *self._boxes)
 
     def draw(self, x: float, bottom: float) -> None:
-        """Place everything, with the left edge at `x`; pictures side by side have one bottom."""
+        """Draw everything with left edge `x`; adjacent pictures share a bottom edge."""
         y = MARGIN + 14
         for line in self._name:
             self._boxes.append(written(line, x, y, NAME, "h"))
@@ -200,7 +199,7 @@ class Sheet:
         size = measure((column.position,))
         middle = x + side * (WIDTH + GAP)
         beside = measure((column.embedding or column.start,)).up
-        self._box(column.position, middle, y + max(size.up / 2, size.up - beside / 2))  # never above what it is beside
+        self._box(column.position, middle, y + max(size.up / 2, size.up - beside / 2))  # never above its neighbor
         if column.embedding is not None and "position" in column.embedding.reads:
             self._wire(
                 f"M{middle - side * WIDTH / 2:.1f} {y:.1f}H{x + side * WIDTH / 2:.1f}",
@@ -238,7 +237,7 @@ class Sheet:
     # blocks
 
     def _series(self, series: Series, x: float, y: float) -> float:
-        """Draw a path upwards from (x, y), and return where it ends."""
+        """Draw a path upwards from (x, y) and return its top."""
         for place, block in enumerate(series):
             if place:
                 arrow = (x, y - GAP, "up") if isinstance(block, Box) else None
@@ -267,7 +266,7 @@ class Sheet:
         return top
 
     def _fork(self, fork: Fork, x: float, y: float) -> float:
-        """Draw paths from one point that meet in a circle, if they meet."""
+        """Draw parallel paths and the circle that joins them, if any."""
         size = measure((fork,))
         top = y - size.up
         circle = top + SUM if fork.joined else top
@@ -329,7 +328,7 @@ class Sheet:
             yield written(line, x, y + TITLE_LINE - 5, size, "t" if size > WORDS else "", True, fresh)
             y += TITLE_LINE
         for line in words:
-            pieces = [piece for piece in line.split(BETWEEN) if piece not in box.words]  # of words in several lines
+            pieces = [piece for piece in line.split(BETWEEN) if piece not in box.words]  # of wrapped words
             fresh = (*new, *(piece for piece in pieces if any(piece in word for word in new)))
             yield written(line, x, y + WORDS_LINE - 4, WORDS, "", True, fresh)
             y += WORDS_LINE
@@ -370,7 +369,7 @@ def _arrow(path: Series, x: float, y: float) -> tuple[float, float, str] | None:
 
 
 def _across(fork: Fork, x: float, bypass: int) -> Iterator[tuple[Series, float]]:
-    """Yield the paths of a fork with their places: residual connections at one side, parts about the middle."""
+    """Yield the paths of a fork with their x: parts centered, residual connections at one side."""
     narrow = [path for path in fork.paths if not path or _is_scale(path)]
     broad = [path for path in fork.paths if path not in narrow]
     sizes = [measure(path) for path in broad]

@@ -1,4 +1,4 @@
-"""The table of `tfkit show`, for a terminal of any width, a pipe or a file."""
+"""Output of `tfkit show` for any width, a pipe or a file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tfkit.core.output import some
 from tfkit.reports.wrapped import say
 
 SHOWN_NAMES = 8
-TEXT_WIDTH = 24  # of the table's first column, at least
-ONCE = "made once for all layers"  # masks, biases of a shared position, the memory that layers attend to
+TEXT_WIDTH = 24  # minimum width of the first column
+ONCE = "made once for all layers"  # masks, shared position biases, memory
 LABELS = {"d_model": "d_model", "vocab_size": "vocabulary", "num_layers": "layers"}  # first in the headline
-ELSEWHERE = ("max_length", "memory_width", "last_state")  # figures of a stack that the headline leaves to the parts
+ELSEWHERE = ("max_length", "memory_width", "last_state")  # stack figures omitted from the headline
 FIGURES = {
     "parameters": "parameters",
     "flops_per_token": "FLOPs/token",
@@ -25,7 +25,7 @@ FIGURES = {
 
 
 def render(data: dict[str, Any], console: Console) -> None:
-    """Print what `as_data` gave, in the console's width; figures are never cut, be it narrower than they are."""
+    """Print the result of `as_data` to the console's width; figures are never truncated."""
     lines = list(_table(data))
     widths = [max(len(line.figures[column]) for line in lines if line.figures) + 2 for column in range(len(FIGURES))]
     text_width = max(console.width - sum(widths), TEXT_WIDTH)
@@ -47,7 +47,7 @@ def render(data: dict[str, Any], console: Console) -> None:
 
 
 def headline(data: dict[str, Any]) -> str:
-    """The model in one line; without its parameters where `data` has none."""
+    """Summarize the model in one line, with parameters if `data` has them."""
     words = [data["type"]]
     figures = list(data["stacks"].values())
     for name in [*LABELS, *(name for name in figures[0] if name not in LABELS and name not in ELSEWHERE)]:
@@ -65,7 +65,7 @@ def headline(data: dict[str, Any]) -> str:
 
 
 def _figure_words(name: str, values: list[int | float | None]) -> list[str]:
-    """A figure of the stacks in words, nothing where none has it; depths are given for each stack."""
+    """Format a figure of all stacks, empty if none has it; depths are listed per stack."""
     shown = [f"{value:,}" for value in values if value]
     if name != "num_layers":
         shown = list(dict.fromkeys(shown))
@@ -73,7 +73,7 @@ def _figure_words(name: str, values: list[int | float | None]) -> list[str]:
 
 
 def caption(data: dict[str, Any]) -> str:
-    """What the figures mean."""
+    """Return the legend."""
     paired = len(data["stacks"]) == 2
     text = (
         f"At length {data['length']:,}{' on both sides' * paired}, batch {data['batch']:,}, {data['dtype']} "
@@ -89,7 +89,7 @@ def caption(data: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class TableLine:
-    """One line of the table; without figures it takes the whole width."""
+    """One line of the table, at full width if it has no figures."""
 
     text: str
     figures: tuple[str, ...] = ()
@@ -109,14 +109,14 @@ def _table(data: dict[str, Any]) -> Iterator[TableLine]:
 
 
 def _single_lines(row: dict[str, Any]) -> Iterator[TableLine]:
-    """Something outside the layers."""
+    """Format a row outside layers."""
     name = ONCE if row["name"] == "once" else row["name"]
     yield TableLine(f"  {name}", _figures(row))
     yield from (_details(part, 4) for part in row["parts"] if part["summary"])
 
 
 def _layer_lines(row: dict[str, Any]) -> Iterator[TableLine]:
-    """All layers of a kind, then the parts of one of them."""
+    """Format all layers of a kind, then their parts."""
     yield TableLine(f"  layer{_many(row)}", _figures(row))
     for name in ("mask", "position"):
         if row[name] or (name == "position" and row[name] is not None):
@@ -137,7 +137,7 @@ def _details(part: dict[str, Any], indent: int, more: str = "") -> TableLine:
 
 
 def weight_groups(weights: dict[str, list[int]]) -> list[str]:
-    """Weights by shape: `512 x 512 query, key, value, output`; `.weight` goes without saying."""
+    """Group weights by shape: `512 x 512 query, key, value, output`, without the suffix `.weight`."""
     by_shape: dict[str, list[str]] = {}
     for name, dims in weights.items():
         by_shape.setdefault(" x ".join(map(str, dims)) or "scalar", []).append(name.removesuffix(".weight"))
@@ -149,14 +149,14 @@ def _figures(costs: dict[str, Any]) -> tuple[str, ...]:
 
 
 def figure(key: str, value: int) -> str:
-    """A cost as people read it."""
+    """Format a cost."""
     if not value:
         return "-"
     return size(value) if key.endswith("_bytes") else f"{value:,}"
 
 
 def size(count: int) -> str:
-    """Bytes as people read them: 512 B, 63.5 KiB, 1.2 GiB."""
+    """Format bytes: 512 B, 63.5 KiB, 1.2 GiB."""
     if count < 1024:
         return f"{count} B"
     value, unit = float(count), ""

@@ -1,4 +1,4 @@
-"""What a dotted key of a recipe means: the places of the resolved recipe that it speaks of."""
+"""Resolution of dotted recipe keys to places in the resolved recipe."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from tfkit.recipe.views.resolved import (
 from tfkit.reports.runs import Runs, places
 
 COMPOSING = ("extends", "variants")
-AS_WRITTEN = ("mask", "memory", "layers", "pattern")  # of a stack; what they come to stands in each layer
+AS_WRITTEN = ("mask", "memory", "layers", "pattern")  # stack keys shown as written; each layer has the resolved value
 
 
 @dataclass(frozen=True)
 class View:
-    """One place that a key speaks of: a value, of which stack, and of which layers of it (None: outside the layers)."""
+    """One place that a key refers to: a value, its stack, and its layers (None: outside the layers)."""
 
     value: Value
     side: Side | None = None
     layers: Runs | None = None
-    kinds: tuple[str, ...] = ()  # of the pattern, which made these layers
-    causal: bool = False  # the model's type keeps these layers from seeing the future
+    kinds: tuple[str, ...] = ()  # pattern kinds of these layers
+    causal: bool = False  # the model's type implies a causal mask
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one key, `path`, speaks of: several places where stacks or layers may differ."""
+    """The places that key `path` refers to; several if stacks or layers may differ."""
 
     path: str
     views: list[View]
@@ -53,7 +53,7 @@ class Found:
 
 
 class KeyFinder:
-    """Finds what the keys of `recipe` speak of."""
+    """Resolver of the keys of `recipe`."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -63,20 +63,20 @@ class KeyFinder:
 
     @cached_property
     def _values(self) -> dict[str, dict[str, Any]]:
-        """The values of the model and of each stack by key."""
+        """Values of the model and of each stack by key."""
         stacks: dict[str, Any] = {side: stack_values(plan, self.blueprint) for side, plan in self.plans.items()}
         return {"model": model_values(self.blueprint), **stacks}
 
     def find(self, key: str) -> list[Found]:
-        """What `key` speaks of, one entry for each key of a stack or model that is asked for as a whole.
+        """Resolve `key`; a whole model or stack yields one entry per key in it.
 
-        Raises UsageError for a key that the recipe cannot have, with the nearest that it has.
+        Raises UsageError for invalid keys, with the closest valid one.
         """
         steps = re.findall(r"\[\d+\]|[^.\[\]]+", key.strip())
         if not steps or _dotted(steps) != key.strip():
             raise UsageError(f"'{key}' is no dotted key like model.layer.dropout")
         if steps[0] not in TOP and (steps[0] in (*MODEL, *STACK)):
-            steps = ["model", *steps]  # as weights are named: decoder.layers.3
+            steps = ["model", *steps]  # parameter-style names: decoder.layers.3
         if steps[0] == "model" and len(self.plans) == 1 and steps[1:2] == list(self.plans):
             del steps[1]
         path = _dotted(steps)
@@ -95,7 +95,7 @@ class KeyFinder:
             return [Found(path, [View(value)], note="as written; no layer or stack has this key when resolved")]
 
     def _section(self, key: str) -> Value:
-        """A section besides the model, or what says how the file is put together."""
+        """Return a section other than `model`, or a key that composes the file."""
         if key in COMPOSING:
             text = self.recipe.text
             node = None if text is None else parse(text, str(self.recipe.file))[0].get(key)
@@ -116,11 +116,11 @@ class KeyFinder:
         own = [key for key in MODEL if key not in ("type", "encoder", "decoder")]
         keys = [*STACK] if len(sides) < len(self.plans) else ["type", *STACK, *own]
         found = [Found(f"{path}.{key}", self._views(sides, [key], path)) for key in keys]
-        # a listing leaves out what is none by default
+        # listings omit keys that are none by default
         return [one for one in found if any(view.value.value is not None or view.value.node for view in one.views)]
 
     def _views(self, sides: Sequence[Side], steps: Sequence[str], path: str) -> list[View]:
-        """The places that `steps` below the model or some of its stacks speak of."""
+        """Resolve `steps` below the model or some of its stacks."""
         key, rest = steps[0], list(steps[1:])
         if key in MODEL and len(sides) == len(self.plans):
             return self._below([View(self._value(f"model.{key}", "model", self.trace.model.get(key)))], rest, path)
@@ -137,7 +137,7 @@ class KeyFinder:
         return self._below([View(self._stack(side, key), side) for side in sides], rest, path)
 
     def _below(self, views: Sequence[View], steps: Sequence[str], path: str) -> list[View]:
-        """What stands at `steps` below those of the views that have it; raises UsageError where none has."""
+        """Descend `steps` in each view that has them; raises UsageError if none has."""
         found: list[View] = []
         for view in views:
             value: Value = view.value
@@ -156,7 +156,7 @@ class KeyFinder:
         return Value(path, self._values[owner].get(path.rpartition(".")[2]), node, sentence(path))
 
     def _stack(self, side: Side, key: str) -> Value:
-        """What stands at one key of a stack."""
+        """Resolve one key of a stack."""
         trace, path = self.trace.stacks[side], self._path(side, key)
         if key not in AS_WRITTEN:
             return self._value(path, side, trace.node.get(key))
@@ -164,7 +164,7 @@ class KeyFinder:
         return Value(path, None if node is None else node.plain(), node, sentence(path))
 
     def _layers(self, side: Side, name: str, steps: Sequence[str]) -> Iterator[View]:
-        """The layers of a stack that `name` speaks of, those of one text together."""
+        """Yield the layers that `name` refers to, grouped by source text."""
         plan, trace = self.plans[side], self.trace.stacks[side]
         causal, wanted = causal_by_type(plan, self.blueprint), self._wanted(side, name, bool(steps))
         texts: dict[int, int] = {}
@@ -174,7 +174,7 @@ class KeyFinder:
             first = runs[0][0]
             layer = plan.layers[plan.order[first]]
             values = layer_values(layer, causal)
-            if steps:  # what a listing leaves out
+            if steps:  # keys omitted from listings
                 own = {f"{sublayer.name}_norm": sublayer.norm for sublayer in layer.sublayers}
                 unsaid = {"shared": layer.shared, "position": one_or_many(plan.position)}
                 values = dict.fromkeys(SUBLAYERS) | unsaid | own | values
@@ -182,13 +182,13 @@ class KeyFinder:
             yield View(value, side, runs, trace.entries[first].kinds, causal)
 
     def _wanted(self, side: Side, name: str, deeper: bool) -> Callable[[int], bool]:
-        """The test for layers: all, one with a number, those of a kind, or of a name that resolved.yaml gives them."""
+        """Return the layer filter: all, by number, by kind, or by a kind name of resolved.yaml."""
         plan, trace, kind = self.plans[side], self.trace.stacks[side], name.removeprefix("layers.")
         if kind == name:
             return lambda index: True
         if kind.isdecimal():
             return int(kind).__eq__
-        if kind in mapping(trace.keys.get("layers")):  # without a key in it, the kind's own text
+        if kind in mapping(trace.keys.get("layers")):  # without further steps: the kind as written
             return lambda index: deeper and kind in trace.entries[index].kinds
         numbers = set(kind_names(plan).get(kind, ()))
         return lambda index: plan.order[index] in numbers
@@ -197,7 +197,7 @@ class KeyFinder:
         return f"model.{side}.{key}" if len(self.plans) > 1 else f"model.{key}"
 
     def _unknown(self, path: str, step: str, value: Value | None = None) -> UsageError:
-        """The error of a key that is not there: what dropped it, or the nearest that is."""
+        """Build the error for a missing key, with what removed it or the closest key."""
         for lost in () if value is None or value.node is None else value.node.dropped:
             if lost.path.rpartition(".")[2] == step:
                 old = value.node.dropped[0]  # type: ignore[union-attr]
@@ -207,7 +207,7 @@ class KeyFinder:
         return UsageError(f"{path}: the recipe has no such key." + (f" Did you mean '{near}'?" if near else ""))
 
     def _known(self) -> Iterator[str]:
-        """The keys that the recipe has, as they are asked for."""
+        """Yield the recipe's keys in user notation."""
         yield from TOP
         for key in (*self.recipe.sections(), *(["study"] if self.recipe.study is not None else [])):
             yield from (leaf.path for leaf in self._section(key).leaves())
@@ -218,7 +218,7 @@ class KeyFinder:
 
 
 def _nearest_key(path: str, known: Sequence[str]) -> str | None:
-    """The one of the keys `known` that `path` may have meant: as a whole, or by its last word alone."""
+    """Return the key in `known` closest to `path`, by full path or by last word."""
     words = {key.rpartition(".")[2]: key for key in reversed(known)}
     last = path.rpartition(".")[2]
     if last in words:

@@ -1,7 +1,7 @@
-"""Runs a sample of a model on `meta` and says what each of its parts does and keeps.
+"""FLOPs and saved activations of each part, measured on a sample model on `meta`.
 
-Paths name the parts: (side, "embedding"), (side, "layer", kind, turn, part), ("", head), where kind numbers the
-distinct layers and turn is "0" or "1", since each stands in the sample twice.
+Paths name the parts: (side, "embedding"), (side, "layer", kind, turn, part), ("", head). `kind` numbers the distinct
+layers; `turn` is "0" or "1", since the sample contains each twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfkit.reports.meter import Meter, Path, Tally
 
 
 def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:
-    """One forward in training mode, by part."""
+    """Tally a training forward by part."""
     model.train()
     meter = Meter(model)
     for side, stack in stacks_of(model):
@@ -30,7 +30,7 @@ def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:
             turns = iter("01")
             meter.watch(layer, lambda kind=kind, turns=turns: ("layer", str(kind), next(turns)))  # type: ignore[misc]
             for name, part in parts_of(layer).items():
-                if name != "residual":  # the others run within it
+                if name != "residual":  # it encloses the others
                     meter.watch(part, (name,))
     for name, head in heads_of(model):
         meter.watch(head, ("", name))
@@ -40,7 +40,7 @@ def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:
 
 
 def weigh_cache(model: Model, length: int, batch: int) -> dict[Path, int]:
-    """Bytes of the decode state after `length` tokens: (side, "layer", kind, part)."""
+    """Return the bytes of the decode state after `length` tokens: (side, "layer", kind, part)."""
     side = model.blueprint.last.side
     if not model.caches:
         return {}
@@ -55,27 +55,27 @@ def weigh_cache(model: Model, length: int, batch: int) -> dict[Path, int]:
 
 
 def stacks_of(model: Model) -> Iterator[tuple[str, Stack]]:
-    """The stacks by side, in the order of computation."""
+    """Yield the stacks by side, in execution order."""
     yield from ((plan.side, model.stack(plan.side)) for plan in model.blueprint.stacks())
 
 
 def heads_of(model: Model) -> Iterator[tuple[str, nn.Module]]:
-    """The heads by name: `head`, `heads.<name>`."""
+    """Yield the heads by name: `head`, `heads.<name>`."""
     if model.head is not None:
         yield "head", model.head
     yield from ((f"heads.{name}", head) for name, head in model.heads.items())
 
 
 def parts_of(layer: nn.Module) -> dict[str, nn.Module]:
-    """The parts of a layer by name; the residual layout answers for the layer's dropout too."""
+    """Return the parts of a layer by name; dropout counts as part of the residual layout."""
     return {name: part for name, part in layer.named_children() if name != "dropout" and not is_empty(part)}
 
 
 def idle_parameters(module: nn.Module) -> int:
-    """Parameters within a module that one token does not pass, as its parts say."""
+    """Count the parameters not used by a single token, as reported by the parts."""
     return sum(part.idle_parameters() for part in module.modules() if isinstance(part, SublayerFacts))
 
 
 def is_empty(module: nn.Module) -> bool:
-    """Whether a module does nothing at all."""
+    """True for identities and empty lists."""
     return isinstance(module, nn.Identity) or (isinstance(module, nn.ModuleList) and len(module) == 0)

@@ -1,7 +1,8 @@
-"""The wiring of a layer: its residual layout's own equation, computed with symbols instead of tensors.
+"""The wiring of a layer, found by evaluating its residual layout on symbols instead of tensors.
 
-A layout is drawn as its `forward` says, one of a user's too. What is not made of sublayers, norms, sums and other
-functions of the stream, such as a look at the stream's shape, cannot be drawn, and its parts are listed instead.
+The graph follows the layout's `forward`, including user-defined ones. A forward that does anything besides applying
+sublayers, norms, sums and functions to the stream (such as reading its shape) cannot be traced; its parts are listed
+instead.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ SUM, PART, FUNCTION = "sum", "part", "function"
 
 
 class Unwired(Exception):
-    """A layout whose wiring is not made of paths in parallel and one after another."""
+    """The layout is not a series-parallel graph."""
 
 
 class Signal:
-    """A symbol for the stream: what it is made by, and of which signals."""
+    """A symbol for the stream, with its operation and inputs."""
 
     def __init__(self, kind: str, name: str, inputs: Sequence[Signal] = ()) -> None:
         self.kind, self.name, self.inputs = kind, name, tuple(inputs)
         self.number = next(_NUMBERS)
         self.uses = 0
         self.within: frozenset[Signal] = frozenset({self}).union(*(one.within for one in inputs))
-        # the signals that every path from the layer's input passes
+        # dominators: signals on every path from the layer's input
         every = frozenset.intersection(*(one.passed for one in inputs)) if inputs else frozenset()
         self.passed: frozenset[Signal] = every | {self}
         for one in inputs:
@@ -66,7 +67,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing on a path: a part of the layer by its name, or a function of the stream in words."""
+    """One step of a path: a named part of the layer, or a function of the stream."""
 
     kind: str
     name: str
@@ -74,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Junction:
-    """Paths that begin together and meet again, in a sum or a function; an empty one is a residual connection."""
+    """Parallel paths, joined by a sum or a function; an empty path is a residual connection."""
 
     paths: tuple[Path, ...]
     joined: str
@@ -91,7 +92,7 @@ def wiring(plan: LayerPlan, shape: Shape, norms: dict[str, Config | None]) -> Pa
     try:
         out = layout.forward(x, [_branch(one.name, norms, plan.residual.branch_scale) for one in plan.sublayers])
         path = _path(out, x)
-    except Exception:  # whatever the forward of a user's own layout may say to a symbol
+    except Exception:  # a user-defined forward may raise anything on a symbol
         return None
     wanted = {one.name for one in plan.sublayers} | {name for name, norm in norms.items() if norm is not None}
     return path if wanted == set(parts_of(path)) else None

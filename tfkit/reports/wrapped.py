@@ -1,4 +1,4 @@
-"""Text for a terminal of any width: wrapped between words, never cut."""
+"""Terminal output wrapped between words, without truncation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import textwrap
 
 from rich.console import Console
 
-LEAST = 40  # columns; in a narrower terminal lines are longer than it is
+LEAST = 40  # columns; lines overflow narrower terminals
 
 
 def say(console: Console, text: str, indent: int = 0, style: str = "", hang: int = 4) -> None:
-    """Print `text` after `indent` spaces, its further lines `hang` columns to the right."""
+    """Print `text` indented by `indent` spaces, with a hanging indent of `hang`."""
     wrapped = textwrap.fill(
         text,
         max(console.width, LEAST),

@@ -1,4 +1,4 @@
-"""The JSON Schema of the recipe language, for editors: made from the grammar's keys and the parts in the registry."""
+"""JSON Schema of the recipe language for editors, generated from the grammar's keys and registered parts."""
 
 from tfkit.recipe.schema.language import language_schema
 

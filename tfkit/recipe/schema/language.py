@@ -1,4 +1,4 @@
-"""The whole recipe: its sections, `model:` with its stacks and layers, and how a recipe is put together."""
+"""Schema of a whole recipe: sections, `model:` with stacks and layers, and composition."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tfkit.recipe.text.source import LANGUAGE
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate": Generate, "study": Study}
-NUMBERED = "_([2-9]|[1-9][0-9]+)"  # what comes a second time is feedforward_2
-LETTER = r"[^\s!-/:-@\[-^`{-~]"  # of a word: no space and no punctuation but _
+NUMBERED = "_([2-9]|[1-9][0-9]+)"  # suffix of repeated sublayers: feedforward_2
+LETTER = r"[^\s!-/:-@\[-^`{-~]"  # no whitespace or punctuation except _
 ENTRY: Schema = {
     "type": "string",
     "pattern": rf"^{LETTER}+(\+{LETTER}+)*(\*0*[1-9][0-9]*)?$",
@@ -42,7 +42,7 @@ ENTRY: Schema = {
 }
 HEAD_NAME: Schema = {"pattern": rf"^(?![0-9]){LETTER}+$", "patternErrorMessage": "a head's name is a plain word"}
 PATH: Schema = {"type": "string"}
-# the values of keys with a rule of their own
+# keys with a special schema
 OWN: dict[str, Schema] = {
     "tfkit": {"enum": [LANGUAGE]},
     "extends": PATH,
@@ -62,11 +62,11 @@ OWN |= {
 
 
 def language_schema() -> Schema:
-    """Return the JSON Schema (draft 7) of a recipe, with every part that is registered now, always in the same order.
+    """Return the JSON Schema (draft 7) of recipes with all registered parts, in deterministic order.
 
-    It is of data as YAML 1.2 reads it, where `none` is a word and an empty value is null. A part, a section and a
-    stack have one form each: it knows keys, words, types and bounds. What is missing, and what only the whole model
-    shows (sizes that do not divide, contradictions), `tfkit check` finds.
+    It describes data as parsed by YAML 1.2, where `none` is a word and an empty value is null. Parts, sections and
+    stacks have one definition each, which covers keys, words, types and bounds. Missing keys and constraints across
+    the model (divisibility, contradictions) are left to `tfkit check`.
     """
     definitions = {**SHARED, **_model()}
     for slot in CATALOGUES:
@@ -87,7 +87,7 @@ def language_schema() -> Schema:
 
 
 def _model() -> dict[str, Schema]:
-    """The definitions of `model:` (rules R1 to R15)."""
+    """Define `model:` (rules R1 to R15)."""
     stack, model = _declared(STACK), _declared(MODEL)
     size, width = number("integer", minimum=0), number("integer", minimum=1, maximum=bounds.WIDTH.most)
     base: Schema = {"description": "sizes by key of model, at which nothing is changed: d_model: 64", "type": "object"}
@@ -107,7 +107,7 @@ def _model() -> dict[str, Schema]:
 
 
 def _again() -> Iterator[tuple[str, Schema]]:
-    """The keys of sublayers that a layer has more than once."""
+    """Yield the keys of repeated sublayers (feedforward_2)."""
     for name in SUBLAYERS:
         part, norm = _value(LAYER[name].kind), _value(LAYER[f"{name}_norm"].kind)
         yield f"^{name}{NUMBERED}$", {"description": f"{name} once more, laid over {name}", **part}
@@ -115,13 +115,13 @@ def _again() -> Iterator[tuple[str, Schema]]:
 
 
 def _declared(keys: Mapping[str, Key], *varied: Schema) -> dict[str, Schema]:
-    """The schema of each key with its sentence."""
+    """Map keys to described schemas."""
     values = {name: OWN[name] if name in OWN else _value(key.kind, *varied) for name, key in keys.items()}
     return {name: {"description": key.sentence, **values[name]} for name, key in keys.items()}
 
 
 def _value(kind: Kind, *varied: Schema) -> Schema:
-    """The schema of a value of that kind; `varied` may stand for a number or an item of a list."""
+    """Return the schema of a kind of value; `varied` may replace a number or list item."""
     match kind:
         case SizeValue():
             size = number("integer", minimum=1, maximum=kind.limit)

@@ -1,4 +1,4 @@
-"""Parts: the names of a slot, and the options of each; what an editor completes after `attention: {type: `."""
+"""Schemas of parts: the names in a slot and the options of each, as completed after `attention: {type: `."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tfkit.recipe.keys import LAYER
 from tfkit.recipe.schema.values import ANYTHING, NONE, PER_LAYER, TRUE, Schema, closed, either, number, refer
 from tfkit.recipe.text.node import inline
 
-# the slots of parts that a layer may hold, where `per_layer` may stand for a value
+# slots within a layer, whose values may be `per_layer`
 LAYERED = {key.kind.slot for key in LAYER.values() if isinstance(key.kind, PartValue | PartsValue | NormValue)}
 LAYERED.add("activation")
 TYPES = {"boolean", "integer", "number", "string"}
-# the keywords of Pydantic's schema that mean the same in the language's
+# keywords copied from Pydantic's schema
 BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern"}
 BOUNDS |= {"minItems", "maxItems", "minProperties", "maxProperties"}
 
 
 def parts_of(slot: str) -> dict[str, Schema]:
-    """Return the definitions of a slot: itself, the options of each part, and `any.slot`, those of all parts."""
+    """Return the definitions of a slot: itself, each part's options, and `any.slot` with the options of all."""
     made: dict[str, Schema] = {}
     every: dict[str, dict[str, Schema]] = {}
     texts = {name: summary_of(part) for name, part in sorted(REGISTRY.load(slot).items())}
@@ -41,7 +41,7 @@ def parts_of(slot: str) -> dict[str, Schema]:
 
 
 def _part(slot: str, texts: dict[str, str]) -> Schema:
-    """A part: its name, or a mapping with the options of its type."""
+    """Schema of a part: its name, or a mapping with options."""
     word = {"enum": list(texts), "enumDescriptions": list(texts.values())}
     kind = {"description": f"which {slot}", **either(word, *[PER_LAYER] * (slot in LAYERED))}
     each = [{"if": _of_type(name), "then": refer(f"{slot}.{name}")} for name in texts]
@@ -51,12 +51,12 @@ def _part(slot: str, texts: dict[str, str]) -> Schema:
 
 
 def _of_type(*names: str) -> Schema:
-    """The test for a mapping with one of these types."""
+    """Schema of mappings with one of these types."""
     return {"properties": {"type": {"enum": list(names)}}, "required": ["type"]}
 
 
 def _merged(schemas: dict[str, Schema]) -> Schema:
-    """One option as several parts have it."""
+    """Merge one option of several parts."""
     texts = {name: schema.get("description", "") for name, schema in schemas.items()}
     same = len(set(texts.values())) == 1
     text = next(iter(texts.values())) if same else "; ".join(f"{name}: {text}" for name, text in texts.items())
@@ -70,9 +70,9 @@ def summary_of(part: type[Component]) -> str:
 
 
 class _Generator(GenerateJsonSchema):
-    """Pydantic's schema, where what cannot be known from types is left open, so that nothing right is ever refused.
+    """Pydantic's generator, permissive where types are insufficient, so that valid recipes are never rejected.
 
-    A validator of the user's that runs before the types may take anything, unless it says its `json_schema_input_type`.
+    A user's before or wrap validator may accept any input, unless it declares `json_schema_input_type`.
     """
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
@@ -85,7 +85,7 @@ class _Generator(GenerateJsonSchema):
         return {}
 
     def emit_warning(self, kind: Any, detail: str) -> None:
-        """Leave out a default that cannot be written."""
+        """Ignore defaults that cannot be serialized."""
 
     def _loosened(self, schema: Any, found: JsonSchemaValue) -> JsonSchemaValue:
         ours = getattr(schema["function"]["function"], "__module__", "").startswith("tfkit.")
@@ -95,9 +95,9 @@ class _Generator(GenerateJsonSchema):
 
 
 def options(model: type[BaseModel], owner: str, layered: bool = False) -> dict[str, Schema]:
-    """Return the definition `owner`, the mapping that `model` validates, and those of the mappings within it.
+    """Return the definition `owner` of the mapping validated by `model`, and those of nested mappings.
 
-    With `layered`, `per_layer` may stand for a value.
+    With `layered`, `per_layer` may replace a value.
     """
     found = model.model_json_schema(schema_generator=_Generator)
     nested = found.pop("$defs", {})
@@ -106,7 +106,7 @@ def options(model: type[BaseModel], owner: str, layered: bool = False) -> dict[s
 
 
 class _Reader:
-    """Translates one schema of Pydantic's."""
+    """Translator of Pydantic's schemas."""
 
     def __init__(self, owner: str, nested: dict[str, Schema], varied: list[Schema]) -> None:
         self.owner = owner
@@ -121,7 +121,7 @@ class _Reader:
         return ({"description": found["description"]} if "description" in found else {}) | schema
 
     def _option(self, found: Schema) -> Schema:
-        """An option with its description and its default; that of a norm is the stack's where a recipe says none."""
+        """Return an option with description and default; a norm has no default, since it follows the stack's."""
         text, schema, default = found.get("description", ""), self.value(found), found.get("default")
         members = [found, *found.get("anyOf", ())]
         of_stack = default is not None and any(member.get("x-slot") == "norm" for member in members)
@@ -131,12 +131,12 @@ class _Reader:
         return ({"description": text} if text else {}) | schema
 
     def value(self, found: Schema) -> Schema:
-        """Return the ways to write a value."""
+        """Return the schema of a value."""
         if union := found.get("anyOf", found.get("oneOf")):
             return either(*map(self.value, union))
         if "x-slot" in found:
             return either(refer(found["x-slot"]), *[TRUE] * (found["x-slot"] == "norm"), *self.varied)
-        if "$ref" in found:  # a mapping within a part: its type may stand for it, as a part's name does
+        if "$ref" in found:  # a nested mapping, which may be abbreviated to its type, as a part to its name
             name = found["$ref"].rpartition("/")[2]
             words = _words(self.nested[name].get("properties", {}).get("type", {}))
             return either(refer(f"{self.owner}.{name}"), *[{"enum": words}] * bool(words))
@@ -160,13 +160,13 @@ class _Reader:
 
 
 def _words(found: Schema) -> list[Any]:
-    """The words of which one may stand there."""
+    """Return the allowed words."""
     return [
         "none" if word is None else word for word in found.get("enum", [found[key] for key in found if key == "const"])
     ]
 
 
 def _plain(value: Any) -> bool:
-    """True if a default can be written on one line: a number, a word, none, or a list of them."""
+    """True if a default fits on one line: a number, a word, none, or a list of them."""
     items = value if isinstance(value, list) else [value]
     return all(item is None or isinstance(item, (bool, int, float, str)) for item in items)

@@ -1,4 +1,4 @@
-"""The pieces that the schema is made of: references, alternatives, mappings, and numbers as recipes write them."""
+"""Building blocks of the schema: references, alternatives, mappings, and numbers in recipe notation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REFERENCE = "#/definitions/"
 ANYTHING: Schema = {}
 NONE: Schema = {"enum": ["none"], "enumDescriptions": ["no such thing"]}
 TRUE: Schema = {"enum": [True], "enumDescriptions": ["the stack's norm, that of layer.norm"]}
-# What an editor reads as text and the language as a number: digits in groups, and a sign before another base.
+# Numbers that editors parse as text: grouped digits, and signed hexadecimal or octal.
 GROUPED = (
     r"^([-+]?[0-9]+(_[0-9]+)+(\.[0-9]*)?([eE][-+]?[0-9]+)?"
     r"|[-+]?0(x[0-9a-fA-F]+(_[0-9a-fA-F]+)+|o[0-7]+(_[0-7]+)+)|[-+]0(x[0-9a-fA-F]+|o[0-7]+))$"
@@ -18,7 +18,7 @@ GROUPED = (
 
 
 def refer(name: str) -> Schema:
-    """Return a reference to the definition called `name`."""
+    """Return a reference to definition `name`."""
     return {"$ref": REFERENCE + name}
 
 
@@ -26,12 +26,12 @@ PER_LAYER = refer("per_layer")
 
 
 def number(kind: str, **bounds: Any) -> Schema:
-    """Return the ways to write a number; `kind` is integer or number, bounds are named as JSON Schema does."""
+    """Return the schema of a number; `kind` is integer or number, bounds are JSON Schema keywords."""
     return {"anyOf": [{"type": kind, **bounds}, refer("grouped_digits")]}
 
 
 def either(*alternatives: Schema) -> Schema:
-    """Join alternatives, their words in one list, which an editor offers, and a fault names, at once."""
+    """Join alternatives; their words are merged into one enum, for completion and error messages."""
     flat = [one for schema in alternatives for one in (schema["anyOf"] if schema.keys() == {"anyOf"} else [schema])]
     if ANYTHING in flat:
         return ANYTHING
@@ -43,7 +43,7 @@ def either(*alternatives: Schema) -> Schema:
         elif one not in others:
             others.append(one)
     words: Schema = {"enum": list(texts)} | ({"enumDescriptions": list(texts.values())} if any(texts.values()) else {})
-    # in this order an editor blames a wrong word on the words, and a wrong option on the mapping
+    # order matters: editors report a wrong word against the enum, and a wrong option against the mapping
     kept = [one for one in others if one != PER_LAYER] + [words] * bool(texts) + [PER_LAYER] * (PER_LAYER in others)
     return kept[0] if len(kept) == 1 else {"anyOf": kept}
 
@@ -59,7 +59,7 @@ def closed(properties: Schema) -> Schema:
 
 
 def named(value: Schema, **more: Any) -> Schema:
-    """Return the schema of a mapping of names to `value`, or to none."""
+    """Return the schema of a mapping from names to `value` or none."""
     return {**closed({}), **more, "additionalProperties": either(value, NONE)}
 
 

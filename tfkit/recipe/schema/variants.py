@@ -1,4 +1,4 @@
-"""`variants:`: overlays and axes, whose keys are dotted, as in `model.layer.attention.num_heads` (rule R20)."""
+"""`variants:`: overlays and axes with dotted keys, such as `model.layer.attention.num_heads` (rule R20)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tfkit.recipe.schema.values import REFERENCE, Schema, closed, either, many, 
 
 STACK = r"model\.((encoder|decoder)\.)?"
 LAYER = rf"{STACK}(layer|layers\.[^.]+)\."
-NESTED = {"section.model", "section.stack", "section.layer", "section.layers"}  # have the patterns above
+NESTED = {"section.model", "section.stack", "section.layer", "section.layers"}  # covered by the patterns above
 ANY_KEY = ".+"
 
 
 class VariantKeys:
-    """The dotted keys at which a variant may lay something, as patterns, with the schemas of their values."""
+    """Patterns for the dotted keys that a variant may override, with the schemas of their values."""
 
     def __init__(self, definitions: Mapping[str, Schema]) -> None:
         self.definitions = definitions
 
     def schema(self, sections: Mapping[str, Schema]) -> Schema:
-        """Return the schema of variants by name; an entry of one key with a list is an axis."""
+        """Return the schema of variants by name; a single key with a list is an axis."""
         axes = {key: either(value, many(value)) for key, value in sections.items()}
         patterns = {f"^{key}$": either(value, many(value)) for key, value in self._keys(sections)}
         return named({**closed(axes), "patternProperties": patterns})
@@ -38,7 +38,7 @@ class VariantKeys:
     def _paths(
         self, prefix: str, keys: Mapping[str, Schema], above: frozenset[str] = frozenset()
     ) -> Iterator[tuple[str, Schema]]:
-        """The dotted keys of a mapping at `prefix`, and all below it; keys with one definition make one pattern."""
+        """Yield the dotted keys at and below `prefix`; keys with the same definition share a pattern."""
         alike: dict[str, list[str]] = {}
         for key, value in keys.items():
             yield prefix + key, value
@@ -46,13 +46,13 @@ class VariantKeys:
                 alike.setdefault(name, []).append(key)
         for name, same in alike.items():
             below = prefix + (same[0] if len(same) == 1 else f"({'|'.join(same)})") + r"\."
-            if name in above:  # a part that may hold itself
+            if name in above:  # recursive part
                 yield below + ANY_KEY, {}
             else:
                 yield from self._paths(below, self._children(name), above | {name})
 
     def _children(self, name: str) -> dict[str, Schema]:
-        """The keys of a definition's mapping as patterns."""
+        """Return the keys of a definition as patterns."""
         mapping = self.definitions[name]
         others = mapping["additionalProperties"]
         found = {
@@ -62,7 +62,7 @@ class VariantKeys:
         return found | ({"[^.]+": others} if isinstance(others, dict) else {ANY_KEY: {}} if others else {})
 
     def _mappings(self, schema: Schema) -> Iterator[str]:
-        """The definitions of mappings that a value may be; of a part, the options of all of its slot."""
+        """Yield the mapping definitions of a value; for a part, the options of its whole slot."""
         for one in schema.get("anyOf", [schema]):
             name, _, option = one.get("$ref", "").removeprefix(REFERENCE).partition("/properties/")
             if option:

@@ -1,1 +1,1 @@
-"""A recipe spelled out: every value with the place that it comes from."""
+"""Resolved recipes: every value with its origin."""

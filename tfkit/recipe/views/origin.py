@@ -1,4 +1,4 @@
-"""Who set a value of a recipe: a file with its line, a base recipe, a variant, a kind, the command line, or nobody."""
+"""Origin of a recipe value: a file and line, base recipe, variant, kind, command line, or default."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from tfkit.recipe.text.node import Node, inline, shorten, under
 from tfkit.recipe.text.values import items, mapping
 
 STACK = re.compile(r"^model\.(encoder|decoder)(?=\.|$)")
-Notes = Mapping[tuple[str, int], str]  # the comments of a resolved.yaml by file and line
+Notes = Mapping[tuple[str, int], str]  # (file, line) -> comment in resolved.yaml
 KIND = re.compile(r"^model\.layers\.(\w+)(?=\.|$)")
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value as it was resolved: a part, a section, a list or a plain value.
+    """A resolved value: a part, a section, a list or a plain value.
 
-    `path` is where resolved.yaml has it, `node` the text that it comes from (None: it is a default), `sentence` what it
-    means.
+    `path` is its key in resolved.yaml, `node` its source text (None: default), `sentence` its description.
     """
 
     path: str
@@ -35,7 +34,7 @@ class Value:
     sentence: str = ""
 
     def children(self) -> list[Value]:
-        """What it consists of; nothing for a plain value."""
+        """Return the nested values; empty for a plain value."""
         if isinstance(self.value, BaseModel):
             return list(self._options(self.value))
         if isinstance(self.value, Mapping):
@@ -46,14 +45,14 @@ class Value:
                 for key, path in paths.items()
             ]
         if isinstance(self.value, list | tuple) and any(isinstance(item, BaseModel | Mapping) for item in self.value):
-            written = [*items(self.node), *[None] * len(self.value)]  # a default list is written nowhere
+            written = [*items(self.node), *[None] * len(self.value)]  # default lists have no source text
             pairs = enumerate(zip(self.value, written, strict=False))
             return [Value(f"{self.path}[{index}]", item, node, self.sentence) for index, (item, node) in pairs]
         return []
 
     def _options(self, options: BaseModel) -> Iterator[Value]:
         nodes = mapping(None if self.node is None else as_part(self.node))
-        owner = self.sentence  # stands for what has none of its own
+        owner = self.sentence  # fallback for options without a description
         if isinstance(options, Config):
             yield Value(under(self.path, "type"), options.part.part_name, nodes.get("type"), owner)
             owner = ""
@@ -61,12 +60,12 @@ class Value:
             yield Value(under(self.path, name), getattr(options, name), nodes.get(name), field.description or owner)
 
     def child(self, key: str) -> Value | None:
-        """What stands at `key`, which is a word or `[number]`."""
+        """Return the value at `key`, a word or `[number]`."""
         path = f"{self.path}{key}" if key.startswith("[") else under(self.path, key)
         return next((child for child in self.children() if child.path == path), None)
 
     def leaves(self) -> Iterator[Value]:
-        """The plain values in it, in order; itself when it is one."""
+        """Yield the plain values in order, or itself if plain."""
         children = self.children()
         if not children:
             yield self
@@ -74,25 +73,25 @@ class Value:
             yield from child.leaves()
 
     def plain(self) -> Any:
-        """The value as plain data of the recipe language."""
+        """Return the value as plain recipe data."""
         return spell(self.value)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Who set a value. Without a place nobody did: it is the default, which `sentence` documents."""
+    """The origin of a value. Without a place it is the default, described by `sentence`."""
 
     place: Place | None
     sentence: str = ""
-    kind: str = ""  # the kind of the pattern that says it
-    source: str = ""  # the other key that the value follows from
-    inherited: bool = False  # written in `model`, for both of its stacks
-    written: str = ""  # what stands there, where that is not the value itself
-    noted: str = ""  # what a run's resolved.yaml notes there, in the words of `short`
+    kind: str = ""  # pattern kind that sets it
+    source: str = ""  # key that the value derives from
+    inherited: bool = False  # set in `model` for both stacks
+    written: str = ""  # source text, if it differs from the value
+    noted: str = ""  # comment from the run's resolved.yaml, formatted by `short`
 
     @property
     def by(self) -> str:
-        """In a word: default, Python, command line, kind, variant, base or file."""
+        """Category: default, Python, command line, kind, variant, base or file."""
         if self.place is None:
             return "default"
         if self.place.file.startswith("<"):
@@ -102,7 +101,7 @@ class Origin:
         return "kind" if self.kind else self.place.via.partition(" ")[0] or "file"
 
     def short(self) -> str:
-        """For a comment: `mine.yaml:12:7`, `gpt2.yaml:13:40, base gpt2`, `default: heads of queries`."""
+        """Format for comments: `mine.yaml:12:7`, `gpt2.yaml:13:40, base gpt2`, `default: heads of queries`."""
         if self.noted:
             return self.noted
         if self.place is None:
@@ -113,7 +112,7 @@ class Origin:
         return ", ".join(words)
 
     def words(self) -> str:
-        """In full: `base recipe gpt2 (gpt2.yaml:13:40)`, `the command line (--set model.num_layers=4)`."""
+        """Format in full: `base recipe gpt2 (gpt2.yaml:13:40)`, `the command line (--set model.num_layers=4)`."""
         text = self._setter()
         if self.source:
             text = f"follows from {self.source}: {text}"
@@ -137,14 +136,14 @@ class Origin:
 
 
 def origin(value: Value, notes: Notes | None = None) -> Origin:
-    """Who set `value`; `notes` are the comments of a run's resolved.yaml by line, where it was read from there."""
+    """Return the origin of `value`; `notes` are the comments of the run's resolved.yaml, if read from one."""
     if value.node is None:
         return Origin(None, value.sentence)
     return _origin(value.node, value, notes or {})
 
 
 def history(value: Value, notes: Notes | None = None) -> list[tuple[Any, Origin]]:
-    """What `value` replaced, each with who had set it, the last one first."""
+    """Return the values that `value` replaced with their origins, latest first."""
     found = []
     node = value.node
     while node is not None and (node := node.under) is not None:
@@ -153,7 +152,7 @@ def history(value: Value, notes: Notes | None = None) -> list[tuple[Any, Origin]
 
 
 def _origin(node: Node, value: Value, notes: Notes) -> Origin:
-    """Where the text of `value`, or what it replaced, was written."""
+    """Return the origin of one text of `value`."""
     noted = notes.get((node.place.file, node.place.line), "")
     if noted.startswith("default"):
         return Origin(None, value.sentence)
@@ -170,7 +169,7 @@ def _origin(node: Node, value: Value, notes: Notes) -> Origin:
 
 
 def _source(path: str, written: str) -> str:
-    """The key that a value follows from: what differs of the path that it was written at; empty where none does."""
+    """Return the key that a value derives from: the part of `written` that differs from `path`, or empty."""
     asked, there = (_bare(text).split(".") for text in (path, written))
     if asked == there:
         return ""
@@ -183,19 +182,19 @@ def _source(path: str, written: str) -> str:
 
 
 def _bare(path: str) -> str:
-    """`path` without what differs between a layer and its kinds, and between a stack and what `model` says of both."""
+    """Normalize `path`: layers and kinds become `model.layer`; stacks, `model`; indices are removed."""
     path = re.sub(r"\[\d+\]", "", STACK.sub("model", path))
     return re.sub(r"^model\.layers\.\w+(?=\.|$)", "model.layer", path)
 
 
 def _written(text: Any, value: Any) -> str:
-    """What was written, where that is another thing than the value: `tokenizer` for 4000, a path without its folder."""
+    """Return the source text if it differs from the value: `tokenizer` for 4000, a relative path."""
     if text == value or isinstance(value, dict | list) or isinstance(text, dict | list):
         return ""
     return inline(text)
 
 
 def one_line(text: str) -> str:
-    """`text` on one line, as a comment may hold it: the name of a file may have any character."""
+    """Replace unprintable characters, such as newlines in file names, for use in a comment."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     return shorten(printable, max(len(text), 1))

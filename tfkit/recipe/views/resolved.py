@@ -1,4 +1,4 @@
-"""The recipe that a Blueprint is: every value spelled out, in the recipe language, with its origin as a comment."""
+"""Conversion of a Blueprint to a recipe with every value explicit and its origin as a comment."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.text.node import quoted, shorten
 from tfkit.recipe.views.origin import Notes, Value, one_line, origin
 
-LEFT_OUT = object()  # in the place of a value: the key is not written
-Label = tuple[int, int]  # of a layer: the number of its plan, or -1 and that of its pattern entry
+LEFT_OUT = object()  # sentinel: omit the key
+Label = tuple[int, int]  # layer label: (plan number, negative entry), or (-1, pattern entry) if shared
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*([+*][A-Za-z0-9_]+)*")
-WIDTH, SHORTEST = 114, 32  # of a line without the sign of its comment, and of the comment of a default
+WIDTH, SHORTEST = 114, 32  # maximum line width without comment sign, minimum width of a default's comment
 RESERVED = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def resolved_text(name: str, recipe: Value) -> str:
-    """The text of `resolved.yaml`; loads to an equal Blueprint."""
+    """Format `resolved.yaml`; loads to an equal Blueprint."""
     title = f"# {one_line(name)}, every value spelled out; after each stands where it comes from."
     return "\n".join([title, *_lines(recipe, 0)]) + "\n"
 
 
 def model_values(blueprint: Blueprint) -> dict[str, Any]:
-    """The `model:` section of a Blueprint, its parts not yet spelled out."""
+    """Return the `model:` section of a Blueprint with unserialized parts."""
     stacks = {plan.side: stack_values(plan, blueprint) for plan in blueprint.stacks()}
     options = len(type(blueprint.type).model_fields)
     model: dict[str, Any] = {"type": blueprint.type if options else blueprint.type.part.part_name}
@@ -49,7 +49,7 @@ def model_values(blueprint: Blueprint) -> dict[str, Any]:
 
 
 def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of the base by the keys of resolved.yaml: what the two texts differ in, and what `base` says."""
+    """Return the base sizes by resolved.yaml key: sizes that differ, plus those listed in `base`."""
     written = dict(chosen.written)
     small = dict(_numbers(spell(model_values(chosen.base))))
     own = dict(_numbers(model))
@@ -60,7 +60,7 @@ def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[st
 
 
 def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
-    """The whole numbers of a text by dotted key; items of a list have none."""
+    """Yield the integers by dotted key, except those in lists."""
     if type(value) is int:
         yield path, value
     for key, child in value.items() if isinstance(value, Mapping) else ():
@@ -68,20 +68,20 @@ def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
 
 
 def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:
-    """The stack keys of one side."""
+    """Return one side's stack keys."""
     alone = len(list(blueprint.stacks())) == 1
     own = _layers(plan, causal_by_type(plan, blueprint))
     own["memory"] = {"d_model": plan.memory_width} if plan.memory_width is not None and alone else LEFT_OUT
     if plan.last_state and plan.side == "decoder":
         own["memory"] = LAST_STATE
     own["vocab_size"] = LEFT_OUT if plan.vocab_size is None else plan.vocab_size
-    own["mask"] = LEFT_OUT  # each layer has it
+    own["mask"] = LEFT_OUT  # written per layer
     values = {name: own[name] if name in own else held(plan, key) for name, key in STACK.items()}
     return {name: value for name, value in values.items() if value is not LEFT_OUT}
 
 
 def _layers(plan: StackPlan, causal: bool) -> dict[str, Any]:
-    """The keys that say what the layers are."""
+    """Return the keys that define the layers."""
     layers = [layer_values(layer, causal) for layer in plan.layers]
     names = kind_names(plan)
     if names:
@@ -89,23 +89,23 @@ def _layers(plan: StackPlan, causal: bool) -> dict[str, Any]:
         return {"layer": {"norm": plan.layers[0].norm}, "layers": kinds, "pattern": _pattern(plan)}
     layer = layers[0]
     if plan.memory_width is not None and "cross_attention" not in layer:
-        layer = layer | {"cross_attention": None}  # not laid over the attention then (R16)
+        layer = layer | {"cross_attention": None}  # explicit none, so that it does not inherit attention (R16)
     return {"layer": layer, "layers": LEFT_OUT, "pattern": LEFT_OUT}
 
 
 def held(plan: StackPlan | LayerPlan, key: Key) -> Any:
-    """The value of a key that a plan holds: a number, a flag, a part, or several parts."""
+    """Return the plan's value for a key: a number, a flag, or parts."""
     value = getattr(plan, key.name)
     return one_or_many(value) if isinstance(key.kind, PartsValue) else value
 
 
 def causal_by_type(plan: StackPlan, blueprint: Blueprint) -> bool:
-    """Whether the model's type alone keeps this stack from seeing the future."""
+    """True if the model's type makes this stack causal."""
     return bool(blueprint.type.part.sides[plan.side])
 
 
 def layer_values(plan: LayerPlan, causal: bool) -> dict[str, Any]:
-    """One layer, with every part."""
+    """Return the keys of one layer."""
     own: dict[str, Any] = {"mask": one_or_many(spelled_masks(plan.mask, causal))}
     if plan.position is None:
         own["position"] = LEFT_OUT
@@ -115,15 +115,15 @@ def layer_values(plan: LayerPlan, causal: bool) -> dict[str, Any]:
         layer[sublayer.name] = sublayer.config
         if sublayer.norm != plan.norm:
             layer[f"{sublayer.name}_norm"] = sublayer.norm
-    # a flag that is not set is left out
+    # unset flags are omitted
     return {name: value for name, value in layer.items() if value is not LEFT_OUT and value is not False}
 
 
 def kind_names(plan: StackPlan) -> dict[str, list[int]]:
-    """Return the names of the kinds, each with the plan number of each of its layers; empty if all layers are equal.
+    """Map kind names to the plan numbers of their layers; empty if all layers are equal.
 
-    Layers of one entry share weights, so an entry is written once. Where `per_layer` made layers of one entry differ,
-    their values are written again.
+    Layers of one entry share weights, so an entry is written once. If `per_layer` made the layers of an entry
+    differ, it is written as `per_layer` again.
     """
     if len(plan.layers) == 1 and len(set(plan.entries)) == 1:
         return {}
@@ -131,7 +131,7 @@ def kind_names(plan: StackPlan) -> dict[str, list[int]]:
 
 
 def _kinds(plan: StackPlan) -> dict[Label, list[int]]:
-    """The plan numbers of the layers by label, in the order of the stack."""
+    """Return the plan numbers of the layers by label, in stack order."""
     kinds: dict[Label, list[int]] = {}
     for label, kind in zip(_labels(plan), plan.order, strict=True):
         kinds.setdefault(label, []).append(kind)
@@ -147,13 +147,13 @@ def _name(label: Label, kinds: Sequence[int]) -> str:
 
 
 def _kind(layers: Sequence[Any]) -> Any:
-    """The text of a kind, which describes these layers."""
+    """Return the text of a kind."""
     alike = all(layer is layers[0] for layer in layers)
     return layers[0] if alike else _per_layer([spell(layer) for layer in layers])
 
 
 def _pattern(plan: StackPlan) -> list[Any]:
-    """The order of the kinds; an entry that returns stands in an inner list."""
+    """Return the pattern of kinds; recurring entries form an inner list."""
     labels, names = _labels(plan), {label: _name(label, found) for label, found in _kinds(plan).items()}
 
     def spelled(part: Sequence[Label]) -> list[str]:
@@ -168,7 +168,7 @@ def _pattern(plan: StackPlan) -> list[Any]:
 
 
 def _folded(labels: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-    """What comes once, what is then repeated, and what follows: an entry that returns begins the repetition anew."""
+    """Split labels into prefix, repeated cycle and suffix; a recurring entry restarts the cycle."""
     starts: dict[Any, int] = {}
     for index, label in enumerate(labels):
         if index and label == labels[index - 1]:
@@ -187,7 +187,7 @@ def _folded(labels: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequen
 
 
 def _per_layer(texts: Sequence[Any]) -> Any:
-    """Texts that differ in single values as one text."""
+    """Merge texts, with `per_layer` where values differ."""
     first = texts[0]
     if all(text == first for text in texts):
         return first
@@ -199,14 +199,14 @@ def _per_layer(texts: Sequence[Any]) -> Any:
 
 
 def one_or_many(parts: Sequence[Config]) -> Any:
-    """Parts as a recipe writes them: none, one, or a list."""
+    """Return parts in recipe notation: none, one, or a list."""
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else list(parts)
 
 
 def _lines(value: Value, depth: int) -> Iterator[str]:
-    """A mapping in block style, each value with its origin."""
+    """Format a mapping in block style, each value with its origin."""
     indent = "  " * depth
     for child in value.children():
         key, plain = child.path.removeprefix(f"{value.path}."), child.plain()
@@ -219,13 +219,13 @@ def _lines(value: Value, depth: int) -> Iterator[str]:
 
 
 def _comment(value: Value, width: int) -> str:
-    """Who set a value, on one line; the sentence of a default is cut, a place never."""
+    """Format the origin on one line; only descriptions of defaults are truncated."""
     found = origin(value)
     return found.short() if found.place is not None else shorten(found.short(), width)
 
 
 def scalar(value: Any) -> str:
-    """A value in flow style, as the language reads it."""
+    """Format a value in flow style."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -241,7 +241,7 @@ def scalar(value: Any) -> str:
 
 
 def notes(file: str, text: str) -> Notes:
-    """The comments that a resolved.yaml, `text`, has after its values, by file and line."""
+    """Return the trailing comments of a resolved.yaml by file and line."""
     found = {}
     for number, line in enumerate(text.splitlines(), start=1):
         value, mark, comment = line.rpartition("  # ")

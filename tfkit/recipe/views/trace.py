@@ -1,4 +1,4 @@
-"""The text that each value of a Blueprint comes from, as it was read: trees of Nodes in the layout of resolved.yaml."""
+"""Source text of each value of a Blueprint: trees of Nodes in the layout of resolved.yaml."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.values import given, items, mapping
 from tfkit.recipe.views.resolved import kind_names
 
-OF_LAYERS = ("mask", "layer", "layers", "pattern")  # keys of a stack that resolved.yaml has in another form
+OF_LAYERS = ("mask", "layer", "layers", "pattern")  # stack keys with another form in resolved.yaml
 
 
 @dataclass(frozen=True)
 class StackTrace:
-    """Where one stack comes from.
+    """Source text of one stack.
 
-    `text` is the stack as written, `encoder:` or `decoder:` laid in; `node` has the keys of resolved.yaml; `layers` are
-    the texts of all layers in order, and `entries` the kinds that made them.
+    `text` is the stack as written, with `encoder:` or `decoder:` merged; `node` has the keys of resolved.yaml;
+    `layers` are the texts of all layers in order, `entries` their pattern entries.
     """
 
     text: StackText
@@ -39,20 +39,20 @@ class StackTrace:
         return self.text.keys
 
     def layer(self, index: int, plan: LayerPlan) -> Node:
-        """Where layer `index`, which `plan` describes, comes from."""
+        """Return the source text of layer `index` with this plan."""
         return _layer(self.distinct, self.layers[index], plan)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Where a whole model comes from; `model` has the keys of resolved.yaml."""
+    """Source text of a model; `model` has the keys of resolved.yaml."""
 
     model: Node
     stacks: Mapping[Side, StackTrace]
 
 
 def trace(resolver: ModelResolver, blueprint: Blueprint) -> Trace:
-    """The text that `blueprint` was made from, by `resolver`."""
+    """Return the text from which `resolver` built `blueprint`."""
     written = mapping(resolver.node)
     stacks = {plan.side: _stack(resolver, plan) for plan in blueprint.stacks()}
     children = {key: node for key, node in written.items() if key in MODEL and key not in ("encoder", "decoder")}
@@ -92,13 +92,13 @@ def _stack_nodes(text: StackText, plan: StackPlan, layers: Sequence[Node]) -> di
 
 
 def _held(positions: Node | None, length: int | None) -> Node | None:
-    """Where a position says that it holds texts of that `length`."""
+    """Return a position's `max_length` if equal to `length`."""
     nodes = (given(mapping(item), "max_length") for item in items(positions))
     return next((node for node in nodes if node is not None and node.value == length), None)
 
 
 def _layer(distinct: DistinctLayers, node: Node, plan: LayerPlan) -> Node:
-    """The text of one layer; the stack's positions serve it where it has none of its own."""
+    """Return the text of a layer, with the stack's position if it has none."""
     layer, of_stack = distinct.layers.written(node), distinct.layers.stack.written.get("position")
     if plan.position is not None or of_stack is None:
         return layer
