@@ -28,6 +28,7 @@ DENIED = {
     r"let a run": "generate, predict",
     r"unlike lengths?": "different lengths",
 }
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # these words as they are used everywhere
 USUAL = re.compile(r"(ahead or behind|left behind|leaves behind|by chance|where chance)")
 EXEMPT = {"skeletons"}  # a class in each of its files is to be renamed by whoever writes it out
@@ -42,6 +43,15 @@ def test_no_two_classes_have_one_name() -> None:
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(file.relative_to(ROOT).as_posix())
     assert not {name: files for name, files in found.items() if len(files) > 1}
+
+
+BEGINNINGS = re.compile(r"(What|Whether|How|Of|The same|Where|Who|Those)\b")
+
+
+def test_a_docstring_begins_with_a_noun_or_a_verb() -> None:
+    nodes = [(file, node) for file in SOURCES for node in ast.walk(ast.parse(file.read_text("utf-8")))]
+    texts = [(file, ast.get_docstring(node) or "") for file, node in nodes if isinstance(node, DOCUMENTED)]
+    assert not [f"{file}: {text}" for file, text in texts if BEGINNINGS.match(text)]
 
 
 def prose(file: Path) -> Iterator[tuple[int, str]]:

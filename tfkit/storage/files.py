@@ -74,7 +74,7 @@ def temporary_for(path: Path) -> str | None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether `temporary` made that name, so that nothing is lost with a leftover."""
+    """True if `temporary` made that name, so that a leftover can be deleted."""
     return temporary_for(path) is not None
 
 

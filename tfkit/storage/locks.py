@@ -118,7 +118,7 @@ class FolderLock:
         os.close(self._folder)
 
     def _is_there(self) -> bool:
-        """Whether the file that is locked is the one that has the name."""
+        """True if the locked file is the one at that name."""
         try:
             now = os.stat(NAME, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -130,7 +130,7 @@ class FolderLock:
 
 
 class _NoLock(FolderLock):
-    """What stands for a lock on a system that has none: the file says who is there, and keeps nobody out."""
+    """Substitute for a lock on a system without locks: the file names the holder and keeps nobody out."""
 
     def __init__(self, folder: Path, doing: str | None) -> None:
         self._path = folder / NAME
@@ -158,13 +158,13 @@ class _NoLock(FolderLock):
 
 
 def lock_says(folder: Path) -> str | None:
-    """What the last holder of a folder's lock did there; None where there is no lock, or it says nothing."""
+    """Return what the last holder of a folder's lock did there; None without a lock or an entry."""
     found = _last_holder(folder)
     return None if found is None else found[3]
 
 
 def held_by(folder: Path) -> str | None:
-    """Who holds the lock of a folder, in words; None where nobody does, as far as this machine can tell.
+    """Describe the holder of a folder's lock; None if this machine knows of none.
 
     Nothing is locked to find out, so that nobody is kept out for it.
     """
@@ -173,7 +173,7 @@ def held_by(folder: Path) -> str | None:
 
 
 def _last_holder(folder: Path) -> re.Match[str] | None:
-    """What a folder's lock says; None where there is no lock, or it says nothing."""
+    """Return the entry of a folder's lock; None without a lock or an entry."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         with open(os.open(folder / NAME, flags), "rb") as file:
@@ -183,7 +183,7 @@ def _last_holder(folder: Path) -> re.Match[str] | None:
 
 
 def _is_alive(holder: re.Match[str]) -> bool:
-    """Whether the process that a lock names runs; of another machine's it is believed."""
+    """True if the process named in a lock is running; a process of another machine is assumed to."""
     if holder[2] != _machine():
         return True
     try:
@@ -210,7 +210,7 @@ def mark_in_use(handle: int) -> None:
 
 
 def is_in_use(path: Path) -> bool:
-    """Whether a living process marked that file; False of what is no regular file, or cannot be read."""
+    """True if a living process marked the file; False for anything but a readable regular file."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         with open(os.open(path, flags), "rb") as file:

@@ -42,7 +42,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Progress(BaseModel):
-    """How far a run has come."""
+    """Progress of a run."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -168,7 +168,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def damage(checkpoint: Path, names: Sequence[str] = NEEDED) -> list[str]:
-    """What is not as it was written, a sentence for each file; hashes are compared where they were recorded."""
+    """Return one sentence for each file that is not as it was written; recorded hashes are compared."""
     if names == NEEDED and ((checkpoint / BESIDE).exists() or BESIDE in checksums.believed(checkpoint)):
         names = (*NEEDED, BESIDE)
     with ThreadPoolExecutor(len(names), "sha256") as pool:
@@ -191,13 +191,13 @@ def _problem(file: Path) -> str:
 
 
 def _is_whole(checkpoint: Path) -> bool:
-    """Whether it was made to go on from, as far as names tell."""
+    """True if the name is that of a checkpoint to resume from."""
     listed = checksums.believed(checkpoint)
     return OPTIMIZER in listed or (checkpoint / OPTIMIZER).exists() or not listed
 
 
 def is_ours(checkpoint: Path) -> bool:
-    """Whether a folder holds nothing but files of a checkpoint: with anything else in it, it is left alone."""
+    """True if a folder holds only files of a checkpoint; any other is left alone."""
     return not checkpoint.is_symlink() and all(
         path.is_file() and not path.is_symlink() and (temporary_for(path) or path.name) in FILES
         for path in checkpoint.iterdir()
@@ -232,7 +232,7 @@ def _write(
 
 
 def read_progress(checkpoint: Path) -> Progress:
-    """How far the run had come; raises RunError naming the file."""
+    """Return the progress of the run; raises RunError naming the file."""
     return _progress(checkpoint, _state(checkpoint))
 
 

@@ -48,7 +48,7 @@ class RunFolder:
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """What environment.json says; raises RunError where it cannot be read."""
+        """Return the contents of environment.json; raises RunError for a file that cannot be read."""
         known = read_json(self / ENVIRONMENT)
         if not isinstance(known, dict):
             raise RunError(f"{self / ENVIRONMENT}: holds no mapping")
@@ -56,7 +56,7 @@ class RunFolder:
 
     @property
     def holds_run(self) -> bool:
-        """Whether tfkit has written a run here."""
+        """True if tfkit has written a run here."""
         try:
             return "tfkit" in self.known
         except RunError:
@@ -64,7 +64,7 @@ class RunFolder:
 
     @property
     def holds_import(self) -> bool:
-        """Whether the run here was imported, not trained."""
+        """True if the run here was imported, not trained."""
         return self.holds_run and "imported" in self.known
 
     @property
@@ -74,7 +74,7 @@ class RunFolder:
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing stands in the way of a new run: no folder, or no more in it than a killed process left.
+        """True if a new run can be written: there is no folder, or only what a killed process left in it.
 
         Raises RunError for a folder that cannot be read.
         """

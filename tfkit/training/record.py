@@ -1,4 +1,4 @@
-"""What of a run's folder is on record in its SHA256SUMS, and what becomes of a file that has changed."""
+"""The record of a run's files, SHA256SUMS, and the handling of files that have changed since."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check_there(folder: RunFolder, name: str) -> None:
 
 
 def changed(folder: RunFolder, names: Iterable[str]) -> Iterator[str]:
-    """What is to be told of those of these files that are not as they were written, one sentence each.
+    """Return one sentence for each of these files that is not as it was written.
 
     A process that was killed leaves the files off the record that it appended to: these are believed.
     """
@@ -90,7 +90,7 @@ def warn_changed(folder: RunFolder, names: Iterable[str]) -> None:
 
 
 def checking(folder: RunFolder, name: str) -> AbstractContextManager[None]:
-    """The same while a block runs, which ends when the file is known to be right."""
+    """Check a file within a block that ends when the file is known to be right."""
     return checksums.checking(folder.path, name, REMEDY)
 
 
@@ -122,7 +122,7 @@ def accept(folder: RunFolder) -> None:
 
 
 def accept_checkpoint(folder: RunFolder) -> None:
-    """The same for the newest checkpoint."""
+    """Accept the newest checkpoint as it is."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is not None:
         for name in accept_files(checkpoint):
@@ -135,7 +135,7 @@ def _warn(file: Path) -> None:
 
 
 def has_record(folder: RunFolder) -> bool:
-    """Whether the files of the run are on record; those of older versions are not."""
+    """True if the files of the run are on record; those of older versions are not."""
     return (folder / checksums.SUMS).exists()
 
 

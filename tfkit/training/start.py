@@ -1,4 +1,4 @@
-"""Whether what is in a run's folder may be continued or replaced, and what is to be told where it may not."""
+"""Checks before a run is continued or replaced, and the messages where that is refused."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def _fixed(recipe: Any, key: str) -> Any:
 
 
 def _at_one_place(folder: RunFolder, there: Any, data: Data) -> Any:
-    """What the run says, with each file of its data where a file with the recorded hash is now."""
+    """Return the run's recipe, with each data file at the present place of the file with the recorded hash."""
     places = moved(folder.known.get(DATA), file_hashes(data))
     corpora = _at(there, "data")
     return _test_by_name({**there, "data": _replaced(corpora, places)} if isinstance(corpora, Mapping) else there)
 
 
 def _test_by_name(recipe: Any) -> Any:
-    """The same with the files of the test split by their names alone: training does not read them."""
+    """Reduce the files of the test split to their names: training does not read them."""
     test = _at(recipe, "data.test")
     if not isinstance(test, Mapping):
         return recipe
@@ -136,7 +136,7 @@ def _what_is_there(folder: RunFolder) -> str:
 
 
 def _worth_keeping(folder: RunFolder) -> str:
-    """What there is that a run without a checkpoint would lose if it began again; empty where that is nothing."""
+    """Name the files that a run without a checkpoint would lose by starting again; empty if there are none."""
     found = [name for name in (WEIGHTS, EVALUATION) if (folder / name).exists()]
     found += ["the record of a finished run"] if folder.holds_run and "finished" in folder.known else []
     found += [f"{CHECKPOINTS}/{name}" for name in in_checkpoints(folder.path)[:3]]

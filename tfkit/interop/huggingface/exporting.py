@@ -41,7 +41,7 @@ LABELS = ("id2label", "label2id", "problem_type")  # of a config.json that was i
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote; `theirs` is None where the folder brings its own code, and `why` says what it is for."""
+    """Result of an export; `theirs` is None if the folder brings its own code, and `why` names the settings that need it."""
 
     folder: Path
     theirs: FamilyConfig | None
@@ -114,7 +114,7 @@ def _their_tensors(blueprint: Blueprint, family: type[Family], ours: Mapping[str
 
 
 def has_tokenizer(run: Run) -> bool:
-    """Whether the run reads texts."""
+    """True if the run reads texts."""
     return bool(tokenizer_files(RunFolder(run.folder)))
 
 
@@ -131,7 +131,7 @@ def imported_as(run: Run) -> tuple[str, ...]:
 
 
 def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> dict[str, Any]:
-    """What the classes are called: as in the files that were imported, else as in the run."""
+    """Return the names of the classes: those of the imported files, else those of the run."""
     before = read_optional(kept / CONFIG) if run.recipe.objective is None else {}
     if before.get("architectures") == [theirs.head_class]:
         return {key: before[key] for key in LABELS if key in before}
@@ -139,7 +139,7 @@ def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> dict[str, Any]:
 
 
 def facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What every config.json says besides its architecture."""
+    """Return the entries of every config.json besides its architecture."""
     paired = blueprint.encoder is not None and blueprint.decoder is not None
     dtype = str(_dtype(tensors)).removeprefix("torch.")
     return {"dtype": dtype, **({"is_encoder_decoder": True} if paired else {})}

@@ -42,7 +42,7 @@ DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch
 
 @dataclass
 class ImportedModel:
-    """What became of an import."""
+    """Result of an import."""
 
     run: Path
     family: str
@@ -161,7 +161,7 @@ def _environment(read: Source, recipe: Recipe, target: Path, dtype: str, tokeniz
 
 
 def _notes(read: Source, blueprint: Blueprint, tokenizer: Tokenizer | None, unread: Sequence[str]) -> list[str]:
-    """What the user should know, one sentence each."""
+    """Return the remarks for the user, one sentence each."""
     notes = []
     keys = read.config.unread()
     if keys:

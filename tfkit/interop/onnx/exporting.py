@@ -31,7 +31,7 @@ EXAMPLE = "example.py"
 
 @dataclass(frozen=True)
 class OnnxFolder:
-    """What an export wrote: bytes of each graph, and those it had in float32."""
+    """Result of an export: the bytes of each graph, and of all in float32."""
 
     path: Path
     sizes: Mapping[str, int]
