@@ -41,7 +41,7 @@ LABELS = ("id2label", "label2id", "problem_type")  # of a config.json that was i
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export; `theirs` is None if the folder brings its own code, and `why` names the settings that need it."""
+    """Result of an export; `theirs` is None if the folder brings its own code, which the settings in `why` need."""
 
     folder: Path
     theirs: FamilyConfig | None
