@@ -138,6 +138,11 @@ class Run:
         return f"{text} {found.total.flops_per_token:,} FLOPs per token of a forward pass at length {found.length:,}."
 
     @property
+    def summary(self) -> list[str]:
+        """The cost, and the lines of the recipe with the vocabulary of the tokenizer."""
+        return [self.cost, *self.recipe.lines(self.blueprint)]
+
+    @property
     def weights(self) -> Path:
         """The weights file: in the folder, or the one the run was loaded from."""
         return self.folder if is_weights_file(self.folder) else self.folder / WEIGHTS
@@ -712,7 +717,7 @@ def train(
             finally:
                 write_curves(folder)
             _conclude(run, reporter)
-            write_card(folder, loaded, run.cost)
+            write_card(folder, loaded.name, run.summary)
             mark_finished(folder, loaded)
     return run
 
@@ -736,7 +741,7 @@ def save(
     """
     loaded = read_for("save", ("labels", "force"), recipe, reading)
     run = load_run(save_run(model, loaded, tokenizer, out, labels, force))
-    write_card(RunFolder(run.folder), run.recipe, run.cost)
+    write_card(RunFolder(run.folder), run.recipe.name, run.summary)
     return run
 
 

@@ -35,6 +35,7 @@ def charted(text: str) -> list[list[float]]:
 def test_a_card_says_costs_data_scores_and_curve(run: Run) -> None:
     text = (run.folder / CARD).read_text()
     total = count(run.blueprint).total
+    assert f"vocab_size {run.blueprint.last.vocab_size}" in text  # not that of a recipe without its tokenizer
     assert f"{total.parameters:,} parameters. {total.flops_per_token:,} FLOPs per token" in text
     assert re.search(
         r"^6 steps on \d+ tokens in \d+ s on cpu, [\d,]+ MiB at most\. Best validation loss: ", text, re.MULTILINE

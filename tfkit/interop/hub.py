@@ -35,7 +35,7 @@ def push(run: Run | str | Path, target: str, force: bool = False, private: bool 
         raise UsageError(f"{run.folder}: is a file of weights alone; push a run's folder")
     folder = RunFolder(run.folder)
     files = _files(folder)
-    card = run_card(folder, run.recipe, run.cost, target)
+    card = run_card(folder, run.recipe.name, run.summary, target)
     contents: dict[str, Path | bytes] = {**files, SUMS: _sums(files), CARD: card.encode()}
     with in_words(target):
         api = hub.HfApi()

@@ -94,10 +94,10 @@ class Recipe:
         """Format the variants and changed values as typed."""
         return some([*self.variants, *(f"{key}={value}" for key, value in self.changes.items())])
 
-    def lines(self) -> list[str]:
-        """Summarize architecture, data and training in at most nine lines."""
+    def lines(self, blueprint: Blueprint | None = None) -> list[str]:
+        """Summarize architecture (that of `blueprint`, if given), data and training in at most nine lines."""
         try:
-            lines = self.blueprint().lines()
+            lines = (blueprint or self.blueprint()).lines()
         except RecipeError as error:
             lines = [f"model: {error}"]
         if self.data is not None:

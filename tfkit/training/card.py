@@ -13,7 +13,6 @@ from typing import Any
 
 from tfkit.core.errors import RunError
 from tfkit.core.output import printable
-from tfkit.recipe.load import Recipe
 from tfkit.storage.checksums import write_text
 from tfkit.storage.files import read_bytes, read_json, read_text
 from tfkit.training.changed import DATA, EXAMPLES
@@ -42,9 +41,9 @@ def is_ours(card: Path) -> bool:
     return bool(mark) and not card.is_symlink() and rest == f"{_digest(text)} -->\n"
 
 
-def run_card(folder: RunFolder, recipe: Recipe, cost: str, address: str = "") -> str:
+def run_card(folder: RunFolder, name: str, summary: Sequence[str], address: str = "") -> str:
     """Return the card of a run, or with `address`, of its repository."""
-    lines = [f"# {escaped(recipe.name)}", "", cost, "", *as_code("\n".join(recipe.lines()))]
+    lines = [f"# {escaped(name)}", "", summary[0], "", *as_code("\n".join(summary[1:]))]
     if address:
         load = f'import tfkit\n\nrun = tfkit.load_run("{address}")'
         lines = ["---", "library_name: tfkit", "tags: [tfkit]", "---", "", *lines, "## Use", "", *as_code(load)]
@@ -54,12 +53,12 @@ def run_card(folder: RunFolder, recipe: Recipe, cost: str, address: str = "") ->
     return signed([*lines, *sections(folder), "## Check", "", text, "", *as_code(checks)])
 
 
-def write_card(folder: RunFolder, recipe: Recipe, cost: str) -> None:
+def write_card(folder: RunFolder, name: str, summary: Sequence[str]) -> None:
     """Write the card, unless a user's card exists or writing fails."""
     if (folder / CARD).exists() and not is_ours(folder / CARD):
         return
     with contextlib.suppress(RunError, OSError):
-        write_text(folder / CARD, run_card(folder, recipe, cost))
+        write_text(folder / CARD, run_card(folder, name, summary))
 
 
 def sections(folder: RunFolder) -> Iterator[str]:

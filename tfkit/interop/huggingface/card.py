@@ -23,10 +23,11 @@ def card(run: Run, loader: str, own_code: bool, sentences: bool = False) -> str:
     use = f'import transformers\n\nmodel = transformers.{loader}.from_pretrained("."{trusted})'
     if sentences:
         use = f'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("."{trusted})'
+    cost, *about = run.summary
     lines = [
         *("---", f"library_name: {library}", "tags: [tfkit]", "---", ""),
-        *(f"# {escaped(run.recipe.name)}", "", run.cost, ""),
-        *as_code("\n".join(run.recipe.lines())),
+        *(f"# {escaped(run.recipe.name)}", "", cost, ""),
+        *as_code("\n".join(about)),
         *("## Use", "", *as_code(use)),
         *sections(RunFolder(run.folder)),
         *("## Check", "", "The largest difference from the run, layer by layer:", ""),
