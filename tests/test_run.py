@@ -210,13 +210,15 @@ def test_a_folder_in_use_is_refused_and_left_alone(trained: Run, tmp_path: Path)
     assert weights(trained) == before and [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_force_replaces_the_run_and_nothing_else(tmp_path: Path) -> None:
+def test_force_puts_a_run_in_place_of_another_which_is_kept_whole(tmp_path: Path) -> None:
     run = silent(recipe(train__steps=2), tmp_path / "run")
     run.evaluate(limit=2)
     (run.folder / "notes.txt").write_text("mine")
     again = silent(recipe(train__steps=1), run.folder, force=True)
     assert len(losses(again.folder)) == 1
-    assert {path.name for path in run.folder.iterdir()} == FILES | {"notes.txt"}
+    assert {path.name for path in run.folder.iterdir()} == FILES
+    before = {path.name for path in (tmp_path / "run.old").iterdir()} - {".lock"}
+    assert before == FILES | {"notes.txt", "evaluation.json"}
 
 
 def test_a_wrong_recipe_leaves_no_folder(tmp_path: Path) -> None:
