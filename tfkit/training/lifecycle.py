@@ -120,9 +120,11 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     trainer = Trainer(task, claim.folder, reporter, beside)
     trainer.history.start(0)
     with claim.beginning() as new:
+        write_json(new / ENVIRONMENT, known)  # first: the folder is that of a run from here on, whatever is killed
         if task.tokenizer.vocab_size:
             save_tokenizer(task.tokenizer, new)
-        write_json(new / ENVIRONMENT, known | keep_from(task.settings.initial, new))
+        if kept := keep_from(task.settings.initial, new):
+            write_json(new / ENVIRONMENT, known | kept)
         _describe(new, task)
         save_labels(new, task.objective.rows.labels)
         Checkpoints(new / CHECKPOINTS).save(task.model, trainer.optimizer, trainer.progress, task.objective.module)
