@@ -24,7 +24,8 @@ BESIDE = {CARD, ".gitattributes"}  # initial files of an empty repository
 def push(run: Run | str | Path, target: str, force: bool = False, private: bool = False) -> str:
     """Push a run to hf://user/name in one commit, and return that address.
 
-    Weights, recipes, tokenizer, scores and a model card are pushed; checkpoints and logs are not. A new repository is
+    Weights, recipes, tokenizer, scores and a model card are pushed; checkpoints and logs are not. Recipes and
+    environment.json are pushed unchanged, with the paths of data files and of own parts in them. A new repository is
     public unless `private`. `force` replaces an existing run. Raises UsageError for other existing contents, RunError
     for a damaged run, DataError for errors of the hub.
     """
