@@ -3,10 +3,27 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+import tfkit
 from tfkit.components.norm import LayerNorm
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
+
+SMALL = {
+    "type": "decoder",
+    "d_model": 8,
+    "vocab_size": 32,
+    "max_length": 16,
+    "num_layers": 2,
+    "embedding": "tokens",
+    "position": "rotary",
+    "layer": {
+        "norm": "layer_norm",
+        "attention": {"type": "multi_head", "num_heads": 2},
+        "feedforward": {"type": "mlp", "d_ff": 16},
+    },
+    "head": {"type": "language_model", "tied": False},
+}
 
 
 class Net(nn.Module):
@@ -28,7 +45,7 @@ def names(net, group):
     return {name for name, p in net.named_parameters() if id(p) in ids}
 
 
-@pytest.mark.parametrize(("name", "options"), [("adam", {}), ("adamw", {}), ("torch", {"name": "SGD"})])
+@pytest.mark.parametrize(("name", "options"), [("adam", {}), ("adamw", {}), ("muon", {}), ("torch", {"name": "SGD"})])
 def test_contract(name, options):
     kind = REGISTRY.get("optimizer", name)
     config = kind.Config.model_validate(options)
@@ -131,3 +148,55 @@ def test_what_torch_refuses(options, message):
 def test_what_adam_refuses(options):
     with pytest.raises(ValidationError):
         REGISTRY.get("optimizer", "adamw").Config.model_validate(options)
+
+
+def test_muon_takes_hidden_matrices_and_leaves_the_rest_to_adamw():
+    model = tfkit.build({"tfkit": 1, "model": SMALL}, seed=0)
+    optimizer = make("muon", model, adamw=["*attention.output*"])
+    by = {name: group["by"] for group in optimizer.param_groups for name in names(model, group)}
+    muon = {name for name, one in by.items() if one == "muon"}
+    layers = {name for name, p in model.named_parameters() if ".layers." in name and p.dim() == 2}
+    assert muon == {name for name in layers if "attention.output" not in name} != set()
+    assert by["decoder.embedding.tokens.weight"] == by["head.output.weight"] == "adamw"
+
+
+def test_muon_equals_both_of_torch():
+    model, other = (tfkit.build({"tfkit": 1, "model": SMALL}, seed=0) for _ in range(2))
+    optimizer = make("muon", model, 0.02)
+    weights = dict(other.named_parameters())
+    matrices = [p for name, p in weights.items() if ".layers." in name and p.dim() == 2]
+    tables = [weights["decoder.embedding.tokens.weight"], weights["head.output.weight"]]
+    vectors = [p for p in weights.values() if p.dim() < 2]
+    pair = [
+        torch.optim.Muon(matrices, lr=0.02, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(
+            [{"params": tables, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
+            lr=0.02, betas=(0.9, 0.95), fused=True,
+        ),
+    ]  # fmt: skip
+    for step in range(3):
+        ids = torch.arange(16).view(2, 8) + step
+        for net in (model, other):
+            net.zero_grad()
+            net(ids).logits.square().mean().backward()
+        optimizer.step()
+        for one in pair:
+            one.step()
+        if step == 0:  # a checkpoint goes on alike
+            saved = optimizer.state_dict()
+            optimizer = make("muon", model, 0.5)
+            optimizer.load_state_dict(saved)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_muon_without_a_matrix_is_refused():
+    model = tfkit.build({"tfkit": 1, "model": SMALL}, seed=0)
+    with pytest.raises(UsageError, match="no hidden matrix is trained; take adamw"):
+        make("muon", model, adamw=["*"])
+
+
+def test_a_name_that_muon_does_not_find_has_a_place():
+    recipe = {"tfkit": 1, "model": SMALL, "train": {"optimizer": {"type": "muon", "adamw": ["*atention*"]}}}
+    with pytest.raises(RecipeError, match=r"train\.optimizer\.adamw: no hidden matrix has a name like \*atention\*"):
+        tfkit.load_recipe(recipe).blueprint()

@@ -3,6 +3,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
+import tfkit
 from tfkit.core.registry import REGISTRY
 
 
@@ -81,3 +82,17 @@ def test_wrong_options(options):
     for name in ("constant", "linear", "cosine"):
         with pytest.raises(ValidationError):
             make(name, **options)
+
+
+@pytest.mark.parametrize(("shape", "half"), [("linear", 0.5), ("sqrt", 1 - 0.5**0.5)])
+def test_all_but_the_last_steps_have_one_rate(shape, half):
+    schedule = make("warmup_stable_decay", lr=1.0, warmup=10, decay=0.2, shape=shape)
+    rates = [schedule.lr(step, 100, 8) for step in range(1, 101)]
+    assert rates[4] == pytest.approx(0.5) and set(rates[9:80]) == {1.0}
+    assert rates[89] == pytest.approx(half) and rates[99] == pytest.approx(0)
+
+
+def test_a_rise_that_lasts_into_the_fall_has_a_place():
+    train = {"steps": 100, "schedule": {"type": "warmup_stable_decay", "lr": 0.1, "warmup": 81}}
+    with pytest.raises(tfkit.RecipeError, match=r"train\.schedule\.warmup: the rise of 81 steps overlaps"):
+        tfkit.load_recipe("gpt2", overrides={"train": train}).blueprint()

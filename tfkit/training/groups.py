@@ -37,7 +37,7 @@ def regroup(optimizer: torch.optim.Optimizer, model: Model, settings: Train) -> 
     """
     chosen = model.blueprint.parametrization
     if not settings.groups and settings.layer_decay is None and chosen is None:
-        return []
+        return [_line(group) for group in optimizer.param_groups if "by" in group]
     if chosen is not None and not isinstance(optimizer, ADAM):
         raise UsageError(f"model.parametrization: its rates are those of Adam, not of {type(optimizer).__name__}")
     wanted = _shares(model, settings)
@@ -93,4 +93,6 @@ def _own(group: dict[str, Any], share: Share) -> dict[str, float]:
 def _line(group: dict[str, Any]) -> str:
     numbers = sum(parameter.numel() for parameter in group["params"])
     decay = f", weight decay {group['weight_decay']:g}" if "weight_decay" in group else ""
-    return f"rate x {group[RATE]:.4g}{decay}: {counted(len(group['params']), 'tensor')}, {counted(numbers, 'number')}"
+    by = f"{group['by']}, " if "by" in group else ""
+    sizes = f"{counted(len(group['params']), 'tensor')}, {counted(numbers, 'number')}"
+    return f"{by}rate x {group.get(RATE, 1.0):.4g}{decay}: {sizes}"

@@ -4,6 +4,7 @@
 |---|---|
 | adam | you train as the original did, or with the inverse square root schedule |
 | adamw | you train as most have since 2018: weight decay beside the gradient |
+| muon | you train a language model and want fewer steps: matrices are orthogonalized, the rest is AdamW's |
 | torch | you want another of PyTorch's own, by its name: SGD, RAdam, NAdam, Adafactor, ... |
 """
 
@@ -20,8 +21,9 @@ from tfkit.components.norm import Norm
 from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import UsageError
-from tfkit.core.options import NonNegativeFloat, PositiveFloat, as_tuple
+from tfkit.core.options import Names, NonNegativeFloat, PositiveFloat, as_tuple
 from tfkit.core.registry import nearest, register
+from tfkit.recipe.settings.groups import parameters_of
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
 LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # implementation choices, no effect on the step
@@ -62,11 +64,10 @@ def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[dic
 
 
 def made(
-    kind: type[torch.optim.Optimizer], model: nn.Module, lr: float, options: dict[str, Any], decay_all: bool
+    kind: type[torch.optim.Optimizer], groups: list[dict[str, Any]], lr: float, options: dict[str, Any]
 ) -> torch.optim.Optimizer:
     """Create an optimizer of this class, fused if class and device support it."""
     known = inspect.signature(kind).parameters
-    groups = parameter_groups(model, decay_all or "weight_decay" not in known)
     if "fused" in known and not LAUNCH_OPTIONS & options.keys():
         devices = {parameter.device.type for group in groups for parameter in group["params"]}
         options = options | ({"fused": True} if devices <= FUSED_DEVICES else {})
@@ -92,7 +93,7 @@ class Adam(Optimizer):
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         """Create Adam, without weight decay."""
-        return made(torch.optim.Adam, model, lr, self.options, decay_all=True)
+        return made(torch.optim.Adam, parameter_groups(model, decay_norms_and_biases=True), lr, self.options)
 
 
 @register("optimizer", "adamw")
@@ -116,13 +117,83 @@ class AdamW(Optimizer):
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         """Create AdamW; norms and biases are not decayed unless decay_norms_and_biases is set."""
-        return made(torch.optim.AdamW, model, lr, self.options, self.decay_all)
+        return made(torch.optim.AdamW, parameter_groups(model, self.decay_all), lr, self.options)
+
+
+class TwoOptimizers(torch.optim.Optimizer):
+    """Muon and AdamW as one optimizer; key `by` of a group names whose it is."""
+
+    def __init__(self, parts: dict[str, torch.optim.Optimizer]) -> None:
+        self.parts = parts
+        groups = [{**group, "by": name} for name, part in parts.items() for group in part.param_groups]
+        super().__init__(groups, {})
+
+    def step(self, closure: Any = None) -> None:
+        """Take a step of both, each on its groups."""
+        for name, part in self.parts.items():
+            part.param_groups = [group for group in self.param_groups if group["by"] == name]
+            part.state = self.state
+            part.step()
+
+
+@register("optimizer", "muon")
+class Muon(Optimizer):
+    """x -= lr * 0.2 sqrt(max(rows, columns)) * orthogonal(momentum) for hidden matrices, AdamW for all others.
+
+    With this factor both take one learning rate, that of AdamW (Liu et al. 2025, arXiv 2502.16982). Embeddings,
+    heads, norms, biases and banks of experts are AdamW's (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
+    """
+
+    class Config(Optimizer.Config):
+        """Options of muon."""
+
+        momentum: Beta = Field(0.95, description="how slowly the mean of gradients forgets")
+        nesterov: bool = Field(True, description="look one step ahead along the momentum")
+        iterations: Annotated[int, Field(ge=1, lt=100)] = Field(
+            5, description="Newton-Schulz iterations that make an update nearly orthogonal"
+        )
+        weight_decay: NonNegativeFloat = Field(
+            0.1, description="share of a matrix that a step of learning rate 1 takes off; norms and biases keep theirs"
+        )
+        adamw: Names = Field(
+            (), description="hidden matrices left to AdamW as well: names, where * stands for anything"
+        )
+        betas: Betas = Field((0.9, 0.95), description="AdamW's betas")
+        eps: PositiveFloat = Field(1e-8, description="AdamW's eps")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.options = {
+            "momentum": config.momentum,
+            "nesterov": config.nesterov,
+            "ns_steps": config.iterations,
+            "adjust_lr_fn": "match_rms_adamw",
+        }
+        self.adamw = {"betas": config.betas, "eps": config.eps}
+        self.weight_decay = config.weight_decay
+        self.left = config.adamw
+
+    def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        """Create both optimizers in one; raise UsageError if no hidden matrix is trained."""
+        matrices = {id(one.value) for one in parameters_of(model) if one.is_hidden_matrix and not one.named(self.left)}
+        orthogonal, others = [], []
+        for group in parameter_groups(model, decay_norms_and_biases=False):
+            decay = group.get("weight_decay", self.weight_decay)
+            for part, is_matrix in ((orthogonal, True), (others, False)):
+                chosen = [one for one in group["params"] if (id(one) in matrices) == is_matrix]
+                part.extend([{"params": chosen, "weight_decay": decay}] if chosen else [])
+        if not orthogonal:
+            raise UsageError("muon: no hidden matrix is trained; take adamw")
+        parts: dict[str, torch.optim.Optimizer] = {"muon": torch.optim.Muon(orthogonal, lr=lr, **self.options)}
+        if others:
+            parts["adamw"] = made(torch.optim.AdamW, others, lr, self.adamw)
+        return TwoOptimizers(parts)
 
 
 REFUSED = {
     "LBFGS": "it evaluates the loss several times a step, which the training loop does not",
     "SparseAdam": "it wants sparse gradients, which no part here makes",
-    "Muon": "it takes matrices only, and a model has vectors too",
+    "Muon": "it takes matrices only; `type: muon` leaves the rest to AdamW",
 }
 
 
@@ -172,7 +243,8 @@ class Torch(Optimizer):
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         """Create an optimizer of this class; norms and biases are not decayed unless decay_norms_and_biases is set."""
-        return made(self.kind, model, lr, self.options, self.decay_all)
+        decay_all = self.decay_all or "weight_decay" not in inspect.signature(self.kind).parameters
+        return made(self.kind, parameter_groups(model, decay_all), lr, self.options)
 
 
 def _check_options(kind: type[torch.optim.Optimizer], options: dict[str, Any]) -> None:

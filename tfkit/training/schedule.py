@@ -4,6 +4,7 @@
 |---|---|
 | inverse_square_root | you train as the original did, or do not know how long you will train |
 | cosine | you know the number of steps: the usual choice for language models |
+| warmup_stable_decay | you may train longer later: all but the last steps have one rate |
 | linear | you know the number of steps: BERT's, and fine-tuning's |
 | constant | you test, or another thing than the schedule is in question |
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -141,6 +143,45 @@ class LinearDecay(Decay):
     def remaining(self, progress: float) -> float:
         """1 - progress."""
         return 1.0 - progress
+
+
+@register("schedule", "warmup_stable_decay")
+class WarmupStableDecay(Decay):
+    """lr = peak, and in the last steps final + (peak - final) * remaining (Hu et al. 2024, arXiv 2404.06395).
+
+    A run that is to go on with more steps starts from a checkpoint before the decay (Hägele et al. 2024, 2405.18392).
+    """
+
+    class Config(Decay.Config):
+        """Options of warmup_stable_decay."""
+
+        decay: Annotated[float, Field(gt=0, le=1)] = Field(
+            0.2, description="fraction of the steps, at the end, in which the learning rate falls"
+        )
+        shape: Literal["linear", "sqrt"] = Field("linear", description="the fall: 1 - progress, or 1 - sqrt(progress)")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            if facts.steps is not None and self.warmup > (1 - self.decay) * facts.steps:
+                share = f"the last {self.decay:g} of {facts.steps:,} steps"
+                yield Problem("warmup", f"the rise of {self.warmup:,} steps overlaps with the decay, {share}")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.decay = config.decay
+        self.shape = config.shape
+
+    def lr(self, step: int, total: int, d_model: int) -> float:
+        """Learning rate of `step`; training may end before the warmup does."""
+        if step <= self.warmup:
+            return self.peak * step / self.warmup
+        falling = self.decay * total
+        progress = min(1.0, max(0.0, (step - total + falling) / falling))
+        return self.final + (self.peak - self.final) * self.remaining(progress)
+
+    def remaining(self, progress: float) -> float:
+        """1 - progress, or 1 - sqrt(progress)."""
+        return 1.0 - (progress if self.shape == "linear" else math.sqrt(progress))
 
 
 @register("schedule", "constant")

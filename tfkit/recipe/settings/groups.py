@@ -18,6 +18,7 @@ from tfkit.recipe.settings.sections import ParameterGroup, Train
 
 LAYER = re.compile(r"(encoder|decoder)\.(?:layers\.(\d+)\.|(embedding|position)\.)")
 ADAM = ("adam", "adamw", "nadam", "radam", "adamax")  # optimizers for which muP defines rates
+TRAINED = "model."  # beginning of names where an objective trains a module beside the model
 OUTER = ("embedding", "position", "head")  # slots whose matrices are not hidden matrices
 
 
@@ -31,8 +32,16 @@ class Parameter:
 
     def is_in(self, group: ParameterGroup) -> bool:
         """True if the group selects it."""
-        named = not group.names or any(matches(name, group.names) for name in self.names)
-        return named and (group.kind is None or self._is(group.kind))
+        return (not group.names or self.named(group.names)) and (group.kind is None or self._is(group.kind))
+
+    def named(self, patterns: Sequence[str]) -> bool:
+        """True if one of its names matches a pattern."""
+        return any(matches(name.removeprefix(TRAINED), patterns) for name in self.names)
+
+    @property
+    def is_hidden_matrix(self) -> bool:
+        """True for a matrix of a hidden layer: not of an embedding, a position or a head, and not a bank of them."""
+        return self._is("matrix") and self.value.dim() == 2
 
     def _is(self, kind: str) -> bool:
         if kind == "bias":
@@ -129,10 +138,14 @@ def _first_layers(blueprint: Blueprint) -> Blueprint:
 
 
 def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
-    """Yield groups that select nothing."""
-    if not train.groups or sum(depths_of(blueprint).values()) > MOST_LAYERS:
+    """Yield groups that select nothing, and matrices that are left to AdamW without being there."""
+    left = getattr(train.optimizer, "adamw", ())
+    if not (train.groups or left) or sum(depths_of(blueprint).values()) > MOST_LAYERS:
         return
     parameters = parameters_of(skeleton(blueprint))
+    for pattern in left:
+        if not any(one.is_hidden_matrix and one.named([pattern]) for one in parameters):
+            yield Problem("", f"no hidden matrix has a name like {pattern}", at="train.optimizer.adamw")
     for place, group in enumerate(train.groups):
         if not any(parameter.is_in(group) for parameter in parameters):
             yield Problem("", _nothing(group, parameters), at=f"train.groups[{place}]")
