@@ -7,9 +7,8 @@ import pytest
 
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.recipe.compose import compose
-from tfkit.recipe.overlays.merge import merge
-from tfkit.recipe.overlays.overlay import choices, read_variants
-from tfkit.recipe.overlays.overlay import laid as laid_data
+from tfkit.recipe.overlays import choices, merge, read_variants
+from tfkit.recipe.overlays import laid as laid_data
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.source import parse
 

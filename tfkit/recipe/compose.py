@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError, with_article
-from tfkit.recipe.overlays.merge import merge
-from tfkit.recipe.overlays.overlay import COMPOSING_KEYS, choose, nested, override_overlay, read_variants, set_overlay
+from tfkit.recipe.overlays import COMPOSING_KEYS, choose, merge, nested, override_overlay, read_variants, set_overlay
 from tfkit.recipe.shipped import named_like, shipped_recipes
 from tfkit.recipe.text.node import Node, inline, kind, shorten
 from tfkit.recipe.text.source import LANGUAGE, MAPPING, from_mapping, near_file, parse, read_bytes

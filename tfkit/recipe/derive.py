@@ -15,9 +15,8 @@ from tfkit.core.options import PathMark
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.compose import compose
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.overlays.merge import merge
-from tfkit.recipe.overlays.writing import written
-from tfkit.recipe.settings.contradictions import at
+from tfkit.recipe.overlays import merge, written
+from tfkit.recipe.settings.agreement import at
 from tfkit.recipe.settings.files import CORPORA
 from tfkit.recipe.settings.sections import Data, Generate, InitFrom, Teacher, Train
 from tfkit.recipe.shipped import shipped_recipes

@@ -23,23 +23,20 @@ from tfkit.core.registry import nearest
 from tfkit.core.slots import ObjectiveFacts, TokenizerFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
-from tfkit.recipe.architecture.sizes import VocabSize, Vocabulary
+from tfkit.recipe.architecture.stack import VocabSize, Vocabulary
 from tfkit.recipe.compose import Composed, compose, laid_over, version_faults
 from tfkit.recipe.imports import Importer
-from tfkit.recipe.overlays.overlay import Variant, read_variants
-from tfkit.recipe.settings.agreement import Agreement, Standing, section_parts, spot
-from tfkit.recipe.settings.contradictions import Contradictions, at, data_parts
+from tfkit.recipe.overlays import Variant, read_variants
+from tfkit.recipe.settings.agreement import Agreement, Contradictions, Standing, at, data_parts, section_parts, spot
 from tfkit.recipe.settings.files import missing_files, unused_folder
 from tfkit.recipe.settings.section_rules import facts_of, section_problems, step_problems
 from tfkit.recipe.settings.sections import Data, Generate, Section, Train
 from tfkit.recipe.settings.study import Study, measures_of, study_problems
 from tfkit.recipe.text.faults import Faults, shown
-from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.node import Node, given, mapping
 from tfkit.recipe.text.source import LANGUAGE, MAPPING
-from tfkit.recipe.text.values import given, mapping
 from tfkit.recipe.views.origin import Value
-from tfkit.recipe.views.resolved import model_values, resolved_text
-from tfkit.recipe.views.trace import Trace, trace
+from tfkit.recipe.views.resolved import Trace, model_values, resolved_text, trace
 
 TOP_KEYS = ("tfkit", "model", "data", "objective", "train", "generate", "study", "imports")
 AnySection = TypeVar("AnySection", bound=Section)

@@ -13,7 +13,7 @@ from tfkit.core.keys import FlagValue, Kind, OwnValue, PartsValue, PartValue, Ra
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ResidualFacts
 from tfkit.recipe.keys import LAYER, MODEL, STACK
-from tfkit.recipe.overlays.writing import written
+from tfkit.recipe.overlays import written
 from tfkit.recipe.text.options import marks, types_in
 
 Tree = dict[str, Any]

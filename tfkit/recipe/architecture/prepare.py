@@ -1,24 +1,26 @@
-"""Contextual defaults of a recipe: the stack's norm, and paths relative to the file."""
+"""Parts as written: contextual defaults (the stack's norm, paths relative to the file) and validation."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from tfkit.core.component import Config, Slot
+from tfkit.core.errors import Place, RecipeError, UsageError
 from tfkit.core.options import PathMark
 from tfkit.core.shape import Shape
-from tfkit.recipe.architecture.per_layer import is_per_layer
-from tfkit.recipe.overlays.merge import as_part, merge
+from tfkit.recipe.architecture.pattern import is_per_layer
+from tfkit.recipe.overlays import as_part, merge
 from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node, under
+from tfkit.recipe.text.node import Node, given, mapping, under
 from tfkit.recipe.text.options import config_class, marks, section_beside, types_in
-from tfkit.recipe.text.values import given, mapping
+from tfkit.recipe.text.source import from_value
 
 
 def stack_norm(keys: Mapping[str, Node]) -> Node | None:
@@ -149,3 +151,41 @@ def _path(node: Node, base: Path | None = None) -> Path:
 def folder(node: Node) -> Path:
     """Return the base folder of paths at `node`: that of its file; for shipped recipes the working directory."""
     return Path() if node.place.is_shipped or node.folder is None else node.folder
+
+
+Part = str | Mapping[str, Any] | Config
+Parts = Part | Sequence[Part]
+
+
+def parts_of(slot: str, given: Parts) -> tuple[Config, ...]:
+    """Return the Configs of one or several parts: names, mappings with a type, or Configs.
+
+    Raises RecipeError with every fault, and UsageError for a Config of another slot.
+    """
+    several = [given] if isinstance(given, (str, Mapping, Config)) else list(given)
+    faults = Faults()
+    configs = [_part(slot, part, f"{slot}[{index}]", faults) for index, part in enumerate(several)]
+    if faults.found:
+        raise RecipeError(faults.found)
+    return tuple(config for config in configs if config is not None)
+
+
+def part_at(slot: str, given: Part, place: str, path: str) -> Config:
+    """Return the Config of a part given at `place`, such as a command line option; raise RecipeError."""
+    node, found = from_value(given, Place(place), path)
+    faults = Faults(found)
+    config = None if found else Preparer(faults).config(node, slot)
+    if config is None:
+        raise RecipeError(faults.found)
+    return config
+
+
+def _part(slot: str, part: Any, path: str, faults: Faults) -> Config | None:
+    if isinstance(part, Config):
+        try:
+            return Slot(slot).validate(part)
+        except ValueError as error:
+            raise UsageError(f"{path}: {error}") from None
+    node, found = from_value(part, Place(f"<{slot}>"), path)
+    faults.found += found
+    return None if found else Preparer(faults).config(node, slot)

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config
+from tfkit.core.errors import Place
+from tfkit.core.keys import Kind, NormValue, PartsValue, PartValue
 from tfkit.core.shape import Side
 from tfkit.core.slots import EmbeddingFacts, of_kind
-from tfkit.recipe.architecture.distinct import DistinctLayers, sharing
-from tfkit.recipe.architecture.heads import HeadResolver
-from tfkit.recipe.architecture.last_state import LastStates, ends_in_states
-from tfkit.recipe.architecture.layers import LayerResolver
-from tfkit.recipe.architecture.memory import check_memory_is_read
-from tfkit.recipe.architecture.overridden import check_overridden
+from tfkit.recipe.architecture.checks import LastStates, check_memory_is_read, check_sight, ends_in_states
+from tfkit.recipe.architecture.context import stack_positions
+from tfkit.recipe.architecture.heads import HeadResolver, check_readers
+from tfkit.recipe.architecture.layers import DistinctLayers, LayerResolver, sharing
 from tfkit.recipe.architecture.parametrize import Parametrizer
-from tfkit.recipe.architecture.pattern import MAX_LAYERS, PatternEntry, combinations, expand
-from tfkit.recipe.architecture.positions import stack_positions
+from tfkit.recipe.architecture.pattern import MAX_LAYERS, PatternEntry, combinations, expand, varies
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm, validated
-from tfkit.recipe.architecture.readers import check_readers
-from tfkit.recipe.architecture.sight import check_sight
-from tfkit.recipe.architecture.sizes import Sizes, Vocabulary, is_last_state
-from tfkit.recipe.architecture.stack_text import StackText
-from tfkit.recipe.keys import MODEL, STACK, default_part
-from tfkit.recipe.overlays.merge import merge
-from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import given, mapping
+from tfkit.recipe.architecture.stack import Sizes, StackText, Vocabulary, is_last_state
+from tfkit.recipe.architecture.sublayers import SUBLAYER_KEY
+from tfkit.recipe.keys import LAYER, MODEL, STACK, default_part
+from tfkit.recipe.overlays import merge
+from tfkit.recipe.text.faults import Faults, plain
+from tfkit.recipe.text.node import Node, given, items, mapping
 
 SIDES = ("encoder", "decoder")
 # values that the Blueprint stores as written
@@ -233,3 +229,76 @@ def _final_norm_text(plan: StackPlan, keys: Mapping[str, Node], faults: Faults) 
             faults.add(node, "true means the stack's norm, and layer.norm gives none")
         return norm
     return node if node.value is None or norm is None else merge(norm, node, faults.found)
+
+
+class _Forms(Faults):
+    """Faults of values, except missing ones: the stacks may have reported these."""
+
+    def _invalid_one(self, details: list[tuple[Node, Mapping[str, Any]]]) -> None:
+        node, first = details[0]
+        if first["type"] != "missing" and not (first["type"] == "part_type" and node.get("type") is None):
+            super()._invalid_one(details)
+
+
+def check_overridden(keys: Mapping[str, Node], used: Iterable[Node], faults: Faults) -> None:
+    """Report invalid values among the stack keys of `model:` that do not occur in the texts `used`.
+
+    Only the values themselves are validated, not their combination.
+    """
+    stands = set(_places(used))
+    unused = set(_places(keys.values())) - stands
+    if not unused:
+        return
+    found, known = _Forms(faults.found), len(faults.found)
+    # a kind is merged over the layer, and a norm over the layer's
+    wanted = {key for key, node in keys.items() if not stands.issuperset(_places([node]))} | {"layer", "layers"}
+    _read({key: node for key, node in keys.items() if key in wanted}, found)
+    faults.found += [fault for fault in found.found[known:] if (fault.place, fault.path) in unused]
+
+
+def _places(texts: Iterable[Node]) -> Iterator[tuple[Place, str]]:
+    """Yield the places of the values and keys in `texts`, each with its path."""
+    for text in texts:
+        for _, node in text.walk():
+            yield node.place, node.path
+            if node.key_place is not None:
+                yield node.key_place, node.path
+
+
+def _read(keys: Mapping[str, Node], faults: Faults) -> None:
+    """Validate each value separately."""
+    sizes, preparer = Sizes(next(iter(keys.values())), keys, faults), Preparer(faults, stack_norm(keys))
+    for name, declared in STACK.items():
+        if declared.is_plain and name in keys:
+            sizes.plain(declared)
+        _parts(keys.get(name), declared.kind, preparer)
+    sizes.vocabulary(Vocabulary(), "decoder")
+    layer, kinds = keys.get("layer"), mapping(keys.get("layers"))
+    expand(keys.get("pattern"), MAX_LAYERS, list(kinds), faults)
+    whole = [kind if layer is None else merge(layer, kind, []) for kind in kinds.values()]
+    for text in (layer, *whole):
+        for key, node in mapping(text).items():
+            _in_layer(key, node, preparer)
+
+
+def _in_layer(key: str, node: Node, preparer: Preparer) -> None:
+    """Validate one key of a layer or a kind."""
+    match = SUBLAYER_KEY.fullmatch(key)
+    declared = LAYER.get(key if match is None else f"{match['base']}{match['norm'] or ''}")
+    if varies(node):
+        return
+    if declared is None:
+        preparer.faults.unknown_key(node, list(LAYER))
+    elif declared.is_plain:
+        plain(declared.kind, node, preparer.faults)
+    else:
+        _parts(node, declared.kind, preparer)
+
+
+def _parts(node: Node | None, kind: Kind, preparer: Preparer) -> None:
+    """Validate a part or a list of parts; `true` is the stack's norm."""
+    if not isinstance(kind, PartValue | PartsValue | NormValue):
+        return
+    for item in items(node):
+        if item.value is not None and not (kind.slot == "norm" and item.value is True):
+            preparer.config(item, kind.slot)

@@ -9,13 +9,12 @@ from dataclasses import replace
 from tfkit.core.blueprint import SublayerPlan
 from tfkit.core.component import Config
 from tfkit.core.slots import SublayerFacts, of_kind
-from tfkit.recipe.architecture.stack_text import LayerText, StackText
+from tfkit.recipe.architecture.stack import LayerText, StackText
 from tfkit.recipe.keys import SUBLAYERS
-from tfkit.recipe.overlays.merge import merge
+from tfkit.recipe.overlays import merge
 from tfkit.recipe.rules import fact, reason
 from tfkit.recipe.text.faults import Faults, shown
-from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import given
+from tfkit.recipe.text.node import Node, given
 
 # keys of a sublayer in a layer: attention, feedforward_2, cross_attention_norm, feedforward_2_norm
 SUBLAYER_KEY = re.compile(rf"(?P<base>{'|'.join(SUBLAYERS)})(_(?P<number>[2-9]|[1-9]\d+))?(?P<norm>_norm)?")

@@ -1,21 +1,21 @@
-"""Conversion of Pydantic's errors, located in data, to faults, located in files."""
+"""Faults with their places: of single values, and of Pydantic's errors, which are located in data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import BaseModel, ValidationError
 
 from tfkit.core.component import Doubt, Problem, Unlearnable
 from tfkit.core.errors import Fault, Place, RecipeError
+from tfkit.core.keys import FlagValue, Kind, RateValue
 from tfkit.core.registry import nearest
 from tfkit.core.synonyms import key_for, value_for
 from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.text.options import model_at
 
 MAX_FAULTS = 1_000  # more are not useful, and finding them takes time
-
 # Pydantic's error types -> recipe terms
 MEANINGS: dict[str, str] = {
     "int_type": "expected a whole number",
@@ -199,3 +199,43 @@ def _meaning(detail: Mapping[str, Any]) -> str:
     template = MEANINGS.get(detail["type"])
     bounds = {name: _bound(value) for name, value in context.items()}
     return str(detail["msg"]) if template is None else template.format(**bounds)
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """True for an integer other than a boolean."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def whole(node: Node | None, limit: int, faults: Faults) -> int | None:
+    """Parse an integer from 1 to `limit`. Return None if missing or invalid."""
+    if node is None or node.value is None:
+        return None
+    if is_whole(node.value) and 1 <= node.value <= limit:
+        return node.value
+    faults.add(node, f"expected a whole number from 1 to {limit:,}, got {shown(node.plain())}")
+    return None
+
+
+def rate(node: Node | None, faults: Faults) -> float:
+    """Parse a dropout rate. Return 0 if missing or invalid."""
+    if node is None or node.value is None:
+        return 0.0
+    if isinstance(node.value, bool) or not isinstance(node.value, (int, float)) or not 0 <= node.value < 1:
+        faults.add(node, f"expected a rate of at least 0 and below 1, got {shown(node.plain())}")
+        return 0.0
+    return float(node.value)
+
+
+def plain(kind: Kind, node: Node | None, faults: Faults) -> int | float | bool | None:
+    """Parse a plain number or flag. Return the default if missing or invalid."""
+    if isinstance(kind, RateValue):
+        return rate(node, faults)
+    return flag(node, faults) if isinstance(kind, FlagValue) else None
+
+
+def flag(node: Node | None, faults: Faults) -> bool:
+    """Parse a boolean. Return False if missing or invalid."""
+    if node is not None and node.value is not None and not isinstance(node.value, bool):
+        faults.add(node, f"expected true or false, got {shown(node.plain())}")
+        return False
+    return bool(node is not None and node.value)

@@ -30,20 +30,18 @@ from yaml.events import (
 
 from tfkit.core.errors import Fault, Place, RecipeError, with_article
 from tfkit.core.registry import nearest
-from tfkit.recipe.text import scalar
+from tfkit.recipe.text import dialect
+from tfkit.recipe.text.dialect import syntax_fault
 from tfkit.recipe.text.node import Budget, Node, Scalar, Stop, kind, shorten, under
-from tfkit.recipe.text.syntax import syntax_fault
 
 LANGUAGE = 1  # the version of the recipe language
 MAX_BYTES = 1_000_000
 MAPPING = "<mapping>"  # place of values from Python
-
 # The C parser yields events one by one and is stopped at the first one too deep (beyond that it is quadratic).
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # can be escaped, but not stored in file names or text
 _NO_CHARACTER = "a text with a NUL or half a surrogate pair"
-
 Locate = Callable[[Any], Place]
 
 
@@ -199,7 +197,7 @@ class _Builder:
         self._first()
         event = self._next()
         if isinstance(event, SequenceEndEvent):
-            raise Stop(place, path, scalar.EMPTY)
+            raise Stop(place, path, dialect.EMPTY)
         start: Any = event.start_mark
         unbraced = isinstance(event, MappingStartEvent) and self.text[start.index] != "{"
         node = self._node(event, path, 0, place)
@@ -269,8 +267,8 @@ class _Builder:
         if event.style:  # quoted, or a block scalar
             return self._text(event.value, place, path)
         try:
-            return scalar.resolve(event.value)
-        except scalar.Refused as refused:
+            return dialect.resolve(event.value)
+        except dialect.Refused as refused:
             self._fault(place, path, str(refused))
             return None
 
@@ -318,8 +316,8 @@ class _Builder:
         if event.tag is not None or event.anchor is not None:
             self._fault(place, path, "a key takes no tag and no anchor")
         try:
-            return event.value if event.style else scalar.resolve_key(event.value)
-        except scalar.Refused as refused:
+            return event.value if event.style else dialect.resolve_key(event.value)
+        except dialect.Refused as refused:
             message = "an empty key" if not event.value else str(refused)
             self._fault(place, path, message)
             return None
@@ -400,8 +398,8 @@ class _Converter:
         if type(data) is float and not math.isfinite(data):
             self._fault(path, f"{data}: a number in a recipe is finite")
             return None
-        if type(data) is int and abs(data) >= 10**scalar.LONGEST_NUMBER:
-            self._fault(path, f"a number of more than {scalar.LONGEST_NUMBER} digits")
+        if type(data) is int and abs(data) >= 10**dialect.LONGEST_NUMBER:
+            self._fault(path, f"a number of more than {dialect.LONGEST_NUMBER} digits")
             return None
         if type(data) is str and _UNSTORABLE.search(data):
             self._fault(path, _NO_CHARACTER)
