@@ -27,7 +27,7 @@ from tfkit.recipe.architecture.stack import VocabSize, Vocabulary
 from tfkit.recipe.compose import Composed, compose, laid_over, version_faults
 from tfkit.recipe.imports import Importer
 from tfkit.recipe.overlays import Variant, read_variants
-from tfkit.recipe.settings.agreement import Agreement, Contradictions, Standing, at, data_parts, section_parts, spot
+from tfkit.recipe.settings.agreement import Agreement, Contradictions, Standing, at, data_parts, parts_in, spot
 from tfkit.recipe.settings.files import missing_files, unused_folder
 from tfkit.recipe.settings.section_rules import facts_of, section_problems, step_problems
 from tfkit.recipe.settings.sections import Data, Generate, Section, Train
@@ -340,44 +340,41 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     if "tfkit" not in root:
         faults.add(composed.root, f"needs the version of the recipe language: tfkit: {LANGUAGE}", path="tfkit")
     faults.found += [fault for fault in version_faults(composed.root) if fault not in faults.found]
-    data = _section(given(root, "data"), Data, faults)
-    node = given(root, "objective")
-    objective = None if node is None else of_kind(Preparer(faults).config(node, "objective"), ObjectiveFacts.Config)
-    nothing = replace(composed.root, value={}, path="")
+    data, node, nothing = _section(given(root, "data"), Data, faults), given(root, "objective"), composed.root.empty()
+    objective = None if node is None else Preparer(faults).config(node, "objective")
     train = _section(given(root, "train") or nothing, Train, faults) or Train()
-    _check_length(given(root, "train"), faults)
+    steps, epochs = (given(mapping(root.get("train")), name) for name in ("steps", "epochs"))
+    if steps is not None and epochs is not None:
+        text = f"steps: {shown(steps.plain())} and epochs: {shown(epochs.plain())} are both set, see {steps.place}"
+        faults.add(epochs, f"{text}; write `none` for one of them")
     generate = _section(given(root, "generate") or nothing, Generate, faults) or Generate()
     if "model" not in root:
         faults.add(composed.root, "needs a `model:` section", path="model")
         return None
-    recipe = Recipe(
-        composed.name, composed.root, composed.text, composed.file, data, objective, train, generate, imports
-    )
     study = _section(given(root, "study"), Study, faults)
-    entries = read_variants(composed.variants.entries if composed.variants is not None else {}, [])
-    recipe = replace(recipe, study=study, variant_entries=entries, variants=composed.chosen, changes=composed.changes)
-    if data is not None and not train.evaluations and not entries:  # may contain file paths
-        Agreement(recipe.root, (), RecipeFacts(), faults).tell("", unused_folder(data))
+    entries = read_variants(mapping(composed.variants), [])
+    recipe = Recipe(
+        composed.name, composed.root, composed.text, composed.file, data,
+        of_kind(objective, ObjectiveFacts.Config), train, generate, imports, study, entries,
+        composed.chosen, composed.changes,
+    )  # fmt: skip
     _resolve_model(recipe, faults, saved)
-    if not saved:  # a run was already checked when it was trained
-        _check_agreement(recipe, faults)
-        recipe = _evaluations(recipe, faults)
-        _check_study(recipe, faults)
+    agreement = Agreement(recipe.root, (), RecipeFacts(), faults)
+    if data is not None and data.folder is not None and not train.evaluations and not entries:  # may hold file paths
+        agreement.tell("", unused_folder(data))
+    if saved:  # it was checked when it was trained
+        return recipe
+    _check_agreement(recipe, faults)
+    recipe = _evaluations(recipe, faults) if train.evaluations and not faults.found else recipe
+    if study is not None:
+        agreement.tell("", study_problems(study, entries, measures_of(data, train)))
     return recipe
 
 
-def _check_length(train: Node | None, faults: Faults) -> None:
-    """Refuse both `steps` and `epochs`."""
-    steps, epochs = (given(mapping(train), name) for name in ("steps", "epochs"))
-    if steps is not None and epochs is not None:
-        text = f"steps: {shown(steps.plain())} and epochs: {shown(epochs.plain())} are both set, see {steps.place}"
-        faults.add(epochs, f"{text}; write `none` for one of them")
-
-
 def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
-    """Return the recipe with its evaluations resolved; their faults are only reported if there are no others."""
+    """Return the recipe with its evaluations resolved."""
     spelled: dict[str, dict[str, Any]] = {}
-    for name, values in recipe.train.evaluations.items() if not faults.found else ():
+    for name, values in recipe.train.evaluations.items():
         where = f"train.evaluations.{name}"
         try:
             other = recipe.evaluated(name)
@@ -398,14 +395,6 @@ def _spelled(recipe: Recipe, key: str) -> Any:
     return None if value is None else value.plain()
 
 
-def _check_study(recipe: Recipe, faults: Faults) -> None:
-    """Report contradictions in `study:`, and measures that its runs lack."""
-    if recipe.study is None:
-        return
-    found = study_problems(recipe.study, recipe.variant_entries, measures_of(recipe.data, recipe.train))
-    Agreement(recipe.root, (), RecipeFacts(), faults).tell("", found)
-
-
 def _check_agreement(recipe: Recipe, faults: Faults) -> None:
     """Check requirements between sections and their parts; those on the model are skipped if it has faults."""
     right = not any(fault.path.partition(".")[0] == "model" for fault in faults.found)
@@ -414,7 +403,9 @@ def _check_agreement(recipe: Recipe, faults: Faults) -> None:
     if blueprint is not None and resolver is not None:
         size = None if blueprint.last.side in resolver.vocabulary.unknown else blueprint.last.vocab_size
     sections = (recipe.data, recipe.objective, recipe.train, recipe.generate)
-    agreement = Agreement(recipe.root, section_parts(*sections), facts_of(blueprint, size, *sections), faults)
+    names = ("data", "objective", "train", "generate")
+    parts = [part for section, name in zip(sections, names, strict=True) for part in parts_in(section, name)]
+    agreement = Agreement(recipe.root, parts, facts_of(blueprint, size, *sections), faults)
     agreement.check()
     agreement.tell("", section_problems(blueprint, *sections))
 
@@ -424,13 +415,12 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
 
     The tokenizer of a saved run is trained: it may have fewer tokens than its settings allow.
     """
-    root = mapping(recipe.root)
-    tokenizers, corpora = data_parts(given(root, "data"))
+    root, data = mapping(recipe.root), recipe.data
+    tokenizers, corpora = (data.tokenizers(), dict(data.splits())) if data else data_parts(given(root, "data"))
     vocabulary = Vocabulary(_bounds(tokenizers))
     resolver = ModelResolver(root["model"], faults, vocabulary)
     blueprint = resolver.resolve()
-    lacks = given(mapping(given(root, "data")), "tokenizer") is None
-    for node in vocabulary.asked if lacks else ():
+    for node in vocabulary.asked if given(mapping(root.get("data")), "tokenizer") is None else ():
         faults.add(node, "the recipe has no data.tokenizer to take the size from; say a number")
     if resolver.partial is not None:
         sections = Contradictions(recipe.root, resolver.partial, faults)
@@ -439,7 +429,8 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
             sections.check_corpora(corpora, recipe.objective)
             sections.check_calls(recipe.objective)
         sections.check_labels(labels_asked(root["model"]), recipe.objective)
-        sections.check_sides(tokenizers, recipe.objective)
+        if len(tokenizers) == 2:
+            sections.check_sides(recipe.objective)
         if not vocabulary.asked and not saved:
             sections.check_tokenizers(tokenizers)
     if blueprint is not None:

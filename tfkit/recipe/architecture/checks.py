@@ -12,7 +12,7 @@ from torch import Tensor
 from tfkit.core.blueprint import LayerPlan, StackPlan, SublayerPlan
 from tfkit.core.context import Inputs
 from tfkit.core.shape import Side
-from tfkit.core.slots import AttentionFacts, HeadFacts
+from tfkit.core.slots import AttentionFacts
 from tfkit.recipe.architecture.context import written_masks
 from tfkit.recipe.architecture.layers import DistinctLayers, LayerResolver
 from tfkit.recipe.text.faults import Faults
@@ -132,14 +132,6 @@ def ends_in_states(encoder: StackPlan, keys: Mapping[str, Node], faults: Faults)
         if node is not None and node.value and node.path.startswith("model.encoder."):
             faults.add(node, f"{NEEDS}, and nothing reads what follows; leave {name} out", at_key=True)
     return replace(encoder, last_state=True, final_norm=None, final_dropout=0.0)
-
-
-def check_heads(heads: Sequence[tuple[HeadFacts.Config, Node]], faults: Faults) -> None:
-    """Refuse heads on the encoder, which provides its last states only."""
-    for head, node in heads:
-        if head.reads == "encoder":
-            text = "the encoder hands over its last states alone; leave reads out, or memory: last_state"
-            faults.add(mapping(node).get("reads", node), text)
 
 
 class LastStates:

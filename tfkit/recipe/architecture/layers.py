@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,6 @@ from tfkit.core.slots import ResidualFacts, of_kind
 from tfkit.recipe.architecture.context import (
     agreed_heads,
     check_layer,
-    check_opposed,
-    hide_future,
     layer_masks,
     layer_positions,
 )
@@ -28,7 +26,7 @@ from tfkit.recipe.architecture.sublayers import (
 )
 from tfkit.recipe.keys import LAYER, default_part
 from tfkit.recipe.overlays import merge
-from tfkit.recipe.text.faults import Faults, plain
+from tfkit.recipe.text.faults import plain
 from tfkit.recipe.text.node import Node, given, mapping
 
 MAX_KINDS = 256  # each is validated separately
@@ -41,34 +39,22 @@ class LayerResolver:
     def __init__(self, stack: StackText) -> None:
         self.stack = stack
         self.faults = stack.faults
-        self.base = self._base()
-        self.kinds = self._kinds()
         self._written: dict[int, tuple[Node, Node]] = {}  # by the id of the layer's node, which stays alive
-
-    def _base(self) -> Node | None:
-        """Return the node of `layer`; None if it cannot be a layer."""
-        node = self.stack.keys.get("layer")
+        node, named = stack.keys.get("layer"), given(stack.keys, "layers")
         if node is None:
-            self.faults.add(self.stack.node, "needs a layer: what each layer is made of")
-            return None
-        if not isinstance(node.value, dict):
+            self.faults.add(stack.node, "needs a layer: what each layer is made of")
+        elif not isinstance(node.value, dict):
             self.faults.add(node, "expected a mapping that describes a layer")
-            return None
-        return self._without_cross(node) if self._has_no_memory else with_cross_attention(node, self.faults)
-
-    def _kinds(self) -> Mapping[str, Node]:
-        node = given(self.stack.keys, "layers")
-        if node is not None and not isinstance(node.value, dict):
-            self.faults.add(node, "expected a mapping of names to what differs from `layer`")
-        kinds = {name: kind for name, kind in mapping(node).items() if kind.value is not None}
-        return {name: self._without_cross(kind) for name, kind in kinds.items()} if self._has_no_memory else kinds
-
-    @property
-    def _has_no_memory(self) -> bool:
-        return self.stack.plan.memory_width is None
-
-    def _without_cross(self, node: Node) -> Node:
-        return without_cross_attention(node, self.stack, self.faults)
+        if named is not None and not isinstance(named.value, dict):
+            self.faults.add(named, "expected a mapping of names to what differs from `layer`")
+        self.base = node if node is not None and isinstance(node.value, dict) else None  # None: cannot be a layer
+        self.kinds = {name: kind for name, kind in mapping(named).items() if kind.value is not None}
+        if stack.plan.memory_width is None:
+            self.base = self.base and without_cross_attention(self.base, stack, self.faults)
+            kinds = self.kinds.items()
+            self.kinds = {name: without_cross_attention(kind, stack, self.faults) for name, kind in kinds}
+        elif self.base is not None:
+            self.base = with_cross_attention(self.base, self.faults)
 
     def check_texts(self) -> bool:
         """Report invalid keys in `layer` or a kind; return False if the layers cannot be resolved."""
@@ -80,18 +66,14 @@ class LayerResolver:
             if not isinstance(kind.value, dict):
                 self.faults.add(kind, "expected a mapping of what differs from `layer`; {} for no change")
         resolvable = True
-        for key, child in self._texts():
-            if key not in LAYER and SUBLAYER_KEY.fullmatch(key) is None:
-                self.faults.unknown_key(child, list(LAYER))
-            elif key != "dropout" and is_per_layer(child):
-                self.faults.add(child, NO_PARTS)
-                resolvable = False
+        for text in (self.base, *self.kinds.values()):  # used or not
+            for key, child in mapping(text).items():
+                if key not in LAYER and SUBLAYER_KEY.fullmatch(key) is None:
+                    self.faults.unknown_key(child, list(LAYER))
+                elif key != "dropout" and is_per_layer(child):
+                    self.faults.add(child, NO_PARTS)
+                    resolvable = False
         return resolvable
-
-    def _texts(self) -> Iterator[tuple[str, Node]]:
-        """Yield the keys of `layer` and of every kind, used or not."""
-        for node in (self.base, *self.kinds.values()):
-            yield from mapping(node).items()
 
     def check_unused(self, used: Collection[tuple[str, ...]]) -> None:
         """Report kinds that the pattern never uses, as far as they can be checked."""
@@ -112,9 +94,8 @@ class LayerResolver:
         """Return the plan of a complete layer node, or None with its faults added."""
         before = len(self.faults.found)
         keys = mapping(node)
-        mask, mask_text = layer_masks(self.stack, keys)
-        causal = hide_future(mask)
-        shape = replace(self.stack.plan.shape(), causal=causal)
+        masks = layer_masks(self.stack, keys)
+        shape = replace(self.stack.plan.shape(), causal=masks.causal)
         norm_node = given(keys, "norm")
         layer = LayerText(self.stack, node, shape, Preparer(self.faults, norm_node))
         norm = None if norm_node is None else layer.config(norm_node, "norm")
@@ -125,15 +106,13 @@ class LayerResolver:
         if residual is None or len(self.faults.found) > before:
             return None
         check_norms(layer, residual, sublayers, norm)
-        check_opposed(layer, mask)
-        num_heads = agreed_heads(sublayers)
         plan = LayerPlan(
-            residual=residual, sublayers=tuple(sublayers), norm=norm, mask=mask, causal=causal, position=position,
-            num_heads=num_heads, **values,
+            residual=residual, sublayers=tuple(sublayers), norm=norm, mask=masks.rules, causal=masks.causal,
+            position=position, num_heads=agreed_heads(sublayers), **values,
         )  # fmt: skip
-        check_layer(layer, plan)
-        if mask_text is not None:
-            layer.written["mask"] = mask_text
+        check_layer(layer, plan, masks)
+        if masks.text is not None:
+            layer.written["mask"] = masks.text
         as_written = {name: child for name, child in keys.items() if name in LAYER and LAYER[name].field == name}
         self._written[id(node)] = node, replace(node, value={**as_written, **layer.written})
         return plan
@@ -170,12 +149,32 @@ class DistinctLayers:
         if len(different) > MAX_DIFFERENT:
             self._refuse_more(self.layers.stack.keys["pattern"])
             return []
-        texts = {kinds: self.layers.merged(kinds) for kinds in different}
-        if any(varies(node) for node in texts.values()):
-            return self._one_by_one(entries, texts)
-        numbers = {kinds: self._number(node) for kinds, node in texts.items()}
-        self.texts = [texts[entry.kinds] for entry in entries]
-        return _complete([numbers[entry.kinds] for entry in entries])
+        turns = Turns({kinds: self.layers.merged(kinds) for kinds in different}, [entry.kinds for entry in entries])
+        if not turns.check(self.faults):
+            return []
+        numbers: dict[object, int | None] = {}  # by kinds and values per layer, which determine the text
+        nodes: dict[object, Node] = {}
+        firsts: dict[int, LayerPlan] = {}  # by pattern entry
+        order: list[int] = []
+        wrong = 0
+        for entry in entries:
+            picked = turns.values(entry.kinds)
+            alike = entry.kinds, picked
+            if alike not in numbers:
+                nodes[alike] = turns.text(entry.kinds)
+                number = self._number(nodes[alike])
+                wrong += number is None
+                if number is not None or not picked:  # a wrong value in a list is reported at each index
+                    numbers[alike] = number
+            turns.step(entry.kinds)
+            self.texts.append(nodes[alike])
+            if (number := numbers.get(alike)) is not None:
+                order.append(number)
+                _check_shared(firsts.setdefault(entry.number, self.plans[number]), number, self)
+            if len(self.plans) > MAX_DIFFERENT or wrong > MAX_DIFFERENT:
+                self._refuse_more(turns.first)
+                return []
+        return order if len(order) == len(entries) else []
 
     def _number(self, node: Node) -> int | None:
         """Return the plan index for `node`; None if it has a fault."""
@@ -189,43 +188,6 @@ class DistinctLayers:
         self.nodes.append(node)
         self._alike[repr(plan)].append(len(self.plans) - 1)
         return len(self.plans) - 1
-
-    def _one_by_one(self, entries: Sequence[PatternEntry], texts: Mapping[tuple[str, ...], Node]) -> list[int]:
-        """Return the order if `per_layer` is used; layers with equal choices from equal texts are parsed once."""
-        turns = Turns(texts, [entry.kinds for entry in entries])
-        if not turns.check(self.faults):
-            return []
-        numbers: dict[object, int | None] = {}
-        nodes: dict[object, Node] = {}
-        firsts: dict[int, LayerPlan] = {}  # by pattern entry
-        order: list[int | None] = []
-        settled: dict[tuple[str, ...], int | None] = {}
-        last: dict[tuple[str, ...], Node] = {}  # the text of the last layer of those kinds
-        for entry in entries:
-            if entry.kinds in settled:
-                order.append(settled[entry.kinds])
-                self.texts.append(last[entry.kinds])
-                continue
-            picked = turns.values(entry.kinds)
-            alike = entry.kinds, picked
-            node = nodes[alike] if alike in numbers else turns.text(entry.kinds)
-            number = numbers[alike] if alike in numbers else self._number(node)
-            nodes[alike] = node
-            self.texts.append(node)
-            last[entry.kinds] = node
-            if number is not None or not picked:  # a wrong value in a list is reported at each index
-                numbers[alike] = number
-            turns.step(entry.kinds)
-            order.append(number)
-            if turns.fixed(entry.kinds):
-                settled[entry.kinds] = number
-            if number is not None and self.plans[number].shares():
-                first = firsts.setdefault(entry.number, self.plans[number])
-                _check_shared(first, self.plans[number], self.nodes[number], self.faults)
-            if len(self.plans) > MAX_DIFFERENT or (number is None and order.count(None) > MAX_DIFFERENT):
-                self._refuse_more(turns.first)
-                return []
-        return _complete(order)
 
     def _refuse_more(self, node: Node) -> None:
         self.faults.add(node, f"more than {MAX_DIFFERENT:,} layers of this stack differ; let some be equal")
@@ -245,16 +207,14 @@ def sharing(plans: Sequence[LayerPlan], entries: Sequence[PatternEntry], order: 
     return tuple(map(names.__getitem__, numbers))
 
 
-def _check_shared(first: LayerPlan, plan: LayerPlan, node: Node, faults: Faults) -> None:
-    """Report differences by `per_layer` within shared parts of a pattern entry."""
+def _check_shared(first: LayerPlan, number: int, distinct: DistinctLayers) -> None:
+    """Report differences by `per_layer` within shared parts of a pattern entry, whose first layer is `first`."""
+    plan, node, faults = distinct.plans[number], distinct.nodes[number], distinct.faults
+    if plan is first or not plan.shares():
+        return
     text = "is shared, so per_layer cannot change what it is made of"
     if plan.shared and replace(plan, mask=first.mask) != first:
         faults.add(node.get("shared") or node, f"the layer {text}; only its mask")
     for one, other in zip(first.sublayers, plan.sublayers, strict=False):  # one with a fault is omitted
         if other.config.shared and one.config != other.config:
             faults.add(node.get(other.name) or node, f"{other.name} {text}")
-
-
-def _complete(order: Sequence[int | None]) -> list[int]:
-    numbers = [number for number in order if number is not None]
-    return numbers if len(numbers) == len(order) else []

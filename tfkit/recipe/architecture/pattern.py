@@ -170,8 +170,6 @@ class Turns:
         self._choices = {kinds: list(_choices(node)) for kinds, node in texts.items()}
         self._counts = Counter(chain.from_iterable(layers))
         self._counts[""] = len(layers)
-        counting = {self._kind(choice) for choice in chain.from_iterable(self._choices.values())}
-        self._counting = {kinds: [kind for kind in ("", *kinds) if kind in counting] for kinds in texts}
         self._turns = Counter[str]()
 
     @property
@@ -183,28 +181,21 @@ class Turns:
         """Return True if each list has one value per layer that it applies to; add faults otherwise."""
         before = len(faults.found)
         for choice in chain.from_iterable(self._choices.values()):
-            self._check(choice, faults)
+            values, kind = choice.entries["per_layer"], self._kind(choice)
+            if len(choice.entries) > 1 or not isinstance(values.value, list):
+                faults.add(choice, "per_layer stands alone, with a list: {per_layer: [32, 64]}")
+            elif len(values.value) != self._counts[kind]:
+                text = f"kind '{kind}'" if kind else "`layer`"
+                faults.add(values, f"has {len(values.value)} values, {text} describes {self._counts[kind]} layers")
+            else:
+                for value in (value for value in values.value if isinstance(value.value, (dict, list))):
+                    faults.add(value, NO_PARTS)
         return len(faults.found) == before
-
-    def _check(self, choice: Node, faults: Faults) -> None:
-        values, kind = choice.entries["per_layer"], self._kind(choice)
-        if len(choice.entries) > 1 or not isinstance(values.value, list):
-            return faults.add(choice, "per_layer stands alone, with a list: {per_layer: [32, 64]}")
-        if len(values.value) != self._counts[kind]:
-            text = f"kind '{kind}'" if kind else "`layer`"
-            return faults.add(values, f"has {len(values.value)} values, {text} describes {self._counts[kind]} layers")
-        for value in values.value:
-            if isinstance(value.value, (dict, list)):
-                faults.add(value, NO_PARTS)
 
     def _kind(self, choice: Node) -> str:
         """Return the kind that contains the list, "" if none."""
         found = _IN_KIND.search(f"{choice.path}.")
         return found[1] if found and found[1] in self._counts else ""
-
-    def fixed(self, kinds: Kinds) -> bool:
-        """True if layers of these kinds select no values and are not counted by a list."""
-        return not self._choices[kinds] and not self._counting[kinds]
 
     def values(self, kinds: Kinds) -> tuple[object, ...]:
         """Return the values selected by the next layer, of these kinds, which determine its text. True is not 1."""
@@ -217,8 +208,7 @@ class Turns:
 
     def step(self, kinds: Kinds) -> None:
         """Advance past the next layer, of these kinds."""
-        for kind in self._counting[kinds]:
-            self._turns[kind] += 1
+        self._turns.update(("", *kinds))
 
     def _pick(self, node: Node) -> Node:
         if is_per_layer(node):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tfkit.core.blueprint import StackPlan
 from tfkit.core.bounds import WIDTH
@@ -11,7 +12,7 @@ from tfkit.core.component import Config
 from tfkit.core.keys import Key, SizeValue
 from tfkit.core.shape import Shape, Side
 from tfkit.recipe.architecture.prepare import Preparer
-from tfkit.recipe.text.faults import Faults, plain, shown, whole
+from tfkit.recipe.text.faults import Faults, plain, shown
 from tfkit.recipe.text.node import Node, given, mapping
 
 
@@ -101,9 +102,10 @@ class Sizes:
             self.faults.add(self.owner, f"needs {name}")
         elif name in self.keys and needed and self.keys[name].value is None:
             self.faults.add(self.keys[name], "cannot be none")
-        return whole(self.keys.get(name), limit, self.faults)
+        size: int | None = plain(SizeValue(limit), self.keys.get(name), self.faults)
+        return size
 
-    def plain(self, key: Key) -> int | float | bool | None:
+    def plain(self, key: Key) -> Any:
         """Parse a plain key; an invalid required size becomes 0, which fits everything."""
         if isinstance(key.kind, SizeValue):
             return self.read(key.name, key.kind.limit, key.kind.needed) or (0 if key.kind.needed else None)

@@ -12,7 +12,7 @@ from tfkit.core.slots import SublayerFacts, of_kind
 from tfkit.recipe.architecture.stack import LayerText, StackText
 from tfkit.recipe.keys import SUBLAYERS
 from tfkit.recipe.overlays import merge
-from tfkit.recipe.rules import fact, reason
+from tfkit.recipe.rules import FACTS, reason
 from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node, given
 
@@ -89,7 +89,7 @@ class SublayerResolver:
         config = of_kind(layer.config(node, SUBLAYERS[base], name), SublayerFacts.Config)
         if config is None:
             return None
-        if memory and (rule := fact("a memory")).refuses(config.part):
+        if memory and (rule := FACTS["a memory"]).refuses(config.part):
             layer.faults.add(node, reason(rule, config.part))
         return SublayerPlan(name, config, self._norm(layer, name, base), memory)
 

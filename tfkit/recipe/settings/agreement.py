@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from pydantic import BaseModel
+
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component, Config, Doubt, Problem
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.registry import is_shipped
-from tfkit.core.slots import HeadFacts, ObjectiveFacts, TokenizerFacts, of_kind
+from tfkit.core.slots import ObjectiveFacts, TokenizerFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
-from tfkit.recipe.rules import asked_by, fact, reason
-from tfkit.recipe.settings.sections import Data, Generate, Train
+from tfkit.recipe.rules import FACTS, asked_by, reason
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node, given, mapping
+from tfkit.recipe.text.options import values_of
 
 
 class Standing(NamedTuple):
@@ -24,22 +26,13 @@ class Standing(NamedTuple):
     path: str
 
 
-def section_parts(data: Data | None, objective: Config | None, train: Train, generate: Generate) -> list[Standing]:
-    """Return the parts outside the model in the order of a recipe."""
-    found = [] if data is None else [Standing(config, path) for path, config in data.tokenizers().items()]
-    found += [] if data is None else [Standing(config, f"data.{split}") for split, config in data.splits()]
-    found += [] if objective is None else [Standing(objective, "objective")]
-    found += [Standing(train.optimizer, "train.optimizer"), Standing(train.schedule, "train.schedule")]
-    if train.teacher is not None and train.teacher.sequences is not None:
-        found.append(Standing(train.teacher.sequences, "train.teacher.sequences"))
-    found += _listed(train.validate.metrics, "train.validate.metrics")
-    found += _listed(train.metrics, "train.metrics")
-    found += [Standing(generate.strategy, "generate.strategy")]
-    return [*found, *_listed(generate.logits, "generate.logits"), *_listed(generate.stop, "generate.stop")]
-
-
-def _listed(configs: Sequence[Config], path: str) -> list[Standing]:
-    return [Standing(config, f"{path}[{place}]") for place, config in enumerate(configs)]
+def parts_in(section: BaseModel | None, path: str) -> Iterator[Standing]:
+    """Yield the parts of a section at `path`, or the part itself, without the parts nested in them."""
+    if isinstance(section, Config):
+        yield Standing(section, path)
+    elif section is not None:
+        for where, value, _ in values_of(section, path):
+            yield from parts_in(value, where) if isinstance(value, BaseModel) else ()
 
 
 class Agreement:
@@ -145,74 +138,57 @@ SIDES = {"encoder": "source", "decoder": "target"}  # the text of a pair read or
 
 
 def data_parts(data: Node | None) -> tuple[dict[str, TokenizerFacts.Config], dict[str, Config]]:
-    """Return the valid tokenizers by path and the valid corpora by split, in spite of other faults."""
-    preparer = Preparer(Faults())  # their faults are reported when the whole section is validated
-    nodes = {name: given(mapping(data), name) for name in ("train", "valid", "test", "longer")}
-    corpora = preparer.of_corpora(data)
-    configs = {name: corpora.config(node, "corpus") for name, node in nodes.items() if node is not None}
-    tokenizers = {
-        node.path: config
-        for node in _tokenizer_nodes(given(mapping(data), "tokenizer"))
-        if (config := of_kind(preparer.config(node, "tokenizer"), TokenizerFacts.Config)) is not None
-    }
-    return tokenizers, {split: config for split, config in configs.items() if config is not None}
-
-
-def _tokenizer_nodes(node: Node | None) -> list[Node]:
-    """Return the nodes of the tokenizer, or of those of source and target."""
-    if node is None or (isinstance(node.value, dict) and "type" in node.value):
-        return [] if node is None else [node]
-    sides = [side for name in ("source", "target") if (side := node.get(name)) is not None]
-    return sides or [node]
+    """Return the valid tokenizers by path and the valid corpora by split, of a section with faults."""
+    preparer, keys = Preparer(Faults()), mapping(data)  # their faults are reported for the section
+    tokenizer = given(keys, "tokenizer")
+    sides = [side for name in ("source", "target") if (side := mapping(tokenizer).get(name)) is not None]
+    tokenizers, corpora = {}, {}
+    for node in [tokenizer] if "type" in mapping(tokenizer) or not sides else sides:
+        found = None if node is None else of_kind(preparer.config(node, "tokenizer"), TokenizerFacts.Config)
+        if node is not None and found is not None:
+            tokenizers[node.path] = found
+    for split in ("train", "valid", "test", "longer"):
+        corpus = given(keys, split)
+        config = None if corpus is None else preparer.of_corpora(data).config(corpus, "corpus")
+        if config is not None:
+            corpora[split] = config
+    return tokenizers, corpora
 
 
 class Contradictions:
     """Checks that involve several sections of the recipe `root`."""
 
     def __init__(self, root: Node, blueprint: Blueprint, faults: Faults) -> None:
-        self.root = root
-        self.blueprint = blueprint
-        self.faults = faults
+        self.root, self.blueprint, self.faults = root, blueprint, faults
+
+    def _near(self, path: str) -> Node:
+        """Return the node at `path`, or its nearest ancestor."""
+        return locate(self.root, path)[0]
 
     def check_objective(self, objective: ObjectiveFacts.Config) -> None:
-        """Check the direction and the head of the model against the objective."""
-        self._direction(objective)
-        self._head(objective)
-
-    def _direction(self, objective: ObjectiveFacts.Config) -> None:
-        wanted = objective.part.reads
-        has = direction_of(self.blueprint)
+        """Check the direction and the heads of the model against the objective."""
+        wanted, has, name = objective.part.reads, direction_of(self.blueprint), objective.part.part_name
         if wanted is not None and has != wanted and has not in objective.part.also:
-            node = at(self.root, "objective", "type") or at(self.root, "objective") or self.root
-            place = (at(self.root, "model", "type") or self.root).place
-            name = objective.part.part_name
-            self.faults.add(node, f"'{name}' trains {WANTED[wanted]}; this model is {WANTED[has]}, see {place}")
+            place = self._near("model.type").place
+            text = f"'{name}' trains {WANTED[wanted]}; this model is {WANTED[has]}, see {place}"
+            self.faults.add(self._near("objective.type"), text)
+        for head, types in [(objective.trained_head(), objective.part.heads), *objective.part.beside.items()]:
+            self._check_head(objective, head, types)
 
-    def _head(self, objective: ObjectiveFacts.Config) -> None:
-        self._has_head(objective, objective.trained_head(), objective.part.heads)
-        for name, types in objective.part.beside.items():
-            self._has_head(objective, name, types)
-
-    def _has_head(self, objective: ObjectiveFacts.Config, name: str | None, wanted: Sequence[str]) -> None:
-        """Check that the model's head, or the one called `name`, has a type that the objective can train."""
-        way = ("model", "head") if name is None else ("model", "heads", name)
+    def _check_head(self, objective: ObjectiveFacts.Config, name: str | None, wanted: Sequence[str]) -> None:
+        """Check that the model's head, or that called `name`, is on the last stack and trained by the objective."""
         head = self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)
-        written = at(self.root, *way)
+        written = at(self.root, "model", *(("head",) if name is None else ("heads", name)))
         if head is None and written is not None and written.value is not None:
             return  # a head with faults of its own
+        last = self.blueprint.last
         if wanted and (head is None or not serves(head.part, wanted)):
-            node = written or at(self.root, "model") or self.root
             what = "head" if name is None else f"head '{name}'"
             has = f"the model has no {what}" if head is None else f"the {what} is '{head.part.part_name}'"
             types = " or ".join(wanted)
-            self.faults.add(node, f"objective '{objective.part.part_name}' needs a {what} of type {types}; {has}")
-        elif head is not None and is_shipped(objective.part):
-            self._reads_last(objective, head, written)
-
-    def _reads_last(self, objective: ObjectiveFacts.Config, head: HeadFacts.Config, written: Node | None) -> None:
-        """Check that the head is on the last stack, as all objectives require."""
-        last = self.blueprint.last
-        if written is not None and self.blueprint.read_by(head) is not last:
+            text = f"objective '{objective.part.part_name}' needs a {what} of type {types}; {has}"
+            self.faults.add(written or self._near("model"), text)
+        elif written and head and is_shipped(objective.part) and self.blueprint.read_by(head) is not last:
             text = f"'{objective.part.part_name}' trains it on the {last.side}; say reads: {last.side}, or leave it out"
             self.faults.add(at(written, "reads") or written, text)
 
@@ -223,50 +199,37 @@ class Contradictions:
         for node in asked:
             if objective is None or not objective.part.rows_type.labelled:
                 why = "there is no objective" if objective is None else f"'{objective.part.part_name}' has none"
-                self.faults.add(
-                    node, f"labels are those that an objective learns from the corpus, and {why}; say a number"
-                )
+                text = f"labels are those that an objective learns from the corpus, and {why}; say a number"
+                self.faults.add(node, text)
             elif node.path != f"model.{trains}.num_classes":
                 self.faults.add(node, f"labels are those of model.{trains}, which the objective trains; say a number")
 
     def check_calls(self, objective: ObjectiveFacts.Config) -> None:
         """Check that the objective passes the required call inputs and that all parts support its batches."""
-        node = at(self.root, "objective") or self.root
+        name, gives, node = objective.part.part_name, objective.part.gives, self._near("objective")
         pack = at(self.root, "data", "batch", "pack")
         packed = pack if pack is not None and pack.value is True else None
         if packed is not None and "packing" not in objective.part.capabilities:
-            self.faults.add(packed, f"'{objective.part.part_name}' cannot pack its batches; see {node.place}")
-        for part in self._parts():
-            self._check_needs(objective, part, node)
-            if "attention_mask" in _gives(objective) and (rule := fact("a batch with padding")).refuses(part):
-                self.faults.add(node, f"{reason(rule, part)}; '{objective.part.part_name}' makes such batches")
-            if packed is not None and (rule := fact("a packed batch")).refuses(part):
+            self.faults.add(packed, f"'{name}' cannot pack its batches; see {node.place}")
+        parts = {config.part for plan in self.blueprint.stacks() for config in plan.parts()}
+        for part in sorted(parts, key=lambda part: (part.part_slot, part.part_name)):
+            for need in sorted(part.needs - gives):
+                who = f"{part.part_slot} '{part.part_name}'"
+                self.faults.add(node, f"'{name}' hands over no {need}, which {who} needs with every call")
+            if "attention_mask" in gives and (rule := FACTS["a batch with padding"]).refuses(part):
+                self.faults.add(node, f"{reason(rule, part)}; '{name}' makes such batches")
+            if packed is not None and (rule := FACTS["a packed batch"]).refuses(part):
                 self.faults.add(packed, reason(rule, part))
 
-    def _parts(self) -> list[type[Component]]:
-        """Return the distinct parts of all stacks in a fixed order."""
-        parts = {config.part for plan in self.blueprint.stacks() for config in plan.parts()}
-        return sorted(parts, key=lambda part: (part.part_slot, part.part_name))
-
-    def _check_needs(self, objective: ObjectiveFacts.Config, part: type[Component], node: Node) -> None:
-        for name in sorted(part.needs - _gives(objective)):
-            who = f"{part.part_slot} '{part.part_name}'"
-            text = f"'{objective.part.part_name}' hands over no {name}, which {who} needs with every call"
-            self.faults.add(node, text)
-
-    def check_sides(
-        self, tokenizers: Mapping[str, TokenizerFacts.Config], objective: ObjectiveFacts.Config | None
-    ) -> None:
-        """Check that the objective supports two tokenizers, and that the token tables are not shared."""
-        node = at(self.root, "data", "tokenizer")
-        if len(tokenizers) < 2 or node is None:
-            return
+    def check_sides(self, objective: ObjectiveFacts.Config | None) -> None:
+        """Check that the objective supports a tokenizer for each side, and that the token tables are not shared."""
+        node = self._near("data.tokenizer")
         if objective is not None and "two_vocabularies" not in objective.part.capabilities:
-            place = (at(self.root, "objective", "type") or at(self.root, "objective") or self.root).place
+            place = self._near("objective.type").place
             text = f"'{objective.part.part_name}' writes what it reads (see {place}) with one tokenizer; name one"
             self.faults.add(node, text, at_key=True)
         if self.blueprint.shared_embedding:
-            shared = at(self.root, "model", "embedding", "shared") or at(self.root, "model") or self.root
+            shared = at(self.root, "model", "embedding", "shared") or self._near("model")
             text = f"one token table cannot serve the two vocabularies of data.tokenizer, see {node.place}"
             self.faults.add(shared, f"{text}; leave shared out, or name one tokenizer")
 
@@ -274,20 +237,15 @@ class Contradictions:
         """Check that the vocabulary of the tokenizer fits the model."""
         for plan in self.blueprint.stacks():
             ends = f".{SIDES[plan.side]}"
-            path, tokenizer = next(
-                ((path, one) for path, one in tokenizers.items() if len(tokenizers) == 1 or path.endswith(ends)),
-                ("", None),
-            )
-            size = None if tokenizer is None else tokenizer.vocabulary_bound
-            if size is None or plan.vocab_size is None or plan.vocab_size >= size:
-                continue
-            keys = path.split(".")
-            node = at(self.root, *keys, "vocab_size") or at(self.root, "data") or self.root
-            sized = at(self.root, "model", plan.side, "vocab_size") or at(self.root, "model", "vocab_size") or self.root
-            text = (
-                f"the tokenizer may have {size} tokens, the model's vocab_size is {plan.vocab_size}, see {sized.place}"
-            )
-            self.faults.add(node, text)
+            for path, tokenizer in tokenizers.items():
+                size = tokenizer.vocabulary_bound
+                of_stack = len(tokenizers) == 1 or path.endswith(ends)
+                if not of_stack or size is None or plan.vocab_size is None or plan.vocab_size >= size:
+                    continue
+                node = at(self.root, *path.split("."), "vocab_size") or self._near("data")
+                place = self._near(f"model.{plan.side}.vocab_size").place
+                text = f"the tokenizer may have {size} tokens, the model's vocab_size is {plan.vocab_size}, see {place}"
+                self.faults.add(node, text)
 
     def check_corpora(self, corpora: Mapping[str, Config], objective: ObjectiveFacts.Config) -> None:
         """Check that every corpus provides the fields that the objective needs."""
@@ -295,15 +253,9 @@ class Contradictions:
         wanted = set(objective.part.rows_type.read_fields(given.get("train", set())))
         for split, fields in given.items():
             if not wanted <= fields:
-                node = at(self.root, "data", split) or self.root
                 missing, has = ", ".join(sorted(wanted - fields)), ", ".join(sorted(fields))
                 text = f"'{objective.part.part_name}' needs the fields {missing}; this one gives {has}"
-                self.faults.add(node, text)
-
-
-def _gives(objective: ObjectiveFacts.Config) -> frozenset[str]:
-    """Return the call inputs of the objective besides ids and positions."""
-    return objective.part.gives
+                self.faults.add(self._near(f"data.{split}"), text)
 
 
 def serves(head: type[Component], wanted: Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import nn
 
-from tfkit.core.blueprint import Blueprint, StackPlan, mismatch
+from tfkit.core.blueprint import Blueprint, Parametrization, StackPlan, mismatch
 from tfkit.core.component import Component, Problem
 from tfkit.core.registry import nearest
 from tfkit.core.skeleton import skeleton
@@ -24,7 +24,7 @@ def freeze_problems(
     written: Sequence[str], blueprint: Blueprint, objective: ObjectiveFacts.Config | None
 ) -> Iterator[Problem]:
     """Yield problems of `train.freeze`; an objective may also train its own model."""
-    if not written or sum(plan.num_layers for plan in blueprint.stacks()) > MOST_LAYERS:
+    if sum(plan.num_layers for plan in blueprint.stacks()) > MOST_LAYERS:
         return
     parameters = dict(skeleton(blueprint).named_parameters(remove_duplicate=False))
     for place, pattern in enumerate(written):
@@ -158,11 +158,8 @@ def depths_of(blueprint: Blueprint) -> dict[str, int]:
     return {plan.side: plan.num_layers for plan in blueprint.stacks()}
 
 
-def parametrization_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
+def parametrization_problems(train: Train, blueprint: Blueprint, chosen: Parametrization) -> Iterator[Problem]:
     """Yield problems of the optimizer, the init or the base with muP."""
-    chosen = blueprint.parametrization
-    if chosen is None:
-        return
     options = dict(train.optimizer)
     name = str(options.get("name", train.optimizer.part.part_name))
     if name.lower() not in ADAM:
@@ -194,7 +191,7 @@ def _first_layers(blueprint: Blueprint) -> Blueprint:
 
 def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
     """Yield groups that select nothing."""
-    if not train.groups or sum(depths_of(blueprint).values()) > MOST_LAYERS:
+    if sum(depths_of(blueprint).values()) > MOST_LAYERS:
         return
     parameters = parameters_of(skeleton(blueprint))
     for place, group in enumerate(train.groups):

@@ -68,22 +68,21 @@ def section_problems(
 ) -> Iterator[Problem]:
     """Yield contradictions that are independent of the parts; `blueprint` is None if the model has faults."""
     if data is not None:
-        yield from _data_problems(data)
+        if data.batch.pack and data.batch.length is None:
+            yield Problem("length", "packed rows have a length; say here how many tokens", at="data.batch")
         yield from _without_valid(train, data) if data.valid is None else ()
         yield from _tokenizer_problems(data, objective)
     yield from step_problems(train, data)
     if blueprint is not None:
         yield from _generate_problems(generate, blueprint)
-        yield from freeze_problems(train.freeze, blueprint, objective)
-        yield from group_problems(train, blueprint)
-        yield from parametrization_problems(train, blueprint)
-        yield from initial_problems(train, blueprint)
-        yield from teacher_problems(train, blueprint, objective)
-
-
-def _data_problems(data: Data) -> Iterator[Problem]:
-    if data.batch.pack and data.batch.length is None:
-        yield Problem("length", "packed rows have a length; say here how many tokens", at="data.batch")
+        yield from freeze_problems(train.freeze, blueprint, objective) if train.freeze else ()
+        yield from group_problems(train, blueprint) if train.groups else ()
+        if (chosen := blueprint.parametrization) is not None:
+            yield from parametrization_problems(train, blueprint, chosen)
+        if train.initial is not None:
+            yield from _layer_problems(train.initial.layers, "train.init_from.layers", blueprint)
+        if train.teacher is not None:
+            yield from teacher_problems(train.teacher, blueprint, objective)
 
 
 def _tokenizer_problems(data: Data, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
@@ -157,17 +156,11 @@ def _times(steps: int, every: int) -> int:
     return -(-steps // every)
 
 
-def initial_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
-    """Report layers of `train.init_from` that the model lacks."""
-    if train.initial is not None:
-        yield from _layer_problems(train.initial.layers, "train.init_from.layers", blueprint)
-
-
-def teacher_problems(train: Train, blueprint: Blueprint, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
+def teacher_problems(
+    teacher: Teacher, blueprint: Blueprint, objective: ObjectiveFacts.Config | None
+) -> Iterator[Problem]:
     """Report settings of `train.teacher` that the model or objective does not support."""
-    teacher, at = train.teacher, "train.teacher"
-    if teacher is None:
-        return
+    at = "train.teacher"
     yield from _layer_problems(teacher.hidden, f"{at}.hidden", blueprint)
     yield from _layer_problems(teacher.attention, f"{at}.attention", blueprint)
     yield from _attention_problems(teacher, blueprint)

@@ -12,8 +12,11 @@ from tfkit.recipe.text.node import TOO_DEEP, Scalar, shorten
 
 EMPTY = "an empty value; write {} for no change, none to leave out"
 LONGEST_NUMBER = 100
-_TRUE = {"true", "True", "TRUE"}
-_FALSE = {"false", "False", "FALSE"}
+_WORDS: dict[str, bool | None] = {
+    "none": None,
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
 _YAML_1_1_WORDS = {"yes", "no", "on", "off", "y", "n"}
 _DECIMAL = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
 _LEADING_ZERO = re.compile(r"[-+]?0_?[0-9]")
@@ -28,14 +31,18 @@ class Refused(ValueError):
 
 def resolve(text: str) -> Scalar:
     """Return the value of the unquoted scalar `text`; raise Refused."""
+    if text in _WORDS:
+        return _WORDS[text]
     if text in ("", "null", "Null", "NULL", "~"):
         raise Refused(EMPTY)
-    if text == "none":
-        return None
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
-    _refuse_traps(text)
-    return _number(text)
+    word = text.lower()
+    if word in _YAML_1_1_WORDS:
+        raise Refused(f"'{text}' is ambiguous in YAML; write true or false, or quote it if it is text")
+    if word == "none":
+        raise Refused(f"'{text}': write none (no such thing), or quote it if it is text")
+    if _NOT_FINITE.fullmatch(text):
+        raise Refused(f"{text}: a number in a recipe is finite")
+    return _number(text) if text[0] in "+-.0123456789" else text
 
 
 def resolve_key(text: str) -> str:
@@ -50,49 +57,24 @@ def resolve_key(text: str) -> str:
     return value
 
 
-def _refuse_traps(text: str) -> None:
-    word = text.lower()
-    if word in _YAML_1_1_WORDS:
-        raise Refused(f"'{text}' is ambiguous in YAML; write true or false, or quote it if it is text")
-    if word == "none":
-        raise Refused(f"'{text}': write none (no such thing), or quote it if it is text")
-    if _NOT_FINITE.fullmatch(text):
-        raise Refused(f"{text}: a number in a recipe is finite")
-
-
 def _number(text: str) -> int | float | str:
-    if _DECIMAL.fullmatch(text):
-        return _decimal(text)
-    if _OTHER_BASE.fullmatch(text):
-        _refuse_long(text)
-        return int(text, 0)
-    if _FLOAT.fullmatch(text):
-        return _float(text)
-    return text
-
-
-def _decimal(text: str) -> int:
-    _refuse_long(text)
-    if _LEADING_ZERO.match(text):
-        number = int(text)
-        raise Refused(f"{text} begins with a zero; write {number}, or '{text}' in quotes if it is text")
-    return int(text)
-
-
-def _float(text: str) -> float:
-    _refuse_long(text)
+    """Return the number that `text` is, or the text; raise Refused."""
+    is_decimal, has_base = _DECIMAL.fullmatch(text), _OTHER_BASE.fullmatch(text)
+    if not (is_decimal or has_base or _FLOAT.fullmatch(text)):
+        return text
+    # Python takes quadratic time for long ones, and refuses more than 4,300 digits.
+    if len(text) > LONGEST_NUMBER:
+        raise Refused(f"a number of {len(text):,} characters; quote it if it is text")
+    if is_decimal and _LEADING_ZERO.match(text):
+        raise Refused(f"{text} begins with a zero; write {int(text)}, or '{text}' in quotes if it is text")
+    if is_decimal or has_base:
+        return int(text, 0 if has_base else 10)
     value = float(text)
     if math.isinf(value):
         raise Refused(f"{text} is too large for a float")
     if value == 0 and re.search("[1-9]", re.split("[eE]", text)[0]):
         raise Refused(f"{text} is too small for a float: it would be 0")
     return value
-
-
-def _refuse_long(text: str) -> None:
-    # Python takes quadratic time for long ones, and refuses more than 4,300 digits.
-    if len(text) > LONGEST_NUMBER:
-        raise Refused(f"a number of {len(text):,} characters; quote it if it is text")
 
 
 _TAB = "a tab stands in the indentation; YAML indents with spaces"

@@ -9,11 +9,11 @@ from pydantic import BaseModel, ValidationError
 
 from tfkit.core.component import Doubt, Problem, Unlearnable
 from tfkit.core.errors import Fault, Place, RecipeError
-from tfkit.core.keys import FlagValue, Kind, RateValue
+from tfkit.core.keys import Kind, RateValue, SizeValue
 from tfkit.core.registry import nearest
 from tfkit.core.synonyms import key_for, value_for
 from tfkit.recipe.text.node import Node, inline
-from tfkit.recipe.text.options import model_at
+from tfkit.recipe.text.options import schema_at
 
 MAX_FAULTS = 1_000  # more are not useful, and finding them takes time
 # Pydantic's error types -> recipe terms
@@ -102,7 +102,7 @@ class Faults:
             place, rest = find(node, detail["loc"])
             key = place.path + ("." + str(rest[0]) if detail["type"] == "missing" and rest else "")
             if detail["type"] == "extra_forbidden":
-                known = model_at(node, model, detail["loc"][:-1])
+                known = schema_at(node, model, detail["loc"][:-1])
                 self.unknown_key(place, list(known.model_fields) if known else [])
             else:
                 by_node.setdefault(key, []).append((place, {**detail, "rest": rest}))
@@ -206,36 +206,18 @@ def is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def whole(node: Node | None, limit: int, faults: Faults) -> int | None:
-    """Parse an integer from 1 to `limit`. Return None if missing or invalid."""
-    if node is None or node.value is None:
-        return None
-    if is_whole(node.value) and 1 <= node.value <= limit:
-        return node.value
-    faults.add(node, f"expected a whole number from 1 to {limit:,}, got {shown(node.plain())}")
-    return None
-
-
-def rate(node: Node | None, faults: Faults) -> float:
-    """Parse a dropout rate. Return 0 if missing or invalid."""
-    if node is None or node.value is None:
-        return 0.0
-    if isinstance(node.value, bool) or not isinstance(node.value, (int, float)) or not 0 <= node.value < 1:
-        faults.add(node, f"expected a rate of at least 0 and below 1, got {shown(node.plain())}")
-        return 0.0
-    return float(node.value)
-
-
-def plain(kind: Kind, node: Node | None, faults: Faults) -> int | float | bool | None:
-    """Parse a plain number or flag. Return the default if missing or invalid."""
-    if isinstance(kind, RateValue):
-        return rate(node, faults)
-    return flag(node, faults) if isinstance(kind, FlagValue) else None
-
-
-def flag(node: Node | None, faults: Faults) -> bool:
-    """Parse a boolean. Return False if missing or invalid."""
-    if node is not None and node.value is not None and not isinstance(node.value, bool):
-        faults.add(node, f"expected true or false, got {shown(node.plain())}")
-        return False
-    return bool(node is not None and node.value)
+def plain(kind: Kind, node: Node | None, faults: Faults) -> Any:
+    """Parse a size, a rate or a flag. Return the default (none, 0 or false) if missing or invalid."""
+    value: Any = None if node is None else node.value
+    match kind:
+        case SizeValue():
+            wanted, fits = f"a whole number from 1 to {kind.limit:,}", is_whole(value) and 1 <= value <= kind.limit
+        case RateValue():
+            wanted, fits = "a rate of at least 0 and below 1", type(value) in (int, float) and 0 <= value < 1
+        case _:
+            wanted, fits = "true or false", isinstance(value, bool)
+    if fits:
+        return float(value) if isinstance(kind, RateValue) else value
+    if node is not None and value is not None:
+        faults.add(node, f"expected {wanted}, got {shown(node.plain())}")
+    return None if isinstance(kind, SizeValue) else 0.0 if isinstance(kind, RateValue) else False

@@ -140,21 +140,16 @@ def _decoded(source: str | bytes, file: str) -> str:
     size = len(source)
     if size > MAX_BYTES or (isinstance(source, str) and len(source.encode(errors="replace")) > MAX_BYTES):
         raise Stop(Place(file), "", f"larger than {MAX_BYTES:,} bytes: this is no recipe")
-    text = source if isinstance(source, str) else _decoded_bytes(source, file)
-    text = text.removeprefix("\ufeff")
+    try:
+        text = (source if isinstance(source, str) else source.decode("utf-8")).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].decode("utf-8")
+        utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
+        what = "this is UTF-16" if utf16 else f"byte 0x{error.object[error.start]:02x} is not UTF-8"
+        place = Place(file, *_line_and_column(before, len(before)))
+        raise Stop(place, "", f"{what}; save the file as UTF-8") from None
     _refuse_unprintable(text, lambda line, column: Place(file, line, column), "")
     return text
-
-
-def _decoded_bytes(source: bytes, file: str) -> str:
-    try:
-        return source.decode("utf-8")
-    except UnicodeDecodeError as error:
-        before = source[: error.start].decode("utf-8")
-        line, column = _line_and_column(before, len(before))
-        utf16 = source[:2] in (b"\xff\xfe", b"\xfe\xff")
-        what = "this is UTF-16" if utf16 else f"byte 0x{source[error.start]:02x} is not UTF-8"
-        raise Stop(Place(file, line, column), "", f"{what}; save the file as UTF-8") from None
 
 
 def _refuse_unprintable(text: str, locate: Callable[[int, int], Place], path: str) -> None:
@@ -248,20 +243,17 @@ class _Builder:
             self._fault(place, path, f"the tag {_tag(event.tag)} is refused: a recipe is plain data")
         if event.anchor is not None:
             self._anchors[event.anchor] = None
-        node = Node(self._value(event, place, path, depth, key_place), place, path, key_place)
+        value: Scalar | list[Node] | dict[str, Node]
+        if isinstance(event, ScalarEvent):
+            # The parser places an empty value before the next word; its key is the better place.
+            value = self._scalar(event, place if event.value or key_place is None else key_place, path)
+        else:
+            is_mapping = isinstance(event, MappingStartEvent)
+            value = self._mapping(path, depth) if is_mapping else self._sequence(path, depth)
+        node = Node(value, place, path, key_place)
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
-
-    def _value(
-        self, event: Event, place: Place, path: str, depth: int, key_place: Place | None
-    ) -> Scalar | list[Node] | dict[str, Node]:
-        if isinstance(event, ScalarEvent):
-            # The parser places an empty value before the next word; its key is the better place.
-            return self._scalar(event, place if event.value or key_place is None else key_place, path)
-        if isinstance(event, MappingStartEvent):
-            return self._mapping(path, depth)
-        return self._sequence(path, depth)
 
     def _scalar(self, event: ScalarEvent, place: Place, path: str) -> Scalar:
         if event.style:  # quoted, or a block scalar
