@@ -26,7 +26,7 @@ from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.stack import VocabSize, Vocabulary
 from tfkit.recipe.compose import Composed, compose, laid_over, version_faults
 from tfkit.recipe.imports import Importer
-from tfkit.recipe.overlays import Variant, read_variants
+from tfkit.recipe.overlays import Variant
 from tfkit.recipe.settings.agreement import Agreement, Contradictions, Standing, at, data_parts, parts_in, spot
 from tfkit.recipe.settings.files import missing_files, unused_folder
 from tfkit.recipe.settings.section_rules import facts_of, section_problems, step_problems
@@ -170,7 +170,7 @@ class Recipe:
         kept = {key: node for key, node in mapping(train).items() if key != "evaluations"}
         root = replace(root, value={**mapping(root), "train": replace(train, value=kept)})
         faults = Faults(found, has_weights=True)
-        composed = Composed(root, found, self.text, self.file, None, self.name)
+        composed = Composed(root, found, self.text, self.file, {}, self.name)
         recipe = _validate(composed, self.imports, faults, saved=True)
         if faults.found or recipe is None:
             raise RecipeError(faults.found)
@@ -352,7 +352,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
         faults.add(composed.root, "needs a `model:` section", path="model")
         return None
     study = _section(given(root, "study"), Study, faults)
-    entries = read_variants(mapping(composed.variants), [])
+    entries = composed.variants
     recipe = Recipe(
         composed.name, composed.root, composed.text, composed.file, data,
         of_kind(objective, ObjectiveFacts.Config), train, generate, imports, study, entries,

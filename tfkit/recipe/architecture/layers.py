@@ -155,9 +155,14 @@ class DistinctLayers:
         numbers: dict[object, int | None] = {}  # by kinds and values per layer, which determine the text
         nodes: dict[object, Node] = {}
         firsts: dict[int, LayerPlan] = {}  # by pattern entry
-        order: list[int] = []
+        settled: dict[tuple[str, ...], int | None] = {}  # kinds whose layers are all equal
+        order: list[int | None] = []
         wrong = 0
         for entry in entries:
+            if entry.kinds in settled:
+                self.texts.append(nodes[entry.kinds, ()])
+                order.append(settled[entry.kinds])
+                continue
             picked = turns.values(entry.kinds)
             alike = entry.kinds, picked
             if alike not in numbers:
@@ -168,13 +173,16 @@ class DistinctLayers:
                     numbers[alike] = number
             turns.step(entry.kinds)
             self.texts.append(nodes[alike])
-            if (number := numbers.get(alike)) is not None:
-                order.append(number)
+            order.append(number := numbers.get(alike))
+            if turns.fixed(entry.kinds):
+                settled[entry.kinds] = number
+            if number is not None:
                 _check_shared(firsts.setdefault(entry.number, self.plans[number]), number, self)
             if len(self.plans) > MAX_DIFFERENT or wrong > MAX_DIFFERENT:
                 self._refuse_more(turns.first)
                 return []
-        return order if len(order) == len(entries) else []
+        found = [number for number in order if number is not None]
+        return found if len(found) == len(entries) else []
 
     def _number(self, node: Node) -> int | None:
         """Return the plan index for `node`; None if it has a fault."""

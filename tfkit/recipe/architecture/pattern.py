@@ -170,6 +170,8 @@ class Turns:
         self._choices = {kinds: list(_choices(node)) for kinds, node in texts.items()}
         self._counts = Counter(chain.from_iterable(layers))
         self._counts[""] = len(layers)
+        counting = {self._kind(choice) for choice in chain.from_iterable(self._choices.values())}
+        self._counting = {kinds: [kind for kind in ("", *kinds) if kind in counting] for kinds in texts}
         self._turns = Counter[str]()
 
     @property
@@ -206,9 +208,13 @@ class Turns:
         """Return the text of the next layer, of these kinds."""
         return self._pick(self.texts[kinds])
 
+    def fixed(self, kinds: Kinds) -> bool:
+        """True if layers of these kinds select no values and are not counted by a list."""
+        return not self._choices[kinds] and not self._counting[kinds]
+
     def step(self, kinds: Kinds) -> None:
         """Advance past the next layer, of these kinds."""
-        self._turns.update(("", *kinds))
+        self._turns.update(self._counting[kinds])
 
     def _pick(self, node: Node) -> Node:
         if is_per_layer(node):

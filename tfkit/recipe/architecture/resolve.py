@@ -52,11 +52,12 @@ class ModelResolver:
             return None
         sides: Mapping[Side, bool] = kind.part.sides  # type: ignore[attr-defined]
         self._check_keys(sides)
-        self.stacks = {side: self._stack_keys(side, sides) for side in sides}
+        own = {key: child for key, child in mapping(self.node).items() if key in STACK}
+        self.stacks = {side: self._stack_keys(side, own, len(sides) == 1) for side in sides}
         plans: dict[Side, StackPlan] = {}
         for side, causal in sides.items():
             plans[side] = self._stack(side, causal, plans.get("encoder"))
-        check_overridden(self._own_keys(), self._used(), self.faults)
+        check_overridden(own, self._used(), self.faults)
         if len(plans) == 2:
             encoder, decoder = plans["encoder"], plans["decoder"]
             plans["encoder"] = replace(encoder, other_depth=decoder.num_layers)
@@ -105,19 +106,15 @@ class ModelResolver:
                 if key not in STACK:
                     self.faults.unknown_key(child, list(STACK))
 
-    def _stack_keys(self, side: Side, sides: Mapping[Side, bool]) -> Mapping[str, Node]:
-        """Return the stack keys of one side: those in `model:` with `encoder:` or `decoder:` merged over (R8)."""
-        keys, over = self._own_keys(), given(mapping(self.node), side)
-        if len(sides) == 1 or over is None:
-            return keys
+    def _stack_keys(self, side: Side, own: Mapping[str, Node], alone: bool) -> Mapping[str, Node]:
+        """Return the stack keys of one side: `own` of `model:` with `encoder:` or `decoder:` merged over (R8)."""
+        over = given(mapping(self.node), side)
+        if alone or over is None:
+            return own
         if not isinstance(over.value, dict):
             self.faults.add(over, f"expected a mapping of the {side}'s own keys")
-            return keys
-        return mapping(merge(replace(self.node, value=keys), over, self.faults.found))
-
-    def _own_keys(self) -> dict[str, Node]:
-        """Return the stack keys directly in `model:`."""
-        return {key: child for key, child in mapping(self.node).items() if key in STACK}
+            return own
+        return mapping(merge(replace(self.node, value=own), over, self.faults.found))
 
     def _used(self) -> Iterator[Node]:
         """Yield the texts used by stacks and layers; all texts of a stack whose layers have faults."""
@@ -190,8 +187,17 @@ class ModelResolver:
         )
 
     def _final_norm(self, plan: StackPlan, text: StackText) -> Config | None:
-        """Return the final norm: `final_norm`, by default as the layout of the last layer requires (R12)."""
-        node = _final_norm_text(plan, text.keys, self.faults)
+        """Return the final norm, merged over the layers'; by default as the last layer's layout requires (R12)."""
+        node, norm = text.keys.get("final_norm"), stack_norm(text.keys)
+        if node is None:
+            ends = bool(plan.layers) and plan.layers[plan.order[-1]].residual.part.final_norm
+            node = norm if ends else None
+        elif node.value is True:
+            if norm is None:
+                self.faults.add(node, "true means the stack's norm, and layer.norm gives none")
+            node = norm
+        elif node.value is not None and norm is not None:
+            node = merge(norm, node, self.faults.found)
         if node is not None:
             text.written["final_norm"] = node
         return None if node is None or node.value is None else Preparer(self.faults).config(node, "norm", plan.shape())
@@ -216,19 +222,6 @@ class ModelResolver:
             self.faults.add(node, "weights have to begin somehow; leave init out for xavier, the original's")
             return None
         return Preparer(self.faults).config(node, "init", default=default)
-
-
-def _final_norm_text(plan: StackPlan, keys: Mapping[str, Node], faults: Faults) -> Node | None:
-    """Return the text of the stack's final norm, merged over its layer's norm."""
-    node, norm = keys.get("final_norm"), stack_norm(keys)
-    if node is None:
-        ends = bool(plan.layers) and plan.layers[plan.order[-1]].residual.part.final_norm
-        return norm if ends else None
-    if node.value is True:
-        if norm is None:
-            faults.add(node, "true means the stack's norm, and layer.norm gives none")
-        return norm
-    return node if node.value is None or norm is None else merge(norm, node, faults.found)
 
 
 class _Forms(Faults):
