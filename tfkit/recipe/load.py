@@ -26,11 +26,11 @@ from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.stack import VocabSize, Vocabulary
 from tfkit.recipe.compose import Composed, compose, laid_over, version_faults
 from tfkit.recipe.imports import Importer
-from tfkit.recipe.overlays import Variant
+from tfkit.recipe.overlays import Variant, merge, nested
 from tfkit.recipe.settings.agreement import Agreement, Contradictions, Standing, at, data_parts, parts_in, spot
 from tfkit.recipe.settings.files import missing_files, unused_folder
 from tfkit.recipe.settings.section_rules import facts_of, section_problems, step_problems
-from tfkit.recipe.settings.sections import Data, Generate, Section, Train
+from tfkit.recipe.settings.sections import Data, Generate, Section, Sections, Train
 from tfkit.recipe.settings.study import Study, measures_of, study_problems
 from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node, given, mapping
@@ -152,9 +152,10 @@ class Recipe:
         """Return a copy with `num_classes: labels` replaced by `count`."""
         if not self.unknown_labels:
             return self
-        root = mapping(self.root)
-        model = _with_labels(root["model"], count)
-        return replace(self, root=replace(self.root, value={**root, "model": model}), _resolved={})
+        root = self.root
+        for node in labels_asked(mapping(root)["model"]):
+            root = merge(root, nested(node.path, replace(node, value=count)), [])
+        return replace(self, root=root, _resolved={})
 
     @property
     def vocabulary_bound(self) -> int | None:
@@ -184,7 +185,7 @@ class Recipe:
     def check_steps(self, steps: int) -> None:
         """Check rules that need the number of steps, once `train.epochs` is converted to steps; raise RecipeError."""
         faults, train = Faults(), self.train.model_copy(update={"steps": steps})
-        facts = facts_of(None, None, self.data, self.objective, train, self.generate)
+        facts = facts_of(self.settings._replace(train=train), None, None)
         agreement = Agreement(self.root, [Standing(train.schedule, "train.schedule")], facts, faults)
         agreement.check()
         agreement.tell("", step_problems(train, self.data))
@@ -203,11 +204,15 @@ class Recipe:
         values = {"tfkit": LANGUAGE, "model": model_values(self.blueprint(vocab_size)), **self.sections()}
         return resolved_text(self.name, Value("", values, written))
 
+    @property
+    def settings(self) -> Sections:
+        """The sections besides `model:`."""
+        return Sections(self.data, self.objective, self.train, self.generate)
+
     def sections(self) -> dict[str, Any]:
         """Return the validated sections besides `model:` by key, omitting absent ones."""
-        sections = {"data": self.data, "objective": self.objective, "train": self.train, "generate": self.generate}
-        given_sections = {key: value for key, value in sections.items() if value is not None}
-        return given_sections | ({"imports": list(self.imports)} if self.imports else {})
+        found = {key: value for key, value in self.settings._asdict().items() if value is not None}
+        return found | ({"imports": list(self.imports)} if self.imports else {})
 
 
 def _bounds(tokenizers: Mapping[str, TokenizerFacts.Config] | None) -> VocabSize | None:
@@ -227,19 +232,6 @@ def labels_asked(model: Node) -> list[Node]:
     heads = [mapping(model).get("head"), *mapping(mapping(model).get("heads")).values()]
     sizes = [mapping(head).get("num_classes") for head in heads]
     return [node for node in sizes if node is not None and node.value == "labels"]
-
-
-def _with_labels(model: Node, count: int) -> Node:
-    """Replace `num_classes: labels` in the heads of `model` by a number."""
-    asked = {node.path for node in labels_asked(model)}
-
-    def filled(node: Node) -> Node:
-        if isinstance(node.value, dict):
-            return replace(node, value={key: filled(child) for key, child in node.value.items()})
-        return replace(node, value=count) if node.path in asked else node
-
-    keys = {key: filled(child) if key in ("head", "heads") else child for key, child in mapping(model).items()}
-    return replace(model, value=keys)
 
 
 def read_for(
@@ -402,12 +394,11 @@ def _check_agreement(recipe: Recipe, faults: Faults) -> None:
     size = None
     if blueprint is not None and resolver is not None:
         size = None if blueprint.last.side in resolver.vocabulary.unknown else blueprint.last.vocab_size
-    sections = (recipe.data, recipe.objective, recipe.train, recipe.generate)
-    names = ("data", "objective", "train", "generate")
-    parts = [part for section, name in zip(sections, names, strict=True) for part in parts_in(section, name)]
-    agreement = Agreement(recipe.root, parts, facts_of(blueprint, size, *sections), faults)
+    sections = recipe.settings
+    parts = [part for section, name in zip(sections, sections._fields, strict=True) for part in parts_in(section, name)]
+    agreement = Agreement(recipe.root, parts, facts_of(sections, blueprint, size), faults)
     agreement.check()
-    agreement.tell("", section_problems(blueprint, *sections))
+    agreement.tell("", section_problems(sections, blueprint))
 
 
 def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:

@@ -42,32 +42,24 @@ class Agreement:
         self.root, self.parts, self.facts, self.faults = root, parts, facts, faults
 
     def check(self) -> None:
-        """Run all checks."""
+        """Run all checks: the rule table on each part and those it has requirements on, and each part's own."""
+        asked = [*self.parts, *self._decoding()]
         for asker in self.parts:
-            self._check_rules(asker)
+            for rule in asked_by(asker.config):
+                refused = next((other for other in asked if rule.refuses(other.config)), None)
+                if refused is not None:
+                    text = reason(rule, refused.config, asker.config.part)
+                    self.tell(asker.path, [Problem("", f"{text} (see {spot(self.root, refused.path)[0].place})")])
             self.tell(asker.path, asker.config.check_recipe(self.facts))
-        if self.facts.blueprint is not None:
-            for config, path in model_parts(self.facts.blueprint):
-                self.tell(path, config.check_recipe(self.facts))
+        for config, path in () if self.facts.blueprint is None else model_parts(self.facts.blueprint):
+            self.tell(path, config.check_recipe(self.facts))
 
-    def _check_rules(self, asker: Standing) -> None:
-        """Apply the rule table to a part and those it has requirements on."""
-        for rule in asked_by(asker.config):
-            for config, path in [*self.parts, *self._decoding()]:
-                if rule.refuses(config):
-                    text = f"{reason(rule, config, asker.config.part)} (see {spot(self.root, path)[0].place})"
-                    self.tell(asker.path, [Problem("", text)])
-                    break
-
-    def _decoding(self) -> Iterator[Standing]:
-        """Yield the sublayers that keep a decode state."""
+    def _decoding(self) -> list[Standing]:
+        """Return the sublayers that keep a decode state."""
         plan = None if self.facts.blueprint is None else self.facts.blueprint.decoder
-        if plan is None or not plan.caches:
-            return
-        for layer in plan.layers:
-            for sublayer in layer.sublayers:
-                if not sublayer.memory:
-                    yield Standing(sublayer.config, f"model.decoder.layer.{sublayer.name}")
+        layers = () if plan is None or not plan.caches else plan.layers
+        own = [sub for layer in layers for sub in layer.sublayers if not sub.memory]
+        return [Standing(sub.config, f"model.decoder.layer.{sub.name}") for sub in own]
 
     def tell(self, path: str, problems: Iterator[Problem] | Sequence[Problem]) -> None:
         """Report problems of the part at `path`, or at the path given by the problem."""

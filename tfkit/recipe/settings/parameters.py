@@ -166,11 +166,11 @@ def parametrization_problems(train: Train, blueprint: Blueprint, chosen: Paramet
         text = f"model.parametrization gives the rates of Adam, not of {name}; take adam or adamw"
         yield Problem("", text, at="train.optimizer")
     init = blueprint.init.part
-    if issubclass(init, InitFacts) and not init.has_std():
-        yield Problem("init", init.without_std(), at="model")
+    if issubclass(init, InitFacts) and (fault := init.without_std()):
+        yield Problem("init", fault, at="model")
     own, base = (_shapes(skeleton(_first_layers(model))) for model in (blueprint, chosen.base))
-    if (fault := mismatch(own, base)) is not None:
-        yield Problem("base", fault, at="model.parametrization")
+    if (other := mismatch(own, base)) is not None:
+        yield Problem("base", other, at="model.parametrization")
 
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:

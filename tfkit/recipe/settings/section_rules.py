@@ -13,7 +13,7 @@ from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ObjectiveFacts
 from tfkit.recipe.settings.agreement import serves
 from tfkit.recipe.settings.parameters import freeze_problems, group_problems, parametrization_problems
-from tfkit.recipe.settings.sections import Data, Generate, Mean, Teacher, Train
+from tfkit.recipe.settings.sections import Data, Generate, Mean, Sections, Teacher, Train
 
 
 def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
@@ -32,15 +32,9 @@ def _side(blueprint: Blueprint, plan: StackPlan) -> str:
     return f"{plan.side}." if blueprint.encoder is not None and blueprint.decoder is not None else ""
 
 
-def facts_of(
-    blueprint: Blueprint | None,
-    vocab_size: int | None,
-    data: Data | None,
-    objective: ObjectiveFacts.Config | None,
-    train: Train,
-    generate: Generate,
-) -> RecipeFacts:
+def facts_of(sections: Sections, blueprint: Blueprint | None, vocab_size: int | None) -> RecipeFacts:
     """Collect the facts that parts query about other sections; `vocab_size` is the model's, if known."""
+    data, objective, train, generate = sections
     tokenizer = None if data is None else data.target_tokenizer
     return RecipeFacts(
         blueprint=blueprint,
@@ -59,14 +53,9 @@ def facts_of(
     )
 
 
-def section_problems(
-    blueprint: Blueprint | None,
-    data: Data | None,
-    objective: ObjectiveFacts.Config | None,
-    train: Train,
-    generate: Generate,
-) -> Iterator[Problem]:
+def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterator[Problem]:
     """Yield contradictions that are independent of the parts; `blueprint` is None if the model has faults."""
+    data, objective, train, generate = sections
     if data is not None:
         if data.batch.pack and data.batch.length is None:
             yield Problem("length", "packed rows have a length; say here how many tokens", at="data.batch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -381,3 +381,12 @@ class Generate(Section):
         ("end_token",),  # type: ignore[arg-type]
         description="rules that end a text, any of them; a list of one's own leaves end_token out unless it names it",
     )
+
+
+class Sections(NamedTuple):
+    """The sections besides `model:`; None: absent, or with faults."""
+
+    data: Data | None
+    objective: ObjectiveFacts.Config | None
+    train: Train
+    generate: Generate
