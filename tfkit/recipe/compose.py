@@ -80,7 +80,7 @@ def compose(
         root = merge(root, layer, faults)
     name = file.stem if file else Path(label).stem if label != MAPPING else "recipe"
     words = None if text is None else text.decode("utf-8", "replace")
-    return Composed(root, faults, words, file, entries, name, laid, chosen, _values(changed))
+    return Composed(root, faults, words, file, entries, name, laid, chosen, _values(changed) if changed else {})
 
 
 def version_faults(root: Node) -> list[Fault]:

@@ -332,7 +332,8 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     if "tfkit" not in root:
         faults.add(composed.root, f"needs the version of the recipe language: tfkit: {LANGUAGE}", path="tfkit")
     faults.found += [fault for fault in version_faults(composed.root) if fault not in faults.found]
-    data, node, nothing = _section(given(root, "data"), Data, faults), given(root, "objective"), composed.root.empty()
+    data, node = _section(given(root, "data"), Data, faults), given(root, "objective")
+    nothing = replace(composed.root, value={}, path="")
     objective = None if node is None else Preparer(faults).config(node, "objective")
     train = _section(given(root, "train") or nothing, Train, faults) or Train()
     steps, epochs = (given(mapping(root.get("train")), name) for name in ("steps", "epochs"))

@@ -34,7 +34,8 @@ class Masks(NamedTuple):
 def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> Masks:
     """Return the masks of a layer: those of the model's type, the stack and the layer; `none` drops the stack's."""
     by_type = validated(replace(stack.node, value="causal"), "mask", stack.faults) if stack.causal else None
-    written, texts = [], {}
+    written: list[tuple[Node, MaskFacts.Config]] = []
+    texts: dict[MaskFacts.Config, Node] = {}
     for node in written_masks(stack, keys):
         config, text = Preparer(stack.faults).read(node, "mask")
         if (rule := of_kind(config, MaskFacts.Config)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from tfkit.recipe.text.faults import plain
 from tfkit.recipe.text.node import Node, given, mapping
 
 MAX_KINDS = 256  # each is validated separately
+RESIDUAL = default_part(LAYER["residual"])
 PLAIN = [key for key in LAYER.values() if key.is_plain]  # values that the Blueprint stores as written
 
 
@@ -99,7 +100,9 @@ class LayerResolver:
         norm_node = given(keys, "norm")
         layer = LayerText(self.stack, node, shape, Preparer(self.faults, norm_node))
         norm = None if norm_node is None else layer.config(norm_node, "norm")
-        residual = _residual(layer)
+        laid = keys.get("residual", replace(node, value=RESIDUAL))
+        laid = replace(laid, value="plain") if laid.value is None else laid
+        residual = of_kind(layer.config(laid, "residual", default=RESIDUAL), ResidualFacts.Config)
         sublayers = SublayerResolver(layer, norm).resolve()
         position = layer_positions(layer, sublayers)
         values: dict[str, Any] = {key.field: plain(key.kind, keys.get(key.name), self.faults) for key in PLAIN}
@@ -120,13 +123,6 @@ class LayerResolver:
     def written(self, node: Node) -> Node:
         """Return the text of a resolved layer, with each part as it was parsed."""
         return self._written[id(node)][1]
-
-
-def _residual(layer: LayerText) -> ResidualFacts.Config | None:
-    default = default_part(LAYER["residual"])
-    node = layer.keys.get("residual", replace(layer.node, value=default))
-    written = replace(node, value="plain") if node.value is None else node
-    return of_kind(layer.config(written, "residual", default=default), ResidualFacts.Config)
 
 
 MAX_DIFFERENT = 256  # distinct layers of one stack: resolved.yaml lists each
@@ -154,7 +150,6 @@ class DistinctLayers:
             return []
         numbers: dict[object, int | None] = {}  # by kinds and values per layer, which determine the text
         nodes: dict[object, Node] = {}
-        firsts: dict[int, LayerPlan] = {}  # by pattern entry
         settled: dict[tuple[str, ...], int | None] = {}  # kinds whose layers are all equal
         order: list[int | None] = []
         wrong = 0
@@ -176,13 +171,27 @@ class DistinctLayers:
             order.append(number := numbers.get(alike))
             if turns.fixed(entry.kinds):
                 settled[entry.kinds] = number
-            if number is not None:
-                _check_shared(firsts.setdefault(entry.number, self.plans[number]), number, self)
             if len(self.plans) > MAX_DIFFERENT or wrong > MAX_DIFFERENT:
                 self._refuse_more(turns.first)
                 return []
         found = [number for number in order if number is not None]
+        self._check_shared(dict.fromkeys(zip([entry.number for entry in entries], order, strict=True)))
         return found if len(found) == len(entries) else []
+
+    def _check_shared(self, pairs: Iterable[tuple[int, int | None]]) -> None:
+        """Report differences by `per_layer` within shared parts of an entry; `pairs` are entries and plans."""
+        firsts: dict[int, LayerPlan] = {}
+        text = "is shared, so per_layer cannot change what it is made of"
+        for entry, number in pairs:
+            if number is None:
+                continue
+            plan, node = self.plans[number], self.nodes[number]
+            first = firsts.setdefault(entry, plan)
+            if plan.shared and replace(plan, mask=first.mask) != first:
+                self.faults.add(node.get("shared") or node, f"the layer {text}; only its mask")
+            for one, other in zip(first.sublayers, plan.sublayers, strict=False):  # one with a fault is omitted
+                if other.config.shared and one.config != other.config:
+                    self.faults.add(node.get(other.name) or node, f"{other.name} {text}")
 
     def _number(self, node: Node) -> int | None:
         """Return the plan index for `node`; None if it has a fault."""
@@ -213,16 +222,3 @@ def sharing(plans: Sequence[LayerPlan], entries: Sequence[PatternEntry], order: 
     different = [number for number in dict.fromkeys(numbers) if number >= 0]
     names = {number: index for index, number in enumerate(different)} | {-1: -1}
     return tuple(map(names.__getitem__, numbers))
-
-
-def _check_shared(first: LayerPlan, number: int, distinct: DistinctLayers) -> None:
-    """Report differences by `per_layer` within shared parts of a pattern entry, whose first layer is `first`."""
-    plan, node, faults = distinct.plans[number], distinct.nodes[number], distinct.faults
-    if plan is first or not plan.shares():
-        return
-    text = "is shared, so per_layer cannot change what it is made of"
-    if plan.shared and replace(plan, mask=first.mask) != first:
-        faults.add(node.get("shared") or node, f"the layer {text}; only its mask")
-    for one, other in zip(first.sublayers, plan.sublayers, strict=False):  # one with a fault is omitted
-        if other.config.shared and one.config != other.config:
-            faults.add(node.get(other.name) or node, f"{other.name} {text}")

@@ -77,7 +77,7 @@ class Preparer:
                 if filled is not None:
                     children[name] = filled
             elif child is not None:
-                preparer = self.of_corpora(node) if option.slot == "corpus" else self
+                preparer = self.of_corpora(node) if option.slot == "corpus" and "folder" in children else self
                 children[name] = preparer._option(with_type(child, option.default), option)
         return replace(node, value=children)
 

@@ -106,7 +106,7 @@ class ModelResolver:
                 if key not in STACK:
                     self.faults.unknown_key(child, list(STACK))
 
-    def _stack_keys(self, side: Side, own: Mapping[str, Node], alone: bool) -> Mapping[str, Node]:
+    def _stack_keys(self, side: Side, own: dict[str, Node], alone: bool) -> Mapping[str, Node]:
         """Return the stack keys of one side: `own` of `model:` with `encoder:` or `decoder:` merged over (R8)."""
         over = given(mapping(self.node), side)
         if alone or over is None:

@@ -198,7 +198,7 @@ class Contradictions:
 
     def check_calls(self, objective: ObjectiveFacts.Config) -> None:
         """Check that the objective passes the required call inputs and that all parts support its batches."""
-        name, gives, node = objective.part.part_name, objective.part.gives, self._near("objective")
+        name, gives, node = objective.part.part_name, objective.part.gives, at(self.root, "objective") or self.root
         pack = at(self.root, "data", "batch", "pack")
         packed = pack if pack is not None and pack.value is True else None
         if packed is not None and "packing" not in objective.part.capabilities:

@@ -77,10 +77,6 @@ class Node:
             for child in self.value.values() if isinstance(self.value, dict) else self.value:
                 yield from child.walk(depth + 1)
 
-    def empty(self) -> Node:
-        """Return an empty mapping at this place, without a path."""
-        return replace(self, value={}, path="")
-
     def moved(self, path: str, key_place: Place | None = None) -> Node:
         """Return a copy at another path; places are unchanged."""
         value = self.value
