@@ -73,7 +73,8 @@ def compose(
     ]
     chosen = (variants,) if isinstance(variants, str) else tuple(variants)
     changed = [(key, override_overlay(key, value, faults)) for key, value in (overrides or {}).items()]
-    changed += [(one.partition("=")[0].strip(), set_overlay(one, faults)) for one in sets]
+    texts = [sets] if isinstance(sets, str) else sets
+    changed += [(text.partition("=")[0].strip(), set_overlay(text, faults)) for text in texts]
     overlays = [choose(name, entries, faults) for name in chosen] + [overlay for _, overlay in changed]
     laid = [overlay for overlay in overlays if overlay is not None]
     for layer in (*above, *laid):

@@ -13,7 +13,7 @@ from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ResidualFacts
 from tfkit.recipe.keys import LAYER, MODEL, STACK
 from tfkit.recipe.overlays import written
-from tfkit.recipe.text.options import Option, options_of
+from tfkit.recipe.text.options import OptionFacts, options_of
 
 Tree = dict[str, Any]
 MISSING = object()
@@ -110,7 +110,7 @@ def _options(slot: str, value: Any) -> Any:
     return {"type": value["type"], **_without_defaults(part.Config, options)}
 
 
-def _section(option: Option, value: Any) -> Any:
+def _section(option: OptionFacts, value: Any) -> Any:
     """Return a nested options mapping, such as a router's, without defaults."""
     kinds = option.sections
     return _without_defaults(kinds[0], value) if len(kinds) == 1 and isinstance(value, Mapping) else value

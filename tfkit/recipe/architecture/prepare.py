@@ -17,7 +17,7 @@ from tfkit.recipe.architecture.pattern import is_per_layer
 from tfkit.recipe.overlays import as_part, merge
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node, given, mapping, under
-from tfkit.recipe.text.options import Option, config_class, options_of
+from tfkit.recipe.text.options import OptionFacts, config_class, options_of
 from tfkit.recipe.text.source import from_value
 
 
@@ -81,14 +81,14 @@ class Preparer:
                 children[name] = preparer._option(with_type(child, option.default), option)
         return replace(node, value=children)
 
-    def _option(self, child: Node, option: Option) -> Node:
+    def _option(self, child: Node, option: OptionFacts) -> Node:
         if isinstance(child.value, list):
             return replace(child, value=[self._option(item, option) for item in child.value])
         if isinstance(child.value, str) and option.path is not None:
             return replace(child, value=str(_path(child, self.base)))
         return self._filled(child, option.schema(child))
 
-    def _norm(self, child: Node | None, option: Option) -> Node | None:
+    def _norm(self, child: Node | None, option: OptionFacts) -> Node | None:
         """Return a norm outside `layer.norm`: true = that one; a name or mapping is merged over it."""
         if child is None:
             return self.norm if option.has_default else None

@@ -15,7 +15,7 @@ from tfkit.core.registry import REGISTRY, UnknownPart
 from tfkit.recipe.text.node import Node
 
 
-class Option(NamedTuple):
+class OptionFacts(NamedTuple):
     """An option: the slot of its part ("" for others), that part's default, and the kind of path that it is.
 
     `sections` are the nested mappings other than parts; `has_default` is true for an option with a default that is
@@ -38,16 +38,16 @@ class Option(NamedTuple):
 
 
 @cache
-def options_of(model: type[BaseModel]) -> Mapping[str, Option]:
+def options_of(model: type[BaseModel]) -> Mapping[str, OptionFacts]:
     """Return the options of a part or section by name."""
     return {name: _option(field) for name, field in model.model_fields.items()}
 
 
-def _option(field: FieldInfo) -> Option:
+def _option(field: FieldInfo) -> OptionFacts:
     found = [*field.metadata, *_types_in(field.annotation)]
     slot = next((mark.slot for mark in found if isinstance(mark, Slot)), "")
     sections = (one for one in found if isinstance(one, type) and issubclass(one, BaseModel))
-    return Option(
+    return OptionFacts(
         slot,
         field.default if slot and isinstance(field.default, str) else "",
         next((mark for mark in found if isinstance(mark, PathMark)), None),
@@ -112,7 +112,7 @@ def named_paths(owner: BaseModel, at: str = "") -> Iterator[NamedPath]:
             yield NamedPath(where, value, option.path, owner)
 
 
-def values_of(owner: BaseModel, at: str) -> Iterator[tuple[str, Any, Option]]:
+def values_of(owner: BaseModel, at: str) -> Iterator[tuple[str, Any, OptionFacts]]:
     """Yield the path, the value and the declaration of each option, the items of a list one by one."""
     for name, option in options_of(type(owner)).items():
         value, place = getattr(owner, name), f"{at}.{name}"
