@@ -39,7 +39,7 @@ RECIPE = """
     architecture
     settings views
     schema
-    compose imports parts
+    compose imports
     model
     load
     derive
@@ -93,11 +93,11 @@ def test_every_room_is_fenced() -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("recipe/settings/frozen.py", "from tfkit.models.build import build_model"),
+        ("recipe/settings/parameters.py", "from tfkit.models.build import build_model"),
         ("recipe/architecture/heads.py", "from tfkit.components.head import Head"),
         ("recipe/text/node.py", "from tfkit.recipe.load import load_recipe"),
-        ("recipe/overlays/merge.py", "from tfkit.recipe.architecture import resolve"),
-        ("recipe/views/trace.py", "import tfkit.recipe.settings.sections"),
+        ("recipe/overlays.py", "from tfkit.recipe.architecture import resolve"),
+        ("recipe/views/resolved.py", "import tfkit.recipe.settings.sections"),
         ("core/context.py", "from tfkit.functional.attend import attend"),
         ("core/describe.py", "from tfkit.storage.files import read_text"),
         ("components/mask.py", "from tfkit.models.stack import Stack"),

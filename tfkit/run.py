@@ -36,8 +36,7 @@ from tfkit.generation.writer import GeneratedText, GenerateOptions, Writer, chec
 from tfkit.models import Model, build_model
 from tfkit.recipe.imports import find_imported, import_parts
 from tfkit.recipe.load import ReadingOptions, Recipe, read_for
-from tfkit.recipe.settings.evaluations import value_problem
-from tfkit.recipe.settings.sections import Data, GenerationRate
+from tfkit.recipe.settings.sections import Data, GenerationRate, value_problem
 from tfkit.storage.checksums import write_json
 from tfkit.storage.files import LARGEST_TEXT, read_bytes, read_json
 from tfkit.training import record

@@ -15,7 +15,7 @@ from tfkit.generation.search import Candidate, prepare
 from tfkit.generation.stop import Length, StopRule
 from tfkit.generation.texts import find
 from tfkit.models import Model
-from tfkit.recipe.parts import parts_of
+from tfkit.recipe.architecture.prepare import parts_of
 
 from .searching import best, small
 from .test_greedy import PROMPTS, SOURCES, ending, model

@@ -9,7 +9,7 @@ import torch
 
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.models import Model
-from tfkit.recipe.parts import parts_of
+from tfkit.recipe.architecture.prepare import parts_of
 
 from .searching import best, small
 from .test_greedy import PROMPTS, SOURCES, ending, model

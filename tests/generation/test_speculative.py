@@ -20,7 +20,7 @@ from tfkit.generation.strategy import Speculative
 from tfkit.generation.strategy.rows import draw
 from tfkit.generation.texts import find
 from tfkit.models import Model
-from tfkit.recipe.parts import parts_of
+from tfkit.recipe.architecture.prepare import parts_of
 
 from .searching import best, small
 from .test_greedy import PROMPTS, SOURCES, ending, model

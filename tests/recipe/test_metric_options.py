@@ -34,3 +34,10 @@ def test_the_metrics_of_an_objective_go_with_it(name):
     objective = REGISTRY.get("objective", name)
     for metric in default_metrics(objective):
         assert refusal(REGISTRY.get("metric", metric), objective) is None
+
+
+def test_an_unknown_option_of_any_part_of_a_list_is_met_with_its_own_options() -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("translate-numbers", overrides={"train.metrics": ["bleu", {"type": "accuracy", "by_lenght": True}]})
+    (fault,) = caught.value.faults
+    assert (fault.path, fault.suggestion) == ("train.metrics[1].by_lenght", "by_length")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tfkit.core.errors import RecipeError
-from tfkit.recipe.overlays.writing import edited, written
+from tfkit.recipe.overlays import edited, written
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.source import parse
 

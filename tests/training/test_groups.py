@@ -12,7 +12,7 @@ from tests.training.small import outcome, small, trained
 from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.recipe.settings.groups import parameters_of, rate_of
+from tfkit.recipe.settings.parameters import parameters_of, rate_of
 from tfkit.recipe.settings.sections import ParameterGroup, Train
 from tfkit.training.groups import regroup, set_rate
 

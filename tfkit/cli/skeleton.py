@@ -11,7 +11,7 @@ from typing import Any
 
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY, nearest
-from tfkit.recipe.overlays.writing import edited
+from tfkit.recipe.overlays import edited
 from tfkit.recipe.text.node import inline
 
 FOLDER = Path(__file__).parents[1] / "skeletons"

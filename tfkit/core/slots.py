@@ -281,13 +281,10 @@ class InitFacts(Component):
         raise UsageError(self.without_std())
 
     @classmethod
-    def has_std(cls) -> bool:
-        """True if `std` is implemented."""
-        return cls.std is not InitFacts.std
-
-    @classmethod
     def without_std(cls) -> str:
-        """Return the fault of an init without a standard deviation."""
+        """Return the fault of an init without a standard deviation; empty if `std` is implemented."""
+        if cls.std is not InitFacts.std:
+            return ""
         return f"init '{cls.part_name}' does not say its standard deviation, which muP needs: a method std"
 
 
@@ -297,10 +294,8 @@ class ModelFacts(Component):
     class Config(component.Config):
         part: ClassVar[type[ModelFacts]]
 
-    # stacks of the topology -> True if causal by default
-    sides: ClassVar[Mapping[Side, bool]] = {}
-    # True if a decoder reads its encoder by cross-attention only
-    joined_by_cross_attention: ClassVar[bool] = True
+    sides: ClassVar[Mapping[Side, bool]] = {}  # stacks of the topology -> True if causal by default
+    joined_by_cross_attention: ClassVar[bool] = True  # True if a decoder reads its encoder by cross-attention only
 
 
 class RowsFacts:
@@ -310,9 +305,7 @@ class RowsFacts:
     tokenized: ClassVar[tuple[str, ...] | None] = None  # fields to tokenize, if not all
     required: ClassVar[tuple[str, ...]] = ()  # required special tokens
     labelled: ClassVar[bool] = False  # True if it collects the labels of the training corpus
-    vectors_for: ClassVar[str | None] = (
-        None  # field that a corpus may replace by `vectors`, for a stack that reads vectors
-    )
+    vectors_for: ClassVar[str | None] = None  # field that may be replaced by `vectors`, for a stack that reads those
 
     @classmethod
     def read_fields(cls, given: Collection[str]) -> tuple[str, ...]:

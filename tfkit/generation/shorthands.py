@@ -64,7 +64,7 @@ class Shorthands:
 
     def strategy_over(self, settled: Config, given: str | None = None) -> Config:
         """Return the recipe's strategy, or another if the options name or imply one."""
-        from tfkit.recipe.parts import part_at
+        from tfkit.recipe.architecture.prepare import part_at
 
         if self.strategy is not None and given is not None:
             raise UsageError(f"--strategy {self.strategy} and --set {given} both say the strategy; give one of them")
@@ -86,7 +86,7 @@ class Shorthands:
 
     def logits_over(self, settled: Sequence[Config]) -> list[Config]:
         """Return the recipe's rules, with those of the options replaced in place or appended."""
-        from tfkit.recipe.parts import part_at
+        from tfkit.recipe.architecture.prepare import part_at
 
         rules = list(settled)
         for name, (kind, option) in RULES.items():

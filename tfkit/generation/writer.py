@@ -26,7 +26,7 @@ from tfkit.generation.strategy import Strategy
 from tfkit.generation.streaming import check_stream, told
 from tfkit.generation.texts import find
 from tfkit.models import Model
-from tfkit.recipe.parts import Parts, parts_of
+from tfkit.recipe.architecture.prepare import Parts, parts_of
 from tfkit.recipe.settings.sections import Generate
 
 CUT = "the text is cut off: no text that generate.logits allows was complete when it ended"

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError, with_article
-from tfkit.recipe.overlays.merge import merge
-from tfkit.recipe.overlays.overlay import COMPOSING_KEYS, choose, nested, override_overlay, read_variants, set_overlay
+from tfkit.recipe.overlays import (
+    COMPOSING_KEYS,
+    Variant,
+    choose,
+    merge,
+    nested,
+    override_overlay,
+    read_variants,
+    set_overlay,
+)
 from tfkit.recipe.shipped import named_like, shipped_recipes
 from tfkit.recipe.text.node import Node, inline, kind, shorten
 from tfkit.recipe.text.source import LANGUAGE, MAPPING, from_mapping, near_file, parse, read_bytes
@@ -22,30 +30,20 @@ MAX_BASES = 32
 class Composed:
     """A recipe with all its layers merged, not yet validated.
 
-    `root` no longer has `extends` and `variants`; `variants` holds those of the file and its bases as written; `text`
-    is the file as written (None for a mapping), `name` the file's stem or "recipe"; `overlays` is everything merged
-    over the file: the `chosen` variants, and `changes`, single values by dotted key.
+    `root` no longer has `extends` and `variants`; `variants` are those of the file and its bases; `text` is the file as
+    written (None for a mapping), `name` the file's stem or "recipe"; `overlays` is everything merged over the file: the
+    `chosen` variants, and `changes`, single values by dotted key.
     """
 
     root: Node
     faults: list[Fault]
     text: str | None
     file: Path | None
-    variants: Node | None
+    variants: Mapping[str, Variant]
     name: str
     overlays: Sequence[Node] = ()
     chosen: tuple[str, ...] = ()
     changes: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Written:
-    """A recipe as written."""
-
-    root: Node
-    faults: list[Fault]
-    text: str | None = None
-    file: Path | None = None
 
 
 def compose(
@@ -63,20 +61,27 @@ def compose(
     base is missing or not a mapping, since everything else would then be reported as missing too.
     """
     shipped = shipped_recipes() if shipped is None else shipped
-    written = _written(source, shipped, label)
-    faults = list(written.faults)
-    layers = _with_bases(written, shipped, faults)
-    entries = _variant_entries(layers, faults)
-    root = _stripped(layers[0])
-    for layer in layers[1:]:
-        root = merge(root, _stripped(layer), faults)
-    chosen = tuple(_listed(variants))
-    changed = _changed(overrides or {}, _listed(sets), faults)
-    overlays = [*_chosen(entries, chosen, faults), *(overlay for _, overlay in changed)]
-    for overlay in overlays:
-        root = merge(root, overlay, faults)
-    name = written.file.stem if written.file else Path(label).stem if label != MAPPING else "recipe"
-    return Composed(root, faults, written.text, written.file, entries, name, overlays, chosen, _values(changed))
+    text, file = (None, None) if isinstance(source, Mapping) else _read(source, shipped)
+    root, faults = from_mapping(source, label) if isinstance(source, Mapping) else parse(text or b"", str(file))
+    if root.value is None:
+        raise RecipeError(faults)
+    layers = _with_bases(root, file, shipped, faults)
+    entries = read_variants(_variant_entries(layers, faults), faults)
+    root, *above = [
+        replace(layer, value={key: node for key, node in layer.entries.items() if key not in COMPOSING_KEYS})
+        for layer in layers
+    ]
+    chosen = (variants,) if isinstance(variants, str) else tuple(variants)
+    changed = [(key, override_overlay(key, value, faults)) for key, value in (overrides or {}).items()]
+    texts = [sets] if isinstance(sets, str) else sets
+    changed += [(text.partition("=")[0].strip(), set_overlay(text, faults)) for text in texts]
+    overlays = [choose(name, entries, faults) for name in chosen] + [overlay for _, overlay in changed]
+    laid = [overlay for overlay in overlays if overlay is not None]
+    for layer in (*above, *laid):
+        root = merge(root, layer, faults)
+    name = file.stem if file else Path(label).stem if label != MAPPING else "recipe"
+    words = None if text is None else text.decode("utf-8", "replace")
+    return Composed(root, faults, words, file, entries, name, laid, chosen, _values(changed) if changed else {})
 
 
 def version_faults(root: Node) -> list[Fault]:
@@ -103,29 +108,12 @@ def laid_over(root: Node, values: Node | None, faults: list[Fault]) -> Node:
     return root
 
 
-def _listed(texts: Sequence[str]) -> Sequence[str]:
-    return [texts] if isinstance(texts, str) else texts
-
-
-def _chosen(entries: Node | None, names: Sequence[str], faults: list[Fault]) -> list[Node]:
-    """Return the overlays of the chosen variants, in order."""
-    known = read_variants(entries.value if entries and isinstance(entries.value, dict) else {}, faults)
-    found = [choose(text, known, faults) for text in names]
-    return [overlay for overlay in found if overlay is not None]
-
-
-def _changed(overrides: Mapping[str, Any], sets: Sequence[str], faults: list[Fault]) -> list[tuple[str, Node]]:
-    """Return the overlays of single values with their dotted keys, in order."""
-    found = [(key, override_overlay(key, value, faults)) for key, value in overrides.items()]
-    found += [(text.partition("=")[0].strip(), set_overlay(text, faults)) for text in sets]
-    return [(key, overlay) for key, overlay in found if overlay is not None]
-
-
-def _values(changed: Sequence[tuple[str, Node]]) -> dict[str, Any]:
+def _values(changed: Sequence[tuple[str, Node | None]]) -> dict[str, Any]:
     """Return the values of these overlays by key; values of a repeated key are merged."""
     laid: dict[str, Node] = {}
     for key, overlay in changed:
-        laid[key] = merge(laid[key], overlay, []) if key in laid else overlay
+        if overlay is not None:
+            laid[key] = merge(laid[key], overlay, []) if key in laid else overlay
     return {key: _value_at(overlay, key) for key, overlay in laid.items()}
 
 
@@ -135,24 +123,14 @@ def _value_at(overlay: Node, key: str) -> Any:
     return overlay.plain()
 
 
-def _written(source: str | Path | Mapping[str, Any], shipped: Mapping[str, Path], label: str) -> _Written:
-    if isinstance(source, Mapping):
-        return _readable(_Written(*from_mapping(source, label)))
+def _read(source: str | Path, shipped: Mapping[str, Path]) -> tuple[bytes, Path]:
+    """Return the content and the path of a recipe's file; raise RecipeError if there is none."""
     if not isinstance(source, str | Path):
         raise UsageError(f"a recipe is a name, a path or a mapping, not {with_article(type(source).__name__)}")
     path = _shown(shipped[source]) if isinstance(source, str) and source in shipped else Path(source)
     if not os.path.exists(path):  # unlike Path.exists, never raises
         raise RecipeError([_unknown(str(source), Place(str(source)), path, shipped)])
-    content = read_bytes(path)
-    root, faults = parse(content, str(path))
-    return _readable(_Written(root, faults, content.decode("utf-8", "replace"), path))
-
-
-def _readable(written: _Written) -> _Written:
-    """Return the recipe; raise RecipeError if it is not a mapping."""
-    if written.root.value is None:
-        raise RecipeError(written.faults)
-    return written
+    return read_bytes(path), path
 
 
 def _unknown(word: str, place: Place, path: Path, shipped: Mapping[str, Path]) -> Fault:
@@ -170,27 +148,25 @@ def _is_path(word: str) -> bool:
     return "/" in word or os.sep in word or word.endswith((".yaml", ".yml"))
 
 
-def _with_bases(written: _Written, shipped: Mapping[str, Path], faults: list[Fault]) -> list[Node]:
+def _with_bases(root: Node, file: Path | None, shipped: Mapping[str, Path], faults: list[Fault]) -> list[Node]:
     """Return the recipe and its bases, the lowest first; raise RecipeError for an unreadable base."""
-    layers = [written.root]
-    trail = [written.file] if written.file else []
+    layers, trail = [root], [] if file is None else [file]
     while (base := layers[-1].get("extends")) is not None and base.value is not None:
         path = _base_path(base, shipped, faults)
         _refuse_circle(path, trail, base, faults)
         try:
             root, found = parse(read_bytes(path), str(path), via=f"base {path.stem}")
         except RecipeError as error:
-            raise RecipeError([*faults, *(_at_extends(fault, base) for fault in error.faults)]) from None
+            told = [f"{fault.file}: {fault.message}" for fault in error.faults]
+            hints = [fault.suggestion for fault in error.faults]
+            at_extends = [Fault(base.place, base.path, *pair) for pair in zip(told, hints, strict=True)]
+            raise RecipeError([*faults, *at_extends]) from None
         faults += found + version_faults(root)
         if root.value is None:
             raise RecipeError(faults)
         layers.append(root)
         trail.append(path)
     return layers[::-1]
-
-
-def _at_extends(fault: Fault, base: Node) -> Fault:
-    return Fault(base.place, base.path, f"{fault.file}: {fault.message}", fault.suggestion)
 
 
 def _base_path(base: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> Path:
@@ -218,9 +194,9 @@ def _unknown_base(word: str, base: Node, path: Path, shipped: Mapping[str, Path]
 
 
 def _refuse_circle(path: Path, trail: list[Path], base: Node, faults: list[Fault]) -> None:
-    resolved = [_resolved(earlier) for earlier in trail]
-    if _resolved(path) in resolved:
-        circle = [*trail[resolved.index(_resolved(path)) :], path]
+    real = [os.path.realpath(earlier) for earlier in (*trail, path)]
+    if real[-1] in real[:-1]:
+        circle = [*trail[real.index(real[-1]) :], path]
         message = f"extends goes in a circle: {' -> '.join(map(str, circle))}"
         raise RecipeError([*faults, Fault(base.place, base.path, message)])
     if len(trail) > MAX_BASES:
@@ -228,37 +204,23 @@ def _refuse_circle(path: Path, trail: list[Path], base: Node, faults: list[Fault
         raise RecipeError([*faults, Fault(base.place, base.path, message)])
 
 
-def _resolved(path: Path) -> Path:
-    return Path(os.path.realpath(path))
-
-
 def _shown(path: Path) -> Path:
     """Shorten a path: relative inside the working directory and normalized, if it stays the same file."""
     tidy = Path(os.path.normpath(path))
-    if _resolved(tidy) != _resolved(path):  # a/link/../b is not a/b
+    if os.path.realpath(tidy) != os.path.realpath(path):  # a/link/../b is not a/b
         tidy = path
     inside = tidy.is_absolute() and tidy.is_relative_to(Path.cwd())
     return tidy.relative_to(Path.cwd()) if inside else tidy
 
 
-def _stripped(root: Node) -> Node:
-    return replace(root, value={key: node for key, node in root.entries.items() if key not in COMPOSING_KEYS})
-
-
-def _variant_entries(layers: list[Node], faults: list[Fault]) -> Node | None:
+def _variant_entries(layers: list[Node], faults: list[Fault]) -> dict[str, Node]:
     """Merge the variants of all layers by name: later entries replace earlier ones, none removes them."""
     entries: dict[str, Node] = {}
-    last: Node | None = None
     for layer in layers:
         variants = layer.get("variants")
-        if variants is None or variants.value is None:
-            continue
-        if not isinstance(variants.value, dict):
-            faults.append(
-                Fault(variants.place, variants.path, f"variants is a mapping of names, this is {kind(variants)}")
-            )
-            continue
-        entries |= variants.value
-        last = variants
-    entries = {name: entry for name, entry in entries.items() if entry.value is not None}
-    return replace(last, value=entries) if last else None
+        if variants is not None and variants.value is not None and not isinstance(variants.value, dict):
+            message = f"variants is a mapping of names, this is {kind(variants)}"
+            faults.append(Fault(variants.place, variants.path, message))
+        elif variants is not None:
+            entries |= variants.entries
+    return {name: entry for name, entry in entries.items() if entry.value is not None}

@@ -11,18 +11,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from tfkit.core.errors import UsageError
-from tfkit.core.options import PathMark
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.compose import compose
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.overlays.merge import merge
-from tfkit.recipe.overlays.writing import written
-from tfkit.recipe.settings.contradictions import at
+from tfkit.recipe.overlays import merge, written
+from tfkit.recipe.settings.agreement import at
 from tfkit.recipe.settings.files import CORPORA
 from tfkit.recipe.settings.sections import Data, Generate, InitFrom, Teacher, Train
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.node import Node, under
-from tfkit.recipe.text.options import marks
+from tfkit.recipe.text.options import options_of
 from tfkit.recipe.text.source import LANGUAGE
 
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -141,8 +139,7 @@ class Paths:
 
 
 def _path_options(model: type[BaseModel]) -> frozenset[str]:
-    fields = model.model_fields.items()
-    return frozenset(name for name, field in fields if any(isinstance(mark, PathMark) for mark in marks(field)))
+    return frozenset(name for name, option in options_of(model).items() if option.path is not None)
 
 
 def _path(path: str, key: str) -> str:

@@ -20,8 +20,7 @@ from tfkit.core.plugins import failure
 from tfkit.core.registry import REGISTRY, Registration, nearest
 from tfkit.recipe.architecture.prepare import folder
 from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import items
+from tfkit.recipe.text.node import Node, items
 from tfkit.storage.files import LARGEST_TEXT, read_bytes
 
 

@@ -23,23 +23,20 @@ from tfkit.core.registry import nearest
 from tfkit.core.slots import ObjectiveFacts, TokenizerFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
-from tfkit.recipe.architecture.sizes import VocabSize, Vocabulary
+from tfkit.recipe.architecture.stack import VocabSize, Vocabulary
 from tfkit.recipe.compose import Composed, compose, laid_over, version_faults
 from tfkit.recipe.imports import Importer
-from tfkit.recipe.overlays.overlay import Variant, read_variants
-from tfkit.recipe.settings.agreement import Agreement, Standing, section_parts, spot
-from tfkit.recipe.settings.contradictions import Contradictions, at, data_parts
+from tfkit.recipe.overlays import Variant, merge, nested
+from tfkit.recipe.settings.agreement import Agreement, Contradictions, Standing, at, data_parts, parts_in, spot
 from tfkit.recipe.settings.files import missing_files, unused_folder
 from tfkit.recipe.settings.section_rules import facts_of, section_problems, step_problems
-from tfkit.recipe.settings.sections import Data, Generate, Section, Train
+from tfkit.recipe.settings.sections import Data, Generate, Section, Sections, Train
 from tfkit.recipe.settings.study import Study, measures_of, study_problems
 from tfkit.recipe.text.faults import Faults, shown
-from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.node import Node, given, mapping
 from tfkit.recipe.text.source import LANGUAGE, MAPPING
-from tfkit.recipe.text.values import given, mapping
 from tfkit.recipe.views.origin import Value
-from tfkit.recipe.views.resolved import model_values, resolved_text
-from tfkit.recipe.views.trace import Trace, trace
+from tfkit.recipe.views.resolved import Trace, model_values, resolved_text, trace
 
 TOP_KEYS = ("tfkit", "model", "data", "objective", "train", "generate", "study", "imports")
 AnySection = TypeVar("AnySection", bound=Section)
@@ -155,9 +152,10 @@ class Recipe:
         """Return a copy with `num_classes: labels` replaced by `count`."""
         if not self.unknown_labels:
             return self
-        root = mapping(self.root)
-        model = _with_labels(root["model"], count)
-        return replace(self, root=replace(self.root, value={**root, "model": model}), _resolved={})
+        root = self.root
+        for node in labels_asked(mapping(root)["model"]):
+            root = merge(root, nested(node.path, replace(node, value=count)), [])
+        return replace(self, root=root, _resolved={})
 
     @property
     def vocabulary_bound(self) -> int | None:
@@ -173,7 +171,7 @@ class Recipe:
         kept = {key: node for key, node in mapping(train).items() if key != "evaluations"}
         root = replace(root, value={**mapping(root), "train": replace(train, value=kept)})
         faults = Faults(found, has_weights=True)
-        composed = Composed(root, found, self.text, self.file, None, self.name)
+        composed = Composed(root, found, self.text, self.file, {}, self.name)
         recipe = _validate(composed, self.imports, faults, saved=True)
         if faults.found or recipe is None:
             raise RecipeError(faults.found)
@@ -187,7 +185,7 @@ class Recipe:
     def check_steps(self, steps: int) -> None:
         """Check rules that need the number of steps, once `train.epochs` is converted to steps; raise RecipeError."""
         faults, train = Faults(), self.train.model_copy(update={"steps": steps})
-        facts = facts_of(None, None, self.data, self.objective, train, self.generate)
+        facts = facts_of(self.settings._replace(train=train), None, None)
         agreement = Agreement(self.root, [Standing(train.schedule, "train.schedule")], facts, faults)
         agreement.check()
         agreement.tell("", step_problems(train, self.data))
@@ -206,11 +204,15 @@ class Recipe:
         values = {"tfkit": LANGUAGE, "model": model_values(self.blueprint(vocab_size)), **self.sections()}
         return resolved_text(self.name, Value("", values, written))
 
+    @property
+    def settings(self) -> Sections:
+        """The sections besides `model:`."""
+        return Sections(self.data, self.objective, self.train, self.generate)
+
     def sections(self) -> dict[str, Any]:
         """Return the validated sections besides `model:` by key, omitting absent ones."""
-        sections = {"data": self.data, "objective": self.objective, "train": self.train, "generate": self.generate}
-        given_sections = {key: value for key, value in sections.items() if value is not None}
-        return given_sections | ({"imports": list(self.imports)} if self.imports else {})
+        found = {key: value for key, value in self.settings._asdict().items() if value is not None}
+        return found | ({"imports": list(self.imports)} if self.imports else {})
 
 
 def _bounds(tokenizers: Mapping[str, TokenizerFacts.Config] | None) -> VocabSize | None:
@@ -230,19 +232,6 @@ def labels_asked(model: Node) -> list[Node]:
     heads = [mapping(model).get("head"), *mapping(mapping(model).get("heads")).values()]
     sizes = [mapping(head).get("num_classes") for head in heads]
     return [node for node in sizes if node is not None and node.value == "labels"]
-
-
-def _with_labels(model: Node, count: int) -> Node:
-    """Replace `num_classes: labels` in the heads of `model` by a number."""
-    asked = {node.path for node in labels_asked(model)}
-
-    def filled(node: Node) -> Node:
-        if isinstance(node.value, dict):
-            return replace(node, value={key: filled(child) for key, child in node.value.items()})
-        return replace(node, value=count) if node.path in asked else node
-
-    keys = {key: filled(child) if key in ("head", "heads") else child for key, child in mapping(model).items()}
-    return replace(model, value=keys)
 
 
 def read_for(
@@ -343,44 +332,42 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     if "tfkit" not in root:
         faults.add(composed.root, f"needs the version of the recipe language: tfkit: {LANGUAGE}", path="tfkit")
     faults.found += [fault for fault in version_faults(composed.root) if fault not in faults.found]
-    data = _section(given(root, "data"), Data, faults)
-    node = given(root, "objective")
-    objective = None if node is None else of_kind(Preparer(faults).config(node, "objective"), ObjectiveFacts.Config)
+    data, node = _section(given(root, "data"), Data, faults), given(root, "objective")
     nothing = replace(composed.root, value={}, path="")
+    objective = None if node is None else Preparer(faults).config(node, "objective")
     train = _section(given(root, "train") or nothing, Train, faults) or Train()
-    _check_length(given(root, "train"), faults)
+    steps, epochs = (given(mapping(root.get("train")), name) for name in ("steps", "epochs"))
+    if steps is not None and epochs is not None:
+        text = f"steps: {shown(steps.plain())} and epochs: {shown(epochs.plain())} are both set, see {steps.place}"
+        faults.add(epochs, f"{text}; write `none` for one of them")
     generate = _section(given(root, "generate") or nothing, Generate, faults) or Generate()
     if "model" not in root:
         faults.add(composed.root, "needs a `model:` section", path="model")
         return None
-    recipe = Recipe(
-        composed.name, composed.root, composed.text, composed.file, data, objective, train, generate, imports
-    )
     study = _section(given(root, "study"), Study, faults)
-    entries = read_variants(composed.variants.entries if composed.variants is not None else {}, [])
-    recipe = replace(recipe, study=study, variant_entries=entries, variants=composed.chosen, changes=composed.changes)
-    if data is not None and not train.evaluations and not entries:  # may contain file paths
-        Agreement(recipe.root, (), RecipeFacts(), faults).tell("", unused_folder(data))
+    entries = composed.variants
+    recipe = Recipe(
+        composed.name, composed.root, composed.text, composed.file, data,
+        of_kind(objective, ObjectiveFacts.Config), train, generate, imports, study, entries,
+        composed.chosen, composed.changes,
+    )  # fmt: skip
     _resolve_model(recipe, faults, saved)
-    if not saved:  # a run was already checked when it was trained
-        _check_agreement(recipe, faults)
-        recipe = _evaluations(recipe, faults)
-        _check_study(recipe, faults)
+    agreement = Agreement(recipe.root, (), RecipeFacts(), faults)
+    if data is not None and data.folder is not None and not train.evaluations and not entries:  # may hold file paths
+        agreement.tell("", unused_folder(data))
+    if saved:  # it was checked when it was trained
+        return recipe
+    _check_agreement(recipe, faults)
+    recipe = _evaluations(recipe, faults) if train.evaluations and not faults.found else recipe
+    if study is not None:
+        agreement.tell("", study_problems(study, entries, measures_of(data, train)))
     return recipe
 
 
-def _check_length(train: Node | None, faults: Faults) -> None:
-    """Refuse both `steps` and `epochs`."""
-    steps, epochs = (given(mapping(train), name) for name in ("steps", "epochs"))
-    if steps is not None and epochs is not None:
-        text = f"steps: {shown(steps.plain())} and epochs: {shown(epochs.plain())} are both set, see {steps.place}"
-        faults.add(epochs, f"{text}; write `none` for one of them")
-
-
 def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
-    """Return the recipe with its evaluations resolved; their faults are only reported if there are no others."""
+    """Return the recipe with its evaluations resolved."""
     spelled: dict[str, dict[str, Any]] = {}
-    for name, values in recipe.train.evaluations.items() if not faults.found else ():
+    for name, values in recipe.train.evaluations.items():
         where = f"train.evaluations.{name}"
         try:
             other = recipe.evaluated(name)
@@ -401,14 +388,6 @@ def _spelled(recipe: Recipe, key: str) -> Any:
     return None if value is None else value.plain()
 
 
-def _check_study(recipe: Recipe, faults: Faults) -> None:
-    """Report contradictions in `study:`, and measures that its runs lack."""
-    if recipe.study is None:
-        return
-    found = study_problems(recipe.study, recipe.variant_entries, measures_of(recipe.data, recipe.train))
-    Agreement(recipe.root, (), RecipeFacts(), faults).tell("", found)
-
-
 def _check_agreement(recipe: Recipe, faults: Faults) -> None:
     """Check requirements between sections and their parts; those on the model are skipped if it has faults."""
     right = not any(fault.path.partition(".")[0] == "model" for fault in faults.found)
@@ -416,10 +395,11 @@ def _check_agreement(recipe: Recipe, faults: Faults) -> None:
     size = None
     if blueprint is not None and resolver is not None:
         size = None if blueprint.last.side in resolver.vocabulary.unknown else blueprint.last.vocab_size
-    sections = (recipe.data, recipe.objective, recipe.train, recipe.generate)
-    agreement = Agreement(recipe.root, section_parts(*sections), facts_of(blueprint, size, *sections), faults)
+    sections = recipe.settings
+    parts = [part for section, name in zip(sections, sections._fields, strict=True) for part in parts_in(section, name)]
+    agreement = Agreement(recipe.root, parts, facts_of(sections, blueprint, size), faults)
     agreement.check()
-    agreement.tell("", section_problems(blueprint, *sections))
+    agreement.tell("", section_problems(sections, blueprint))
 
 
 def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
@@ -427,13 +407,12 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
 
     The tokenizer of a saved run is trained: it may have fewer tokens than its settings allow.
     """
-    root = mapping(recipe.root)
-    tokenizers, corpora = data_parts(given(root, "data"))
+    root, data = mapping(recipe.root), recipe.data
+    tokenizers, corpora = (data.tokenizers(), dict(data.splits())) if data else data_parts(given(root, "data"))
     vocabulary = Vocabulary(_bounds(tokenizers))
     resolver = ModelResolver(root["model"], faults, vocabulary)
     blueprint = resolver.resolve()
-    lacks = given(mapping(given(root, "data")), "tokenizer") is None
-    for node in vocabulary.asked if lacks else ():
+    for node in vocabulary.asked if given(mapping(root.get("data")), "tokenizer") is None else ():
         faults.add(node, "the recipe has no data.tokenizer to take the size from; say a number")
     if resolver.partial is not None:
         sections = Contradictions(recipe.root, resolver.partial, faults)
@@ -442,7 +421,8 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
             sections.check_corpora(corpora, recipe.objective)
             sections.check_calls(recipe.objective)
         sections.check_labels(labels_asked(root["model"]), recipe.objective)
-        sections.check_sides(tokenizers, recipe.objective)
+        if len(tokenizers) == 2:
+            sections.check_sides(recipe.objective)
         if not vocabulary.asked and not saved:
             sections.check_tokenizers(tokenizers)
     if blueprint is not None:

@@ -8,11 +8,11 @@ from typing import Any
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
 from tfkit.recipe.architecture.resolve import ModelResolver
-from tfkit.recipe.architecture.sizes import Vocabulary
+from tfkit.recipe.architecture.stack import Vocabulary
 from tfkit.recipe.compose import compose
 from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import mapping
 from tfkit.recipe.text.source import LANGUAGE
-from tfkit.recipe.text.values import mapping
 
 
 def blueprint_of(model: Mapping[str, Any]) -> Blueprint:

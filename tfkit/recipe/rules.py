@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tfkit.core.capabilities import CAPABILITIES
 from tfkit.core.component import Component, Config
-from tfkit.core.registry import REGISTRY
+from tfkit.core.registry import CATALOGUES, REGISTRY
 
 Part = type[Component]
 Asker = Part | Config
@@ -59,42 +59,28 @@ def _measures(capability: str) -> Callable[[Asker], bool]:
     return lambda asker: part_of(asker).measures() == capability  # type: ignore[attr-defined]
 
 
-def _shapes_draws(asker: Asker) -> bool:
-    return part_of(asker).of_sampling  # type: ignore[attr-defined,no-any-return]
-
-
-def _takes_back(asker: Asker) -> bool:
-    return part_of(asker).rewinds  # type: ignore[attr-defined,no-any-return]
-
-
-def _hides_the_future(asker: Asker) -> bool:
-    return part_of(asker).hides_future  # type: ignore[attr-defined,no-any-return]
-
-
-def _more_than_the_direction(asker: Asker) -> bool:
-    return not part_of(asker).triangle  # type: ignore[attr-defined]
+def _declares(name: str, value: bool = True) -> Callable[[Asker], bool]:
+    return lambda asker: getattr(part_of(asker), name) is value
 
 
 RULES = (
     CapabilityRule("rotation", "position", ("attention",), _hook("rotation")),
     CapabilityRule("bias", "position", ("attention",), _hook("bias")),
     CapabilityRule("temperature", "position", ("attention",), _hook("temperature")),
-    CapabilityRule("masks", "mask", ("attention", "mixer", "feedforward"), _more_than_the_direction),
+    CapabilityRule("masks", "mask", ("attention", "mixer", "feedforward"), _declares("triangle", False)),
     CapabilityRule("causal", "a causal layer", LAYER),
-    CapabilityRule("causal", "mask", LAYER, _hides_the_future),
+    CapabilityRule("causal", "mask", LAYER, _declares("hides_future")),
     CapabilityRule("bidirectional", "a layer that sees both ways", LAYER),
     CapabilityRule("cross_attention", "a memory", ("attention", "residual")),
     CapabilityRule("padding", "a batch with padding", LAYER),
     CapabilityRule("packing", "a packed batch", LAYER),
     *(CapabilityRule(name, "metric", ("objective",), _measures(name)) for name in OF_OBJECTIVES),
-    CapabilityRule("draws", "logits", ("strategy",), _shapes_draws),
-    CapabilityRule("rewind", "strategy", ("attention", "mixer"), _takes_back),
+    CapabilityRule("draws", "logits", ("strategy",), _declares("of_sampling")),
+    CapabilityRule("rewind", "strategy", ("attention", "mixer"), _declares("rewinds")),
 )
 
 
-def fact(asker: str) -> CapabilityRule:
-    """Return the rule for a fact of a recipe."""
-    return next(rule for rule in RULES if rule.asker == asker)
+FACTS = {rule.asker: rule for rule in RULES if rule.asker not in CATALOGUES}  # by fact of a recipe
 
 
 def asked_by(asker: Asker) -> list[CapabilityRule]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan, SublayerPlan
-from tfkit.recipe.architecture.sizes import LAST_STATE
+from tfkit.recipe.architecture.stack import LAST_STATE
 from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.load import Recipe
 from tfkit.reports.align import Alignment, align

@@ -14,9 +14,8 @@ from tfkit.core.registry import nearest
 from tfkit.core.shape import Side
 from tfkit.recipe.keys import MODEL, STACK, SUBLAYERS, TOP, sentence
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.text.node import Node, inline
+from tfkit.recipe.text.node import Node, inline, mapping
 from tfkit.recipe.text.source import parse
-from tfkit.recipe.text.values import mapping
 from tfkit.recipe.views.origin import Value
 from tfkit.recipe.views.resolved import (
     causal_by_type,

@@ -12,7 +12,7 @@ import yaml
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault, RecipeError, UsageError, by_place
-from tfkit.recipe.architecture.sizes import VocabSize
+from tfkit.recipe.architecture.stack import VocabSize
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.study import Study, arms_in
 from tfkit.recipe.text.node import inline

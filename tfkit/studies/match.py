@@ -8,9 +8,9 @@ from typing import Any
 
 from tfkit.core.errors import RecipeError, TfkitError, UsageError
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.contradictions import at
+from tfkit.recipe.settings.agreement import at
 from tfkit.recipe.settings.study import STEPS, Match
-from tfkit.recipe.text.values import is_whole
+from tfkit.recipe.text.faults import is_whole
 from tfkit.reports.counts import count_parameters
 from tfkit.studies.arms import Arm, StudySource
 from tfkit.training.setup import steps_of

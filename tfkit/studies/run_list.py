@@ -16,8 +16,8 @@ from rich.console import Console
 
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.registry import nearest
+from tfkit.recipe.text.dialect import resolve
 from tfkit.recipe.text.node import Node, inline
-from tfkit.recipe.text.scalar import resolve
 from tfkit.recipe.text.source import read
 from tfkit.reports.parts_table import rows, say
 from tfkit.storage.files import read_json

@@ -12,7 +12,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.output import counted
 from tfkit.models import Model
 from tfkit.models.parametrization import growths
-from tfkit.recipe.settings.groups import decay_of, depths_of, parameters_of, rate_of
+from tfkit.recipe.settings.parameters import decay_of, depths_of, parameters_of, rate_of
 from tfkit.recipe.settings.sections import Train
 
 RATE = "rate"  # key of a group's learning-rate factor

@@ -19,7 +19,7 @@ from tfkit.core.output import some
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.frozen import matches, meant, named, unknown
+from tfkit.recipe.settings.parameters import matches, meant, named, unknown
 from tfkit.recipe.settings.sections import InitFrom
 from tfkit.recipe.text.node import inline
 from tfkit.storage.files import read_yaml

@@ -14,7 +14,7 @@ from tfkit.core.errors import DataError, RecipeError, UsageError
 from tfkit.core.output import counted
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model, build_model
-from tfkit.recipe.architecture.sizes import VocabSize
+from tfkit.recipe.architecture.stack import VocabSize
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings import section_rules
 from tfkit.recipe.settings.sections import TOKENIZER, Data, Train

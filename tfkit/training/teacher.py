@@ -20,8 +20,8 @@ from tfkit.generation.strategy.speculative import unlike
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings import sections
-from tfkit.recipe.settings.contradictions import WANTED, direction_of, serves
-from tfkit.recipe.settings.teaching import shows_attention
+from tfkit.recipe.settings.agreement import WANTED, direction_of, serves
+from tfkit.recipe.settings.section_rules import shows_attention
 from tfkit.training import record
 from tfkit.training.feed import Feed
 from tfkit.training.folder import RESOLVED, TOKENIZER, WEIGHTS, RunFolder

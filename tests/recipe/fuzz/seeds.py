@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -16,7 +17,6 @@ from tfkit.core.registry import REGISTRY
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.settings.sections import Data, Generate, Train
 from tfkit.recipe.shipped import shipped_recipes
-from tfkit.recipe.text.options import marks
 from tfkit.recipe.text.source import read
 
 from .tree import Pairs, plain, planted
@@ -132,12 +132,19 @@ def _options(model: type[BaseModel], random: Random) -> Pairs:
 
 def option(field: FieldInfo, random: Random) -> Any:
     """A value of the option's type."""
-    slots = [mark.slot for mark in marks(field) if isinstance(mark, Slot)]
+    marks = [*field.metadata, *_metadata_in(field.annotation)]
+    slots = [mark.slot for mark in marks if isinstance(mark, Slot)]
     kinds = _kinds_of(field.annotation)
     if slots:
         chosen = None if type(None) in kinds and random.random() < 0.2 else part(slots[0], random)
         return [chosen] if tuple in kinds else chosen
     return _value(random.choice(kinds), random)
+
+
+def _metadata_in(annotation: Any) -> Iterator[Any]:
+    yield from getattr(annotation, "__metadata__", ())
+    for argument in get_args(annotation):
+        yield from _metadata_in(argument)
 
 
 def _kinds_of(annotation: Any) -> list[Any]:

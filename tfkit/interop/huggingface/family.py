@@ -13,7 +13,7 @@ from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.overlap import check_rules
 from tfkit.interop.huggingface.settings import Fixed, Setting, look, put
 from tfkit.interop.huggingface.tensors import Rule, Sizes
-from tfkit.recipe.overlays import overlay
+from tfkit.recipe import overlays
 
 Tree = dict[str, Any]
 
@@ -148,7 +148,7 @@ def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
 
 def laid(base: Mapping[str, Any], *over: Mapping[str, Any]) -> Tree:
     """Return a copy of `base` with overrides, as in variants: dotted keys, the merge rule (R20)."""
-    return overlay.laid("model", base, *over)
+    return overlays.laid("model", base, *over)
 
 
 def lay(model: Tree, over: Mapping[str, Any]) -> None:

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from tfkit.core.component import Component, Slot, spell
+from tfkit.core.component import Component, spell
 from tfkit.core.keys import FlagValue, Kind, OwnValue, PartsValue, PartValue, RateValue, SizeValue
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ResidualFacts
 from tfkit.recipe.keys import LAYER, MODEL, STACK
-from tfkit.recipe.overlays.writing import written
-from tfkit.recipe.text.options import marks, types_in
+from tfkit.recipe.overlays import written
+from tfkit.recipe.text.options import OptionFacts, options_of
 
 Tree = dict[str, Any]
 MISSING = object()
@@ -111,21 +110,20 @@ def _options(slot: str, value: Any) -> Any:
     return {"type": value["type"], **_without_defaults(part.Config, options)}
 
 
-def _section(field: FieldInfo, value: Any) -> Any:
+def _section(option: OptionFacts, value: Any) -> Any:
     """Return a nested options mapping, such as a router's, without defaults."""
-    kinds = [kind for kind in types_in(field.annotation) if issubclass(kind, BaseModel)]
+    kinds = option.sections
     return _without_defaults(kinds[0], value) if len(kinds) == 1 and isinstance(value, Mapping) else value
 
 
 def _without_defaults(options: type[BaseModel], values: Mapping[str, Any]) -> Tree:
     found: Tree = {}
     for name, value in values.items():
-        field = options.model_fields.get(name)
-        slots = [] if field is None else [mark.slot for mark in marks(field) if isinstance(mark, Slot)]
-        if field is None or "norm" in slots:  # norms override the stack's
+        field, option = options.model_fields.get(name), options_of(options).get(name)
+        if field is None or option is None or option.slot == "norm":  # norms override the stack's
             found[name] = value
             continue
-        short = _options(slots[0], value) if slots else _section(field, value)
+        short = _options(option.slot, value) if option.slot else _section(option, value)
         default = None if field.is_required() else spell(field.get_default(call_default_factory=True))
         if field.is_required() or name in KEPT or _plain(short) != _plain(default):
             found[name] = short

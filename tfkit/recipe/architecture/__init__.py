@@ -1,1 +1,1 @@
-"""`model:` -> Blueprint: one file per rule, from the pattern of layers to heads and initialization."""
+"""`model:` -> Blueprint: one page per thought, from the pattern of layers to heads and initialization."""

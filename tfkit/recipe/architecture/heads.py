@@ -1,22 +1,21 @@
-"""Heads (rule R14), tied and shared token tables (R9), and ids of special tokens."""
+"""Heads (rule R14), the tokens they read, tied and shared token tables (R9), and ids of special tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from tfkit.core.blueprint import Blueprint, StackPlan
-from tfkit.core.errors import Place
 from tfkit.core.options import check_norm
 from tfkit.core.shape import Side
 from tfkit.core.slots import HeadFacts, of_kind
+from tfkit.recipe.architecture.checks import MIXING, NOTHING, mixes, sight
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm
-from tfkit.recipe.architecture.sizes import WIDTH_LIMIT
-from tfkit.recipe.text.faults import Faults, shown
-from tfkit.recipe.text.node import Node, shorten
-from tfkit.recipe.text.values import given, is_whole, mapping
+from tfkit.recipe.architecture.stack import WIDTH_LIMIT
+from tfkit.recipe.text.faults import Faults, is_whole, shown
+from tfkit.recipe.text.node import Node, given, mapping, shorten
 
 SPECIAL = ("pad", "start", "end")
 
@@ -72,7 +71,8 @@ class HeadResolver:
 
     def _check_table(self, config: HeadFacts.Config | None, plan: StackPlan, node: Node) -> None:
         """Require ids for a tied head or one searching for a token; check the norm against the table width."""
-        if _has_table(plan, given(self.stacks[plan.side], "embedding")):
+        embedding = given(self.stacks[plan.side], "embedding")  # one with faults counts as a table
+        if embedding is not None and (plan.embedding is None or plan.embedding.reads(plan.shape()) is None):
             if config is not None and config.is_tied() and plan.embedding is not None:
                 width = plan.embedding.table_width(plan.shape())
                 self.faults.problems(node, check_norm("norm", config.table_norm(), width))
@@ -94,25 +94,20 @@ class HeadResolver:
         elif len(wanted) == 1:
             self.faults.add(node, f"shared by the {wanted[0].side} only; say it in model.embedding, for both")
         else:
-            self._check_sizes(node, "vocab_size", [self._vocab_size(plan) for plan in plans])
-            self._check_sizes(node, "width", [self._width(plan) for plan in plans])
+            tables = [self._table(plan) for plan in plans]
+            for option in tables[0]:
+                sizes = [table[option] for table in tables]
+                if sizes[0][0] != sizes[1][0]:
+                    both = " and ".join(f"{size} ({written.place})" for size, written in sizes)
+                    self.faults.add(node, f"one table cannot have {option} {both}")
         return len(wanted) == 2
 
-    def _check_sizes(self, node: Node, option: str, sizes: list[tuple[int | None, Place]]) -> None:
-        if len({size for size, _ in sizes}) > 1:
-            both = " and ".join(f"{size} ({place})" for size, place in sizes)
-            self.faults.add(node, f"one table cannot have {option} {both}")
-
-    def _vocab_size(self, plan: StackPlan) -> tuple[int | None, Place]:
-        """Return the vocabulary size of a stack's token table, and its place."""
-        return plan.vocab_size, self.stacks[plan.side].get("vocab_size", self.model).place
-
-    def _width(self, plan: StackPlan) -> tuple[int | None, Place]:
-        """Return the width of a stack's token table, and its place."""
+    def _table(self, plan: StackPlan) -> dict[str, tuple[int | None, Node]]:
+        """Return the sizes of a stack's token table, each with the node that sets it."""
         keys = self.stacks[plan.side]
-        width: int = plan.embedding.table_width(plan.shape())  # type: ignore[union-attr]
-        own = given(mapping(keys.get("embedding")), "d_embedding")
-        return width, (own or keys.get("d_model", self.model)).place
+        width = None if plan.embedding is None else plan.embedding.table_width(plan.shape())
+        own = given(mapping(keys.get("embedding")), "d_embedding") or keys.get("d_model", self.model)
+        return {"vocab_size": (plan.vocab_size, keys.get("vocab_size", self.model)), "width": (width, own)}
 
     def special_ids(self, size: int | None) -> tuple[tuple[str, int], ...]:
         """Return the ids in `special_ids` by name; they must be below `size`, if known."""
@@ -128,6 +123,68 @@ class HeadResolver:
         return tuple(found)
 
 
-def _has_table(plan: StackPlan, node: Node | None) -> bool:
-    """True if the stack reads ids; an embedding with faults counts as a table."""
-    return node is not None and (plan.embedding is None or plan.embedding.reads(plan.shape()) is None)
+# pooling of a head -> direction its token must see, and the pooling whose token sees it
+BLIND = {"first": ("after", "last"), "last": ("before", "first")}
+
+
+def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
+    """Refuse heads on a token that sees nothing; warn about weights that no head, or only a half-blind one, trains."""
+    keys, named, last = mapping(model), mapping(mapping(model).get("heads")), blueprint.last
+    readers = [] if blueprint.head is None else [(blueprint.head, keys["head"])]
+    readers += [(head, named[name]) for name, head in blueprint.heads]
+    for head, node in readers if last.last_state else ():
+        if head.reads == "encoder":
+            text = "the encoder hands over its last states alone; leave reads out, or memory: last_state"
+            faults.add(mapping(node).get("reads", node), text)
+    if blueprint.head is not None and all(blueprint.read_by(head) is not last for head, _ in readers):
+        node = readers[0][1]
+        faults.warn(mapping(node).get("reads", node), f"no head reads the {last.side}, which never learns")
+    for plan in blueprint.stacks():
+        own = [(head, node) for head, node in readers if blueprint.read_by(head) is plan]
+        _check_tokens(plan, own, blueprint.head is None, faults)
+
+
+def _check_tokens(
+    plan: StackPlan, readers: Sequence[tuple[HeadFacts.Config, Node]], is_output: bool, faults: Faults
+) -> None:
+    """Check heads that read a single token of a stack; `is_output`: the model also returns hidden states."""
+    pooling = [(head, node) for head, node in readers if _at_an_end(head)]
+    kinds = {kind: sight(plan.layers[kind], plan) for kind in set(plan.order) if mixes(plan.layers[kind])}
+    if not pooling or not kinds or NOTHING in kinds.values() or plan.max_length == 1:
+        return  # nothing to see, or already reported
+    sights = [kinds[kind] for kind in plan.order if kind in kinds]
+    only = not is_output and len(pooling) == len(readers)  # the only source of gradients
+    for head, node in pooling:
+        pool = head.pooling() or ""
+        side, other = BLIND[pool]
+        place = mapping(node).get("pool", node)
+        blind = next((count for count, seen in enumerate(reversed(sights)) if getattr(seen, side)), len(sights))
+        if blind == len(sights):
+            text = f"the {pool} token sees nothing {side} it in this {plan.side}"
+            faults.unlearnable(place, f"{text}; say pool: {other}, or mean")
+        elif only and blind:
+            which = "layer" if blind == 1 else f"{blind} layers"
+            text = f"the {pool} token sees nothing {side} it in the last {which}, where queries and keys never learn"
+            faults.warn(place, f"{text}; say pool: {other}, or mean")
+        elif only and _ends_in_two_ways(plan):
+            text = "one half of the last recurrence has read nothing, and never learns to carry anything on"
+            faults.warn(place, f"at the {pool} token {text}; say pool: mean")
+
+
+def _at_an_end(head: HeadFacts.Config) -> bool:
+    """True if the head reads the first or last token; the token found by `until` may be elsewhere."""
+    pool = head.pooling()
+    return pool == "first" or (pool == "last" and head.end_token() is None)
+
+
+def _ends_in_two_ways(plan: StackPlan) -> bool:
+    """True if the last mixing sublayer is a bidirectional recurrence, whose halves are empty at opposite ends.
+
+    If its weights are shared with other layers, they are trained there.
+    """
+    layer = plan.layers[plan.order[-1]]
+    mixing = [sub.config for sub in layer.sublayers if not sub.memory and sub.config.part.part_slot in MIXING]
+    if not mixing or layer.causal or not mixing[-1].part.two_ways:
+        return False
+    shared = layer.shared or mixing[-1].shared
+    return not shared or plan.entries.count(plan.entries[-1]) == 1

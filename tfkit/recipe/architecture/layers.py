@@ -1,19 +1,22 @@
-"""Layers of one stack: `layer` with kinds merged over it (rule R2), and the resulting plans."""
+"""Layers of one stack: `layer` with kinds merged over it (R2), `per_layer` expanded (R5), equal ones shared (R6)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tfkit.core.blueprint import LayerPlan
 from tfkit.core.slots import ResidualFacts, of_kind
-from tfkit.recipe.architecture.abilities import check_layer
-from tfkit.recipe.architecture.masks import check_opposed, hide_future, layer_masks
-from tfkit.recipe.architecture.per_layer import NO_PARTS, is_per_layer, varies
-from tfkit.recipe.architecture.positions import agreed_heads, layer_positions
+from tfkit.recipe.architecture.context import (
+    agreed_heads,
+    check_layer,
+    layer_masks,
+    layer_positions,
+)
+from tfkit.recipe.architecture.pattern import NO_PARTS, PatternEntry, Turns, combinations, is_per_layer, varies
 from tfkit.recipe.architecture.prepare import Preparer
-from tfkit.recipe.architecture.stack_text import LayerText, StackText
+from tfkit.recipe.architecture.stack import LayerText, StackText
 from tfkit.recipe.architecture.sublayers import (
     SUBLAYER_KEY,
     SublayerResolver,
@@ -22,11 +25,12 @@ from tfkit.recipe.architecture.sublayers import (
     without_cross_attention,
 )
 from tfkit.recipe.keys import LAYER, default_part
-from tfkit.recipe.overlays.merge import merge
-from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import given, mapping, plain
+from tfkit.recipe.overlays import merge
+from tfkit.recipe.text.faults import plain
+from tfkit.recipe.text.node import Node, given, mapping
 
 MAX_KINDS = 256  # each is validated separately
+RESIDUAL = default_part(LAYER["residual"])
 PLAIN = [key for key in LAYER.values() if key.is_plain]  # values that the Blueprint stores as written
 
 
@@ -36,34 +40,22 @@ class LayerResolver:
     def __init__(self, stack: StackText) -> None:
         self.stack = stack
         self.faults = stack.faults
-        self.base = self._base()
-        self.kinds = self._kinds()
         self._written: dict[int, tuple[Node, Node]] = {}  # by the id of the layer's node, which stays alive
-
-    def _base(self) -> Node | None:
-        """Return the node of `layer`; None if it cannot be a layer."""
-        node = self.stack.keys.get("layer")
+        node, named = stack.keys.get("layer"), given(stack.keys, "layers")
         if node is None:
-            self.faults.add(self.stack.node, "needs a layer: what each layer is made of")
-            return None
-        if not isinstance(node.value, dict):
+            self.faults.add(stack.node, "needs a layer: what each layer is made of")
+        elif not isinstance(node.value, dict):
             self.faults.add(node, "expected a mapping that describes a layer")
-            return None
-        return self._without_cross(node) if self._has_no_memory else with_cross_attention(node, self.faults)
-
-    def _kinds(self) -> Mapping[str, Node]:
-        node = given(self.stack.keys, "layers")
-        if node is not None and not isinstance(node.value, dict):
-            self.faults.add(node, "expected a mapping of names to what differs from `layer`")
-        kinds = {name: kind for name, kind in mapping(node).items() if kind.value is not None}
-        return {name: self._without_cross(kind) for name, kind in kinds.items()} if self._has_no_memory else kinds
-
-    @property
-    def _has_no_memory(self) -> bool:
-        return self.stack.plan.memory_width is None
-
-    def _without_cross(self, node: Node) -> Node:
-        return without_cross_attention(node, self.stack, self.faults)
+        if named is not None and not isinstance(named.value, dict):
+            self.faults.add(named, "expected a mapping of names to what differs from `layer`")
+        self.base = node if node is not None and isinstance(node.value, dict) else None  # None: cannot be a layer
+        self.kinds = {name: kind for name, kind in mapping(named).items() if kind.value is not None}
+        if stack.plan.memory_width is None:
+            self.base = self.base and without_cross_attention(self.base, stack, self.faults)
+            kinds = self.kinds.items()
+            self.kinds = {name: without_cross_attention(kind, stack, self.faults) for name, kind in kinds}
+        elif self.base is not None:
+            self.base = with_cross_attention(self.base, self.faults)
 
     def check_texts(self) -> bool:
         """Report invalid keys in `layer` or a kind; return False if the layers cannot be resolved."""
@@ -75,18 +67,14 @@ class LayerResolver:
             if not isinstance(kind.value, dict):
                 self.faults.add(kind, "expected a mapping of what differs from `layer`; {} for no change")
         resolvable = True
-        for key, child in self._texts():
-            if key not in LAYER and SUBLAYER_KEY.fullmatch(key) is None:
-                self.faults.unknown_key(child, list(LAYER))
-            elif key != "dropout" and is_per_layer(child):
-                self.faults.add(child, NO_PARTS)
-                resolvable = False
+        for text in (self.base, *self.kinds.values()):  # used or not
+            for key, child in mapping(text).items():
+                if key not in LAYER and SUBLAYER_KEY.fullmatch(key) is None:
+                    self.faults.unknown_key(child, list(LAYER))
+                elif key != "dropout" and is_per_layer(child):
+                    self.faults.add(child, NO_PARTS)
+                    resolvable = False
         return resolvable
-
-    def _texts(self) -> Iterator[tuple[str, Node]]:
-        """Yield the keys of `layer` and of every kind, used or not."""
-        for node in (self.base, *self.kinds.values()):
-            yield from mapping(node).items()
 
     def check_unused(self, used: Collection[tuple[str, ...]]) -> None:
         """Report kinds that the pattern never uses, as far as they can be checked."""
@@ -107,28 +95,27 @@ class LayerResolver:
         """Return the plan of a complete layer node, or None with its faults added."""
         before = len(self.faults.found)
         keys = mapping(node)
-        mask, mask_text = layer_masks(self.stack, keys)
-        causal = hide_future(mask)
-        shape = replace(self.stack.plan.shape(), causal=causal)
+        masks = layer_masks(self.stack, keys)
+        shape = replace(self.stack.plan.shape(), causal=masks.causal)
         norm_node = given(keys, "norm")
         layer = LayerText(self.stack, node, shape, Preparer(self.faults, norm_node))
         norm = None if norm_node is None else layer.config(norm_node, "norm")
-        residual = _residual(layer)
+        laid = keys.get("residual", replace(node, value=RESIDUAL))
+        laid = replace(laid, value="plain") if laid.value is None else laid
+        residual = of_kind(layer.config(laid, "residual", default=RESIDUAL), ResidualFacts.Config)
         sublayers = SublayerResolver(layer, norm).resolve()
         position = layer_positions(layer, sublayers)
         values: dict[str, Any] = {key.field: plain(key.kind, keys.get(key.name), self.faults) for key in PLAIN}
         if residual is None or len(self.faults.found) > before:
             return None
         check_norms(layer, residual, sublayers, norm)
-        check_opposed(layer, mask)
-        num_heads = agreed_heads(sublayers)
         plan = LayerPlan(
-            residual=residual, sublayers=tuple(sublayers), norm=norm, mask=mask, causal=causal, position=position,
-            num_heads=num_heads, **values,
+            residual=residual, sublayers=tuple(sublayers), norm=norm, mask=masks.rules, causal=masks.causal,
+            position=position, num_heads=agreed_heads(sublayers), **values,
         )  # fmt: skip
-        check_layer(layer, plan)
-        if mask_text is not None:
-            layer.written["mask"] = mask_text
+        check_layer(layer, plan, masks)
+        if masks.text is not None:
+            layer.written["mask"] = masks.text
         as_written = {name: child for name, child in keys.items() if name in LAYER and LAYER[name].field == name}
         self._written[id(node)] = node, replace(node, value={**as_written, **layer.written})
         return plan
@@ -138,8 +125,100 @@ class LayerResolver:
         return self._written[id(node)][1]
 
 
-def _residual(layer: LayerText) -> ResidualFacts.Config | None:
-    default = default_part(LAYER["residual"])
-    node = layer.keys.get("residual", replace(layer.node, value=default))
-    written = replace(node, value="plain") if node.value is None else node
-    return of_kind(layer.config(written, "residual", default=default), ResidualFacts.Config)
+MAX_DIFFERENT = 256  # distinct layers of one stack: resolved.yaml lists each
+
+
+class DistinctLayers:
+    """The distinct layers of a stack in order of appearance, each with its source text."""
+
+    def __init__(self, layers: LayerResolver) -> None:
+        self.layers = layers
+        self.faults = layers.faults
+        self.plans: list[LayerPlan] = []
+        self.nodes: list[Node] = []
+        self.texts: list[Node] = []  # of every layer, including equal ones
+        self._alike: dict[str, list[int]] = {}  # indices of plans by repr
+
+    def order(self, entries: Sequence[PatternEntry]) -> list[int]:
+        """Return the plan index of each layer; empty if one has a fault."""
+        different = combinations(entries)
+        if len(different) > MAX_DIFFERENT:
+            self._refuse_more(self.layers.stack.keys["pattern"])
+            return []
+        turns = Turns({kinds: self.layers.merged(kinds) for kinds in different}, [entry.kinds for entry in entries])
+        if not turns.check(self.faults):
+            return []
+        numbers: dict[object, int | None] = {}  # by kinds and values per layer, which determine the text
+        nodes: dict[object, Node] = {}
+        settled: dict[tuple[str, ...], int | None] = {}  # kinds whose layers are all equal
+        order: list[int | None] = []
+        wrong = 0
+        for entry in entries:
+            if entry.kinds in settled:
+                self.texts.append(nodes[entry.kinds, ()])
+                order.append(settled[entry.kinds])
+                continue
+            picked = turns.values(entry.kinds)
+            alike = entry.kinds, picked
+            if alike not in numbers:
+                nodes[alike] = turns.text(entry.kinds)
+                number = self._number(nodes[alike])
+                wrong += number is None
+                if number is not None or not picked:  # a wrong value in a list is reported at each index
+                    numbers[alike] = number
+            turns.step(entry.kinds)
+            self.texts.append(nodes[alike])
+            order.append(number := numbers.get(alike))
+            if turns.fixed(entry.kinds):
+                settled[entry.kinds] = number
+            if len(self.plans) > MAX_DIFFERENT or wrong > MAX_DIFFERENT:
+                self._refuse_more(turns.first)
+                return []
+        found = [number for number in order if number is not None]
+        self._check_shared(dict.fromkeys(zip([entry.number for entry in entries], order, strict=True)))
+        return found if len(found) == len(entries) else []
+
+    def _check_shared(self, pairs: Iterable[tuple[int, int | None]]) -> None:
+        """Report differences by `per_layer` within shared parts of an entry; `pairs` are entries and plans."""
+        firsts: dict[int, LayerPlan] = {}
+        text = "is shared, so per_layer cannot change what it is made of"
+        for entry, number in pairs:
+            if number is None:
+                continue
+            plan, node = self.plans[number], self.nodes[number]
+            first = firsts.setdefault(entry, plan)
+            if plan.shared and replace(plan, mask=first.mask) != first:
+                self.faults.add(node.get("shared") or node, f"the layer {text}; only its mask")
+            for one, other in zip(first.sublayers, plan.sublayers, strict=False):  # one with a fault is omitted
+                if other.config.shared and one.config != other.config:
+                    self.faults.add(node.get(other.name) or node, f"{other.name} {text}")
+
+    def _number(self, node: Node) -> int | None:
+        """Return the plan index for `node`; None if it has a fault."""
+        plan = self.layers.plan(node)
+        if plan is None:
+            return None
+        for number in self._alike.setdefault(repr(plan), []):  # avoids comparing a thousand plans in pairs
+            if self.plans[number] == plan:
+                return number
+        self.plans.append(plan)
+        self.nodes.append(node)
+        self._alike[repr(plan)].append(len(self.plans) - 1)
+        return len(self.plans) - 1
+
+    def _refuse_more(self, node: Node) -> None:
+        self.faults.add(node, f"more than {MAX_DIFFERENT:,} layers of this stack differ; let some be equal")
+
+
+def sharing(plans: Sequence[LayerPlan], entries: Sequence[PatternEntry], order: Sequence[int]) -> tuple[int, ...]:
+    """Return the pattern entry of each layer that shares weights (R6), else -1.
+
+    Entries are numbered by first appearance, so that equal sharing compares equal.
+    """
+    shares = [plan.shares() for plan in plans]
+    if not any(shares):
+        return (-1,) * len(order)
+    numbers = [entry.number if shares[kind] else -1 for entry, kind in zip(entries, order, strict=True)]
+    different = [number for number in dict.fromkeys(numbers) if number >= 0]
+    names = {number: index for index, number in enumerate(different)} | {-1: -1}
+    return tuple(map(names.__getitem__, numbers))

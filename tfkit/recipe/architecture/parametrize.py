@@ -10,11 +10,9 @@ from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, Sizes, S
 from tfkit.core.component import Config
 from tfkit.core.options import scale_factor
 from tfkit.core.slots import AttentionFacts, HeadFacts, ResidualFacts, SublayerFacts
-from tfkit.recipe.overlays.merge import merge
-from tfkit.recipe.overlays.overlay import nested
-from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import is_whole, mapping
+from tfkit.recipe.overlays import merge, nested
+from tfkit.recipe.text.faults import Faults, is_whole
+from tfkit.recipe.text.node import Node, mapping
 
 KEYS = ("type", "base", "depth_exponent")
 EXAMPLE = "{type: mup, base: {d_model: 64}}"

@@ -1,24 +1,24 @@
-"""Contextual defaults of a recipe: the stack's norm, and paths relative to the file."""
+"""Parts as written: contextual defaults (the stack's norm, paths relative to the file) and validation."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
 from tfkit.core.component import Config, Slot
-from tfkit.core.options import PathMark
+from tfkit.core.errors import Place, RecipeError, UsageError
 from tfkit.core.shape import Shape
-from tfkit.recipe.architecture.per_layer import is_per_layer
-from tfkit.recipe.overlays.merge import as_part, merge
+from tfkit.recipe.architecture.pattern import is_per_layer
+from tfkit.recipe.overlays import as_part, merge
 from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node, under
-from tfkit.recipe.text.options import config_class, marks, section_beside, types_in
-from tfkit.recipe.text.values import given, mapping
+from tfkit.recipe.text.node import Node, given, mapping, under
+from tfkit.recipe.text.options import OptionFacts, config_class, options_of
+from tfkit.recipe.text.source import from_value
 
 
 def stack_norm(keys: Mapping[str, Node]) -> Node | None:
@@ -59,46 +59,39 @@ class Preparer:
 
     def part(self, node: Node, slot: str) -> Node:
         """Return a part's node, completed for validation in `slot`."""
-        model = config_class(node, slot)
-        if model is None:
-            return node
-        if isinstance(node.value, str):
-            filled = self.fields(as_part(node), model)
-            return filled if len(filled.value) > 1 else node  # type: ignore[arg-type]
-        return self.fields(node, model)
+        return self._filled(node, config_class(node, slot))
+
+    def _filled(self, node: Node, model: type[BaseModel] | None) -> Node:
+        filled = node if model is None else self.fields(as_part(node), model)
+        return filled if isinstance(node.value, dict) or len(filled.entries) > 1 else node
 
     def fields(self, node: Node, model: type[BaseModel]) -> Node:
         """Fill in the options of a part or a section."""
         if not isinstance(node.value, dict):
             return node
         children = dict(node.value)
-        for name, field in model.model_fields.items():
-            slots = [mark.slot for mark in marks(field) if isinstance(mark, Slot)]
+        for name, option in options_of(model).items():
             child = children.get(name)
-            if "norm" in slots:
-                filled = self._norm(child, field)
+            if option.slot == "norm":
+                filled = self._norm(child, option)
                 if filled is not None:
                     children[name] = filled
             elif child is not None:
-                preparer = self.of_corpora(node) if "corpus" in slots else self
-                children[name] = preparer._option(with_type(child, part_default(field)), field, slots)
+                preparer = self.of_corpora(node) if option.slot == "corpus" and "folder" in children else self
+                children[name] = preparer._option(with_type(child, option.default), option)
         return replace(node, value=children)
 
-    def _option(self, child: Node, field: FieldInfo, slots: list[str]) -> Node:
+    def _option(self, child: Node, option: OptionFacts) -> Node:
         if isinstance(child.value, list):
-            return replace(child, value=[self._option(item, field, slots) for item in child.value])
-        if slots:
-            sides = section_beside(child, field)
-            return self.part(child, slots[0]) if sides is None else self.fields(child, sides)
-        if isinstance(child.value, str) and any(isinstance(mark, PathMark) for mark in marks(field)):
+            return replace(child, value=[self._option(item, option) for item in child.value])
+        if isinstance(child.value, str) and option.path is not None:
             return replace(child, value=str(_path(child, self.base)))
-        section = next((part for part in types_in(field.annotation) if issubclass(part, BaseModel)), None)
-        return child if section is None else self.fields(child, section)
+        return self._filled(child, option.schema(child))
 
-    def _norm(self, child: Node | None, field: FieldInfo) -> Node | None:
+    def _norm(self, child: Node | None, option: OptionFacts) -> Node | None:
         """Return a norm outside `layer.norm`: true = that one; a name or mapping is merged over it."""
         if child is None:
-            return self.norm if field.default is not None and not field.is_required() else None
+            return self.norm if option.has_default else None
         if child.value is True:
             if self.norm is None:
                 self.faults.add(child, "true means the stack's norm, and layer.norm gives none")
@@ -107,12 +100,6 @@ class Preparer:
         if child.value is None or child.value is False or self.norm is None:
             return child
         return merge(self.norm, child, self.faults.found)
-
-
-def part_default(field: FieldInfo) -> str:
-    """Return the part that an option defaults to; empty if none."""
-    is_part = any(isinstance(mark, Slot) for mark in marks(field))
-    return field.default if is_part and isinstance(field.default, str) else ""
 
 
 def with_type(node: Node, default: str) -> Node:
@@ -149,3 +136,41 @@ def _path(node: Node, base: Path | None = None) -> Path:
 def folder(node: Node) -> Path:
     """Return the base folder of paths at `node`: that of its file; for shipped recipes the working directory."""
     return Path() if node.place.is_shipped or node.folder is None else node.folder
+
+
+Part = str | Mapping[str, Any] | Config
+Parts = Part | Sequence[Part]
+
+
+def parts_of(slot: str, given: Parts) -> tuple[Config, ...]:
+    """Return the Configs of one or several parts: names, mappings with a type, or Configs.
+
+    Raises RecipeError with every fault, and UsageError for a Config of another slot.
+    """
+    several = [given] if isinstance(given, (str, Mapping, Config)) else list(given)
+    faults = Faults()
+    configs = [_part(slot, part, f"{slot}[{index}]", faults) for index, part in enumerate(several)]
+    if faults.found:
+        raise RecipeError(faults.found)
+    return tuple(config for config in configs if config is not None)
+
+
+def part_at(slot: str, given: Part, place: str, path: str) -> Config:
+    """Return the Config of a part given at `place`, such as a command line option; raise RecipeError."""
+    node, found = from_value(given, Place(place), path)
+    faults = Faults(found)
+    config = None if found else Preparer(faults).config(node, slot)
+    if config is None:
+        raise RecipeError(faults.found)
+    return config
+
+
+def _part(slot: str, part: Any, path: str, faults: Faults) -> Config | None:
+    if isinstance(part, Config):
+        try:
+            return Slot(slot).validate(part)
+        except ValueError as error:
+            raise UsageError(f"{path}: {error}") from None
+    node, found = from_value(part, Place(f"<{slot}>"), path)
+    faults.found += found
+    return None if found else Preparer(faults).config(node, slot)

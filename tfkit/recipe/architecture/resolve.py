@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config
+from tfkit.core.errors import Place
+from tfkit.core.keys import Kind, NormValue, PartsValue, PartValue
 from tfkit.core.shape import Side
 from tfkit.core.slots import EmbeddingFacts, of_kind
-from tfkit.recipe.architecture.distinct import DistinctLayers, sharing
-from tfkit.recipe.architecture.heads import HeadResolver
-from tfkit.recipe.architecture.last_state import LastStates, ends_in_states
-from tfkit.recipe.architecture.layers import LayerResolver
-from tfkit.recipe.architecture.memory import check_memory_is_read
-from tfkit.recipe.architecture.overridden import check_overridden
+from tfkit.recipe.architecture.checks import LastStates, check_memory_is_read, check_sight, ends_in_states
+from tfkit.recipe.architecture.context import stack_positions
+from tfkit.recipe.architecture.heads import HeadResolver, check_readers
+from tfkit.recipe.architecture.layers import DistinctLayers, LayerResolver, sharing
 from tfkit.recipe.architecture.parametrize import Parametrizer
-from tfkit.recipe.architecture.pattern import MAX_LAYERS, PatternEntry, combinations, expand
-from tfkit.recipe.architecture.positions import stack_positions
+from tfkit.recipe.architecture.pattern import MAX_LAYERS, PatternEntry, combinations, expand, varies
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm, validated
-from tfkit.recipe.architecture.readers import check_readers
-from tfkit.recipe.architecture.sight import check_sight
-from tfkit.recipe.architecture.sizes import Sizes, Vocabulary, is_last_state
-from tfkit.recipe.architecture.stack_text import StackText
-from tfkit.recipe.keys import MODEL, STACK, default_part
-from tfkit.recipe.overlays.merge import merge
-from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import given, mapping
+from tfkit.recipe.architecture.stack import Sizes, StackText, Vocabulary, is_last_state
+from tfkit.recipe.architecture.sublayers import SUBLAYER_KEY
+from tfkit.recipe.keys import LAYER, MODEL, STACK, default_part
+from tfkit.recipe.overlays import merge
+from tfkit.recipe.text.faults import Faults, plain
+from tfkit.recipe.text.node import Node, given, items, mapping
 
 SIDES = ("encoder", "decoder")
 # values that the Blueprint stores as written
@@ -56,11 +52,12 @@ class ModelResolver:
             return None
         sides: Mapping[Side, bool] = kind.part.sides  # type: ignore[attr-defined]
         self._check_keys(sides)
-        self.stacks = {side: self._stack_keys(side, sides) for side in sides}
+        own = {key: child for key, child in mapping(self.node).items() if key in STACK}
+        self.stacks = {side: self._stack_keys(side, own, len(sides) == 1) for side in sides}
         plans: dict[Side, StackPlan] = {}
         for side, causal in sides.items():
             plans[side] = self._stack(side, causal, plans.get("encoder"))
-        check_overridden(self._own_keys(), self._used(), self.faults)
+        check_overridden(own, self._used(), self.faults)
         if len(plans) == 2:
             encoder, decoder = plans["encoder"], plans["decoder"]
             plans["encoder"] = replace(encoder, other_depth=decoder.num_layers)
@@ -109,19 +106,15 @@ class ModelResolver:
                 if key not in STACK:
                     self.faults.unknown_key(child, list(STACK))
 
-    def _stack_keys(self, side: Side, sides: Mapping[Side, bool]) -> Mapping[str, Node]:
-        """Return the stack keys of one side: those in `model:` with `encoder:` or `decoder:` merged over (R8)."""
-        keys, over = self._own_keys(), given(mapping(self.node), side)
-        if len(sides) == 1 or over is None:
-            return keys
+    def _stack_keys(self, side: Side, own: dict[str, Node], alone: bool) -> Mapping[str, Node]:
+        """Return the stack keys of one side: `own` of `model:` with `encoder:` or `decoder:` merged over (R8)."""
+        over = given(mapping(self.node), side)
+        if alone or over is None:
+            return own
         if not isinstance(over.value, dict):
             self.faults.add(over, f"expected a mapping of the {side}'s own keys")
-            return keys
-        return mapping(merge(replace(self.node, value=keys), over, self.faults.found))
-
-    def _own_keys(self) -> dict[str, Node]:
-        """Return the stack keys directly in `model:`."""
-        return {key: child for key, child in mapping(self.node).items() if key in STACK}
+            return own
+        return mapping(merge(replace(self.node, value=own), over, self.faults.found))
 
     def _used(self) -> Iterator[Node]:
         """Yield the texts used by stacks and layers; all texts of a stack whose layers have faults."""
@@ -194,8 +187,17 @@ class ModelResolver:
         )
 
     def _final_norm(self, plan: StackPlan, text: StackText) -> Config | None:
-        """Return the final norm: `final_norm`, by default as the layout of the last layer requires (R12)."""
-        node = _final_norm_text(plan, text.keys, self.faults)
+        """Return the final norm, merged over the layers'; by default as the last layer's layout requires (R12)."""
+        node, norm = text.keys.get("final_norm"), stack_norm(text.keys)
+        if node is None:
+            ends = bool(plan.layers) and plan.layers[plan.order[-1]].residual.part.final_norm
+            node = norm if ends else None
+        elif node.value is True:
+            if norm is None:
+                self.faults.add(node, "true means the stack's norm, and layer.norm gives none")
+            node = norm
+        elif node.value is not None and norm is not None:
+            node = merge(norm, node, self.faults.found)
         if node is not None:
             text.written["final_norm"] = node
         return None if node is None or node.value is None else Preparer(self.faults).config(node, "norm", plan.shape())
@@ -222,14 +224,74 @@ class ModelResolver:
         return Preparer(self.faults).config(node, "init", default=default)
 
 
-def _final_norm_text(plan: StackPlan, keys: Mapping[str, Node], faults: Faults) -> Node | None:
-    """Return the text of the stack's final norm, merged over its layer's norm."""
-    node, norm = keys.get("final_norm"), stack_norm(keys)
-    if node is None:
-        ends = bool(plan.layers) and plan.layers[plan.order[-1]].residual.part.final_norm
-        return norm if ends else None
-    if node.value is True:
-        if norm is None:
-            faults.add(node, "true means the stack's norm, and layer.norm gives none")
-        return norm
-    return node if node.value is None or norm is None else merge(norm, node, faults.found)
+class _Forms(Faults):
+    """Faults of values, except missing ones: the stacks may have reported these."""
+
+    def _invalid_one(self, details: list[tuple[Node, Mapping[str, Any]]]) -> None:
+        node, first = details[0]
+        if first["type"] != "missing" and not (first["type"] == "part_type" and node.get("type") is None):
+            super()._invalid_one(details)
+
+
+def check_overridden(keys: Mapping[str, Node], used: Iterable[Node], faults: Faults) -> None:
+    """Report invalid values among the stack keys of `model:` that do not occur in the texts `used`.
+
+    Only the values themselves are validated, not their combination.
+    """
+    stands = set(_places(used))
+    unused = set(_places(keys.values())) - stands
+    if not unused:
+        return
+    found, known = _Forms(faults.found), len(faults.found)
+    # a kind is merged over the layer, and a norm over the layer's
+    wanted = {key for key, node in keys.items() if not stands.issuperset(_places([node]))} | {"layer", "layers"}
+    _read({key: node for key, node in keys.items() if key in wanted}, found)
+    faults.found += [fault for fault in found.found[known:] if (fault.place, fault.path) in unused]
+
+
+def _places(texts: Iterable[Node]) -> Iterator[tuple[Place, str]]:
+    """Yield the places of the values and keys in `texts`, each with its path."""
+    for text in texts:
+        for _, node in text.walk():
+            yield node.place, node.path
+            if node.key_place is not None:
+                yield node.key_place, node.path
+
+
+def _read(keys: Mapping[str, Node], faults: Faults) -> None:
+    """Validate each value separately."""
+    sizes, preparer = Sizes(next(iter(keys.values())), keys, faults), Preparer(faults, stack_norm(keys))
+    for name, declared in STACK.items():
+        if declared.is_plain and name in keys:
+            sizes.plain(declared)
+        _parts(keys.get(name), declared.kind, preparer)
+    sizes.vocabulary(Vocabulary(), "decoder")
+    layer, kinds = keys.get("layer"), mapping(keys.get("layers"))
+    expand(keys.get("pattern"), MAX_LAYERS, list(kinds), faults)
+    whole = [kind if layer is None else merge(layer, kind, []) for kind in kinds.values()]
+    for text in (layer, *whole):
+        for key, node in mapping(text).items():
+            _in_layer(key, node, preparer)
+
+
+def _in_layer(key: str, node: Node, preparer: Preparer) -> None:
+    """Validate one key of a layer or a kind."""
+    match = SUBLAYER_KEY.fullmatch(key)
+    declared = LAYER.get(key if match is None else f"{match['base']}{match['norm'] or ''}")
+    if varies(node):
+        return
+    if declared is None:
+        preparer.faults.unknown_key(node, list(LAYER))
+    elif declared.is_plain:
+        plain(declared.kind, node, preparer.faults)
+    else:
+        _parts(node, declared.kind, preparer)
+
+
+def _parts(node: Node | None, kind: Kind, preparer: Preparer) -> None:
+    """Validate a part or a list of parts; `true` is the stack's norm."""
+    if not isinstance(kind, PartValue | PartsValue | NormValue):
+        return
+    for item in items(node):
+        if item.value is not None and not (kind.slot == "norm" and item.value is True):
+            preparer.config(item, kind.slot)

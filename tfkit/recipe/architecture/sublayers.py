@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tfkit.core.blueprint import SublayerPlan
 from tfkit.core.component import Config
 from tfkit.core.slots import SublayerFacts, of_kind
-from tfkit.recipe.architecture.stack_text import LayerText, StackText
+from tfkit.recipe.architecture.stack import LayerText, StackText
 from tfkit.recipe.keys import SUBLAYERS
-from tfkit.recipe.overlays.merge import merge
-from tfkit.recipe.rules import fact, reason
+from tfkit.recipe.overlays import merge
+from tfkit.recipe.rules import FACTS, reason
 from tfkit.recipe.text.faults import Faults, shown
-from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import given
+from tfkit.recipe.text.node import Node, given
 
 # keys of a sublayer in a layer: attention, feedforward_2, cross_attention_norm, feedforward_2_norm
 SUBLAYER_KEY = re.compile(rf"(?P<base>{'|'.join(SUBLAYERS)})(_(?P<number>[2-9]|[1-9]\d+))?(?P<norm>_norm)?")
@@ -32,7 +31,11 @@ class SublayerResolver:
     def resolve(self) -> list[SublayerPlan]:
         """Return the sublayers in order, omitting those with faults."""
         names = self._names()
-        self._check_repeated([name for name, _ in names])
+        for key, child in self.layer.keys.items():
+            match = SUBLAYER_KEY.fullmatch(key)
+            if match is not None and match["number"] and key.removesuffix("_norm") not in dict(names):
+                text = f"`sublayers` names {match['base']} fewer than {match['number']} times"
+                self.layer.faults.add(child, text, at_key=True)
         plans = [self._sublayer(name, base) for name, base in names]
         found = [plan for plan in plans if plan is not None]
         if not found and not self.layer.faults.found:
@@ -70,16 +73,10 @@ class SublayerResolver:
             names.append((item.value if count == 1 else f"{item.value}_{count}", item.value))
         return names
 
-    def _check_repeated(self, names: Collection[str]) -> None:
-        """Report numbered keys that `sublayers` does not repeat often enough."""
-        for key, child in self.layer.keys.items():
-            match = SUBLAYER_KEY.fullmatch(key)
-            if match is not None and match["number"] and key.removesuffix("_norm") not in names:
-                text = f"`sublayers` names {match['base']} fewer than {match['number']} times"
-                self.layer.faults.add(child, text, at_key=True)
-
     def _sublayer(self, name: str, base: str) -> SublayerPlan | None:
-        node = sublayer_text(self.layer.keys, name, base, self.layer.faults)
+        node, over = self.layer.keys.get(base), self.layer.keys.get(name)
+        if name != base and over is not None:
+            node = over if node is None else merge(node, over, self.layer.faults.found)
         if node is None or node.value is None:
             place = self.layer.keys.get("sublayers", self.layer.node)
             self.layer.faults.add(place, f"names {name}, and the layer describes no {base}")
@@ -90,34 +87,21 @@ class SublayerResolver:
         config = of_kind(layer.config(node, SUBLAYERS[base], name), SublayerFacts.Config)
         if config is None:
             return None
-        if memory and (rule := fact("a memory")).refuses(config.part):
+        if memory and (rule := FACTS["a memory"]).refuses(config.part):
             layer.faults.add(node, reason(rule, config.part))
         return SublayerPlan(name, config, self._norm(layer, name, base), memory)
 
     def _norm(self, layer: LayerText, name: str, base: str) -> Config | None:
         """Return the sublayer's norm, merged over the layer's, which is the default."""
-        node = sublayer_norm_text(layer, name, base)
+        own, below = layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")), layer.preparer.norm
+        node = below if below is not None and (own is None or own.value is True) else own
+        if own is not None and own.value is not None and own.value is not True and below is not None:
+            node = merge(below, own, layer.faults.found)
         if node is not None:
             layer.written[f"{name}_norm"] = node
-        if layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")) is None:
+        if own is None:
             return self.norm
         return None if node is None or node.value is None else layer.config(node, "norm")
-
-
-def sublayer_text(keys: Mapping[str, Node], name: str, base: str, faults: Faults) -> Node | None:
-    """Return the text of one sublayer: `feedforward_2` is merged over `feedforward`."""
-    node, over = keys.get(base), keys.get(name)
-    if name == base or over is None:
-        return node
-    return over if node is None else merge(node, over, faults.found)
-
-
-def sublayer_norm_text(layer: LayerText, name: str, base: str) -> Node | None:
-    """Return the text of a sublayer's norm, merged over the layer's."""
-    node, below = layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")), layer.preparer.norm
-    if node is None or node.value is True:
-        return node if below is None else below
-    return node if node.value is None or below is None else merge(below, node, layer.faults.found)
 
 
 def check_norms(layer: LayerText, residual: Config, sublayers: Sequence[SublayerPlan], norm: Config | None) -> None:

@@ -1,17 +1,22 @@
-"""Requirements between parts of the sections: by the rule table, and by each part's own checks."""
+"""Requirements between the parts of the sections and the model: by the rule table, by each part's checks, by place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from pydantic import BaseModel
+
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.component import Config, Doubt, Problem
+from tfkit.core.component import Component, Config, Doubt, Problem
 from tfkit.core.facts import RecipeFacts
-from tfkit.recipe.rules import asked_by, reason
-from tfkit.recipe.settings.sections import Data, Generate, Train
+from tfkit.core.registry import is_shipped
+from tfkit.core.slots import ObjectiveFacts, TokenizerFacts, of_kind
+from tfkit.recipe.architecture.prepare import Preparer
+from tfkit.recipe.rules import FACTS, asked_by, reason
 from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node
+from tfkit.recipe.text.node import Node, given, mapping
+from tfkit.recipe.text.options import values_of
 
 
 class Standing(NamedTuple):
@@ -21,22 +26,13 @@ class Standing(NamedTuple):
     path: str
 
 
-def section_parts(data: Data | None, objective: Config | None, train: Train, generate: Generate) -> list[Standing]:
-    """Return the parts outside the model in the order of a recipe."""
-    found = [] if data is None else [Standing(config, path) for path, config in data.tokenizers().items()]
-    found += [] if data is None else [Standing(config, f"data.{split}") for split, config in data.splits()]
-    found += [] if objective is None else [Standing(objective, "objective")]
-    found += [Standing(train.optimizer, "train.optimizer"), Standing(train.schedule, "train.schedule")]
-    if train.teacher is not None and train.teacher.sequences is not None:
-        found.append(Standing(train.teacher.sequences, "train.teacher.sequences"))
-    found += _listed(train.validate.metrics, "train.validate.metrics")
-    found += _listed(train.metrics, "train.metrics")
-    found += [Standing(generate.strategy, "generate.strategy")]
-    return [*found, *_listed(generate.logits, "generate.logits"), *_listed(generate.stop, "generate.stop")]
-
-
-def _listed(configs: Sequence[Config], path: str) -> list[Standing]:
-    return [Standing(config, f"{path}[{place}]") for place, config in enumerate(configs)]
+def parts_in(section: BaseModel | None, path: str) -> Iterator[Standing]:
+    """Yield the parts of a section at `path`, or the part itself, without the parts nested in them."""
+    if isinstance(section, Config):
+        yield Standing(section, path)
+    elif section is not None:
+        for where, value, _ in values_of(section, path):
+            yield from parts_in(value, where) if isinstance(value, BaseModel) else ()
 
 
 class Agreement:
@@ -46,32 +42,24 @@ class Agreement:
         self.root, self.parts, self.facts, self.faults = root, parts, facts, faults
 
     def check(self) -> None:
-        """Run all checks."""
+        """Run all checks: the rule table on each part and those it has requirements on, and each part's own."""
+        asked = [*self.parts, *self._decoding()]
         for asker in self.parts:
-            self._check_rules(asker)
+            for rule in asked_by(asker.config):
+                refused = next((other for other in asked if rule.refuses(other.config)), None)
+                if refused is not None:
+                    text = reason(rule, refused.config, asker.config.part)
+                    self.tell(asker.path, [Problem("", f"{text} (see {spot(self.root, refused.path)[0].place})")])
             self.tell(asker.path, asker.config.check_recipe(self.facts))
-        if self.facts.blueprint is not None:
-            for config, path in model_parts(self.facts.blueprint):
-                self.tell(path, config.check_recipe(self.facts))
+        for config, path in () if self.facts.blueprint is None else model_parts(self.facts.blueprint):
+            self.tell(path, config.check_recipe(self.facts))
 
-    def _check_rules(self, asker: Standing) -> None:
-        """Apply the rule table to a part and those it has requirements on."""
-        for rule in asked_by(asker.config):
-            for config, path in [*self.parts, *self._decoding()]:
-                if rule.refuses(config):
-                    text = f"{reason(rule, config, asker.config.part)} (see {spot(self.root, path)[0].place})"
-                    self.tell(asker.path, [Problem("", text)])
-                    break
-
-    def _decoding(self) -> Iterator[Standing]:
-        """Yield the sublayers that keep a decode state."""
+    def _decoding(self) -> list[Standing]:
+        """Return the sublayers that keep a decode state."""
         plan = None if self.facts.blueprint is None else self.facts.blueprint.decoder
-        if plan is None or not plan.caches:
-            return
-        for layer in plan.layers:
-            for sublayer in layer.sublayers:
-                if not sublayer.memory:
-                    yield Standing(sublayer.config, f"model.decoder.layer.{sublayer.name}")
+        layers = () if plan is None or not plan.caches else plan.layers
+        own = [sub for layer in layers for sub in layer.sublayers if not sub.memory]
+        return [Standing(sub.config, f"model.decoder.layer.{sub.name}") for sub in own]
 
     def tell(self, path: str, problems: Iterator[Problem] | Sequence[Problem]) -> None:
         """Report problems of the part at `path`, or at the path given by the problem."""
@@ -130,3 +118,157 @@ def _below(node: Node, step: str) -> Node | None:
     if not isinstance(node.value, list):
         return node if index == 0 else None  # a single part instead of a list
     return node.value[index] if index < len(node.value) else None
+
+
+# direction of an objective -> description of the models that it trains
+WANTED = {
+    "encoder_decoder": "an encoder_decoder",
+    "causal": "a causal stack (model.type: decoder)",
+    "bidirectional": "a stack that sees both ways (model.type: encoder)",
+}
+SIDES = {"encoder": "source", "decoder": "target"}  # the text of a pair read or written by each stack
+
+
+def data_parts(data: Node | None) -> tuple[dict[str, TokenizerFacts.Config], dict[str, Config]]:
+    """Return the valid tokenizers by path and the valid corpora by split, of a section with faults."""
+    preparer, keys = Preparer(Faults()), mapping(data)  # their faults are reported for the section
+    tokenizer = given(keys, "tokenizer")
+    sides = [side for name in ("source", "target") if (side := mapping(tokenizer).get(name)) is not None]
+    tokenizers, corpora = {}, {}
+    for node in [tokenizer] if "type" in mapping(tokenizer) or not sides else sides:
+        found = None if node is None else of_kind(preparer.config(node, "tokenizer"), TokenizerFacts.Config)
+        if node is not None and found is not None:
+            tokenizers[node.path] = found
+    for split in ("train", "valid", "test", "longer"):
+        corpus = given(keys, split)
+        config = None if corpus is None else preparer.of_corpora(data).config(corpus, "corpus")
+        if config is not None:
+            corpora[split] = config
+    return tokenizers, corpora
+
+
+class Contradictions:
+    """Checks that involve several sections of the recipe `root`."""
+
+    def __init__(self, root: Node, blueprint: Blueprint, faults: Faults) -> None:
+        self.root, self.blueprint, self.faults = root, blueprint, faults
+
+    def _near(self, path: str) -> Node:
+        """Return the node at `path`, or its nearest ancestor."""
+        return locate(self.root, path)[0]
+
+    def check_objective(self, objective: ObjectiveFacts.Config) -> None:
+        """Check the direction and the heads of the model against the objective."""
+        wanted, has, name = objective.part.reads, direction_of(self.blueprint), objective.part.part_name
+        if wanted is not None and has != wanted and has not in objective.part.also:
+            place = self._near("model.type").place
+            text = f"'{name}' trains {WANTED[wanted]}; this model is {WANTED[has]}, see {place}"
+            self.faults.add(self._near("objective.type"), text)
+        for head, types in [(objective.trained_head(), objective.part.heads), *objective.part.beside.items()]:
+            self._check_head(objective, head, types)
+
+    def _check_head(self, objective: ObjectiveFacts.Config, name: str | None, wanted: Sequence[str]) -> None:
+        """Check that the model's head, or that called `name`, is on the last stack and trained by the objective."""
+        head = self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)
+        written = at(self.root, "model", *(("head",) if name is None else ("heads", name)))
+        if head is None and written is not None and written.value is not None:
+            return  # a head with faults of its own
+        last = self.blueprint.last
+        if wanted and (head is None or not serves(head.part, wanted)):
+            what = "head" if name is None else f"head '{name}'"
+            has = f"the model has no {what}" if head is None else f"the {what} is '{head.part.part_name}'"
+            types = " or ".join(wanted)
+            text = f"objective '{objective.part.part_name}' needs a {what} of type {types}; {has}"
+            self.faults.add(written or self._near("model"), text)
+        elif written and head and is_shipped(objective.part) and self.blueprint.read_by(head) is not last:
+            text = f"'{objective.part.part_name}' trains it on the {last.side}; say reads: {last.side}, or leave it out"
+            self.faults.add(at(written, "reads") or written, text)
+
+    def check_labels(self, asked: Sequence[Node], objective: ObjectiveFacts.Config | None) -> None:
+        """Check that `num_classes: labels` is in the head trained by an objective with labels."""
+        name = None if objective is None else objective.trained_head()
+        trains = "head" if name is None else f"heads.{name}"
+        for node in asked:
+            if objective is None or not objective.part.rows_type.labelled:
+                why = "there is no objective" if objective is None else f"'{objective.part.part_name}' has none"
+                text = f"labels are those that an objective learns from the corpus, and {why}; say a number"
+                self.faults.add(node, text)
+            elif node.path != f"model.{trains}.num_classes":
+                self.faults.add(node, f"labels are those of model.{trains}, which the objective trains; say a number")
+
+    def check_calls(self, objective: ObjectiveFacts.Config) -> None:
+        """Check that the objective passes the required call inputs and that all parts support its batches."""
+        name, gives, node = objective.part.part_name, objective.part.gives, at(self.root, "objective") or self.root
+        pack = at(self.root, "data", "batch", "pack")
+        packed = pack if pack is not None and pack.value is True else None
+        if packed is not None and "packing" not in objective.part.capabilities:
+            self.faults.add(packed, f"'{name}' cannot pack its batches; see {node.place}")
+        parts = {config.part for plan in self.blueprint.stacks() for config in plan.parts()}
+        for part in sorted(parts, key=lambda part: (part.part_slot, part.part_name)):
+            for need in sorted(part.needs - gives):
+                who = f"{part.part_slot} '{part.part_name}'"
+                self.faults.add(node, f"'{name}' hands over no {need}, which {who} needs with every call")
+            if "attention_mask" in gives and (rule := FACTS["a batch with padding"]).refuses(part):
+                self.faults.add(node, f"{reason(rule, part)}; '{name}' makes such batches")
+            if packed is not None and (rule := FACTS["a packed batch"]).refuses(part):
+                self.faults.add(packed, reason(rule, part))
+
+    def check_sides(self, objective: ObjectiveFacts.Config | None) -> None:
+        """Check that the objective supports a tokenizer for each side, and that the token tables are not shared."""
+        node = self._near("data.tokenizer")
+        if objective is not None and "two_vocabularies" not in objective.part.capabilities:
+            place = self._near("objective.type").place
+            text = f"'{objective.part.part_name}' writes what it reads (see {place}) with one tokenizer; name one"
+            self.faults.add(node, text, at_key=True)
+        if self.blueprint.shared_embedding:
+            shared = at(self.root, "model", "embedding", "shared") or self._near("model")
+            text = f"one token table cannot serve the two vocabularies of data.tokenizer, see {node.place}"
+            self.faults.add(shared, f"{text}; leave shared out, or name one tokenizer")
+
+    def check_tokenizers(self, tokenizers: Mapping[str, TokenizerFacts.Config]) -> None:
+        """Check that the vocabulary of the tokenizer fits the model."""
+        for plan in self.blueprint.stacks():
+            ends = f".{SIDES[plan.side]}"
+            for path, tokenizer in tokenizers.items():
+                size = tokenizer.vocabulary_bound
+                of_stack = len(tokenizers) == 1 or path.endswith(ends)
+                if not of_stack or size is None or plan.vocab_size is None or plan.vocab_size >= size:
+                    continue
+                node = at(self.root, *path.split("."), "vocab_size") or self._near("data")
+                place = self._near(f"model.{plan.side}.vocab_size").place
+                text = f"the tokenizer may have {size} tokens, the model's vocab_size is {plan.vocab_size}, see {place}"
+                self.faults.add(node, text)
+
+    def check_corpora(self, corpora: Mapping[str, Config], objective: ObjectiveFacts.Config) -> None:
+        """Check that every corpus provides the fields that the objective needs."""
+        given = {split: set(corpus.build().fields) for split, corpus in corpora.items()}
+        wanted = set(objective.part.rows_type.read_fields(given.get("train", set())))
+        for split, fields in given.items():
+            if not wanted <= fields:
+                missing, has = ", ".join(sorted(wanted - fields)), ", ".join(sorted(fields))
+                text = f"'{objective.part.part_name}' needs the fields {missing}; this one gives {has}"
+                self.faults.add(self._near(f"data.{split}"), text)
+
+
+def serves(head: type[Component], wanted: Sequence[str]) -> bool:
+    """True if the head has or extends one of the types, or is a user's own with a loss."""
+    types = {base.part_name for base in head.__mro__ if issubclass(base, Component)}
+    return bool(types.intersection(wanted)) or (not is_shipped(head) and hasattr(head, "loss"))
+
+
+def direction_of(blueprint: Blueprint) -> str:
+    """Return the direction of the last stack, or the default of its type if the layers have faults."""
+    if blueprint.encoder is not None and blueprint.decoder is not None:
+        return "encoder_decoder"
+    plan = blueprint.last
+    causal = plan.causal if plan.layers else blueprint.type.part.sides[plan.side]
+    return "causal" if causal else "bidirectional"
+
+
+def at(node: Node, *keys: str) -> Node | None:
+    """Return the node below `node` at these keys, or None."""
+    for key in keys:
+        if not isinstance(node.value, dict) or key not in node.value:
+            return None
+        node = node.value[key]
+    return node

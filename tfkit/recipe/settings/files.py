@@ -72,9 +72,7 @@ def _place(root: Node, node: Node, path: str) -> Place:
 
 def unused_folder(data: Data) -> Iterator[Problem]:
     """Report a `data.folder` that contains no corpus file of `data`."""
-    if data.folder is None:
-        return
     paths = [Path(named.path) for _, corpus in data.splits() for named in named_paths(corpus)]
-    if not any(path.is_relative_to(data.folder) for path in paths):
+    if not any(path.is_relative_to(str(data.folder)) for path in paths):
         text = "no path of a corpus is relative to it"
         yield Problem("folder", f"{text}; leave it out, or write a corpus's file without its folder", at="data")

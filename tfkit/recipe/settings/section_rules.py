@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from tfkit.core.blueprint import Blueprint, StackPlan
-from tfkit.core.component import Doubt, Problem
+from tfkit.core.component import Config, Doubt, Problem
 from tfkit.core.facts import Longest, RecipeFacts
+from tfkit.core.options import layer_pairs
+from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ObjectiveFacts
-from tfkit.recipe.settings.contradictions import serves
-from tfkit.recipe.settings.frozen import freeze_problems
-from tfkit.recipe.settings.groups import group_problems, parametrization_problems
-from tfkit.recipe.settings.sections import Data, Generate, Mean, Train
-from tfkit.recipe.settings.teaching import initial_problems, teacher_problems
+from tfkit.recipe.settings.agreement import serves
+from tfkit.recipe.settings.parameters import freeze_problems, group_problems, parametrization_problems
+from tfkit.recipe.settings.sections import Data, Generate, Mean, Sections, Teacher, Train
 
 
 def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
@@ -31,15 +32,9 @@ def _side(blueprint: Blueprint, plan: StackPlan) -> str:
     return f"{plan.side}." if blueprint.encoder is not None and blueprint.decoder is not None else ""
 
 
-def facts_of(
-    blueprint: Blueprint | None,
-    vocab_size: int | None,
-    data: Data | None,
-    objective: ObjectiveFacts.Config | None,
-    train: Train,
-    generate: Generate,
-) -> RecipeFacts:
+def facts_of(sections: Sections, blueprint: Blueprint | None, vocab_size: int | None) -> RecipeFacts:
     """Collect the facts that parts query about other sections; `vocab_size` is the model's, if known."""
+    data, objective, train, generate = sections
     tokenizer = None if data is None else data.target_tokenizer
     return RecipeFacts(
         blueprint=blueprint,
@@ -58,31 +53,25 @@ def facts_of(
     )
 
 
-def section_problems(
-    blueprint: Blueprint | None,
-    data: Data | None,
-    objective: ObjectiveFacts.Config | None,
-    train: Train,
-    generate: Generate,
-) -> Iterator[Problem]:
+def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterator[Problem]:
     """Yield contradictions that are independent of the parts; `blueprint` is None if the model has faults."""
+    data, objective, train, generate = sections
     if data is not None:
-        yield from _data_problems(data)
+        if data.batch.pack and data.batch.length is None:
+            yield Problem("length", "packed rows have a length; say here how many tokens", at="data.batch")
         yield from _without_valid(train, data) if data.valid is None else ()
         yield from _tokenizer_problems(data, objective)
     yield from step_problems(train, data)
     if blueprint is not None:
         yield from _generate_problems(generate, blueprint)
-        yield from freeze_problems(train.freeze, blueprint, objective)
-        yield from group_problems(train, blueprint)
-        yield from parametrization_problems(train, blueprint)
-        yield from initial_problems(train, blueprint)
-        yield from teacher_problems(train, blueprint, objective)
-
-
-def _data_problems(data: Data) -> Iterator[Problem]:
-    if data.batch.pack and data.batch.length is None:
-        yield Problem("length", "packed rows have a length; say here how many tokens", at="data.batch")
+        yield from freeze_problems(train.freeze, blueprint, objective) if train.freeze else ()
+        yield from group_problems(train, blueprint) if train.groups else ()
+        if (chosen := blueprint.parametrization) is not None:
+            yield from parametrization_problems(train, blueprint, chosen)
+        if train.initial is not None:
+            yield from _layer_problems(train.initial.layers, "train.init_from.layers", blueprint)
+        if train.teacher is not None:
+            yield from teacher_problems(train.teacher, blueprint, objective)
 
 
 def _tokenizer_problems(data: Data, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
@@ -154,3 +143,63 @@ def _is_given(section: Train | Generate, name: str) -> bool:
 def _times(steps: int, every: int) -> int:
     """Return the number of occurrences of an event every `every` steps and at the last."""
     return -(-steps // every)
+
+
+def teacher_problems(
+    teacher: Teacher, blueprint: Blueprint, objective: ObjectiveFacts.Config | None
+) -> Iterator[Problem]:
+    """Report settings of `train.teacher` that the model or objective does not support."""
+    at = "train.teacher"
+    yield from _layer_problems(teacher.hidden, f"{at}.hidden", blueprint)
+    yield from _layer_problems(teacher.attention, f"{at}.attention", blueprint)
+    yield from _attention_problems(teacher, blueprint)
+    if not teacher.is_read and teacher.sequences is None:
+        yield Problem("weight", "the teacher teaches nothing; say a weight above 0, or teacher: none", at=at)
+    if teacher.is_read and objective is not None and "soft_targets" not in objective.part.capabilities:
+        able = [name for name, part in REGISTRY.load("objective").items() if "soft_targets" in part.capabilities]
+        text = f"'{objective.part.part_name}' cannot learn from a teacher; objectives that can: {', '.join(able)}"
+        yield Problem("", text, at=at)
+    if teacher.sequences is not None:
+        yield from _sequence_problems(teacher.sequences, objective)
+
+
+def _sequence_problems(strategy: Config, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
+    """Report objectives without targets to rewrite, and sampling strategies."""
+    at = "train.teacher.sequences"
+    if objective is not None and "continuations" not in objective.part.capabilities:
+        text = f"'{objective.part.part_name}' has no targets that a teacher could write; seq2seq and completion have"
+        yield Problem("", text, at=at)
+    if "draws" in strategy.part.able(strategy):
+        text = f"'{strategy.part.part_name}' draws at random, and targets are written once; say beam or greedy"
+        yield Problem("", text, at=at)
+
+
+def _attention_problems(teacher: Teacher, blueprint: Blueprint) -> Iterator[Problem]:
+    """Report layers of the student without attention weights."""
+    plans = {plan.side: plan for plan in blueprint.stacks()}
+    for pair in layer_pairs(teacher.attention, blueprint.last.side):
+        plan = plans.get(pair.side)
+        if plan is not None and pair.own < plan.num_layers and not shows_attention(plan, pair.own):
+            text = f"layer {pair.own} of the {pair.side} has no attention that hands out its weights"
+            yield Problem("", f"{text}; leave it out", at=f"train.teacher.attention{pair.at}")
+
+
+def shows_attention(plan: StackPlan, layer: int) -> bool:
+    """True if the layer has a self-attention that exposes its weights."""
+    sublayers = plan.layers[plan.order[layer]].sublayers
+    return any(one.name == "attention" and "weights" in one.config.part.capabilities for one in sublayers)
+
+
+def _layer_problems(layers: Mapping[str, Any], at: str, blueprint: Blueprint) -> Iterator[Problem]:
+    """Report pairs whose first layer the model lacks."""
+    plans = {plan.side: plan for plan in blueprint.stacks()}
+    for pair in layer_pairs(layers, blueprint.last.side):
+        if pair.side not in plans:
+            yield Problem("", f"the model has no {pair.side}; its stack is the {blueprint.last.side}", at=at + pair.at)
+        elif len(plans) > 1 and pair.at.count(".") == 1:
+            text = f"the model has two stacks; say which: {{{pair.side}: {{{pair.own}: {pair.other}}}}}"
+            yield Problem("", text, at=at + pair.at)
+        elif pair.own >= plans[pair.side].num_layers:
+            count = plans[pair.side].num_layers
+            text = f"there is no layer {pair.own}: the {pair.side} has layers 0 to {count - 1}"
+            yield Problem("", text, at=at + pair.at)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from tfkit.core.component import Config, Slot
 from tfkit.core.devices import DeviceName
@@ -24,8 +25,40 @@ from tfkit.core.options import (
     as_tuple,
 )
 from tfkit.core.slots import MetricFacts, ObjectiveFacts, TokenizerFacts
-from tfkit.recipe.settings.evaluations import Evaluations
 
+SECTIONS = ("data", "objective", "generate")
+MADE = ("data.tokenizer", "objective.type")  # fixed by the weights
+TAKEN = ("train", "valid", "test", "longer", "generation")  # names in evaluation.json
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def value_problem(key: str) -> str:
+    """Return why `key` cannot be changed for evaluating a trained model; empty if it can."""
+    section, dot, _ = key.partition(".")
+    if not dot or section not in SECTIONS:
+        return f"what can be set of a trained model begins with {', '.join(f'{name}.' for name in SECTIONS)}"
+    made = next((name for name in MADE if key == name or key.startswith(f"{name}.")), None)
+    return "" if made is None else f"the model was trained with its {made}"
+
+
+def _checked(evaluations: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    for name, values in evaluations.items():
+        if not NAME.fullmatch(name) or name in TAKEN:
+            taken = ", ".join(TAKEN)
+            raise ValueError(f"'{name}' names no evaluation: use small letters, digits and _; {taken} are taken")
+        if not values:
+            raise ValueError(f"{name}: give at least one value by key, as in objective.block: 512")
+        for key in values:
+            if problem := value_problem(key):
+                raise ValueError(f"{name}: {key}: {problem}")
+    return evaluations
+
+
+def _or_none(value: Any) -> Any:
+    return {} if value is None else value
+
+
+Evaluations = Annotated[dict[str, dict[str, Any]], BeforeValidator(_or_none), AfterValidator(_checked)]
 Tokenizer = Annotated[TokenizerFacts.Config, Slot("tokenizer")]
 Corpus = Annotated[Config, Slot("corpus")]
 Objective = Annotated[ObjectiveFacts.Config, Slot("objective")]
@@ -35,7 +68,6 @@ Metric = Annotated[MetricFacts.Config, Slot("metric")]
 LogitsRule = Annotated[Config, Slot("logits")]
 StopRule = Annotated[Config, Slot("stop")]
 Strategy = Annotated[Config, Slot("strategy")]
-
 TOKENIZER = "data.tokenizer"
 
 
@@ -349,3 +381,12 @@ class Generate(Section):
         ("end_token",),  # type: ignore[arg-type]
         description="rules that end a text, any of them; a list of one's own leaves end_token out unless it names it",
     )
+
+
+class Sections(NamedTuple):
+    """The sections besides `model:`; None: absent, or with faults."""
+
+    data: Data | None
+    objective: ObjectiveFacts.Config | None
+    train: Train
+    generate: Generate

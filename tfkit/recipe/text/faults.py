@@ -1,21 +1,21 @@
-"""Conversion of Pydantic's errors, located in data, to faults, located in files."""
+"""Faults with their places: of single values, and of Pydantic's errors, which are located in data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import BaseModel, ValidationError
 
 from tfkit.core.component import Doubt, Problem, Unlearnable
 from tfkit.core.errors import Fault, Place, RecipeError
+from tfkit.core.keys import Kind, RateValue, SizeValue
 from tfkit.core.registry import nearest
 from tfkit.core.synonyms import key_for, value_for
 from tfkit.recipe.text.node import Node, inline
-from tfkit.recipe.text.options import model_at
+from tfkit.recipe.text.options import schema_at
 
 MAX_FAULTS = 1_000  # more are not useful, and finding them takes time
-
 # Pydantic's error types -> recipe terms
 MEANINGS: dict[str, str] = {
     "int_type": "expected a whole number",
@@ -102,7 +102,7 @@ class Faults:
             place, rest = find(node, detail["loc"])
             key = place.path + ("." + str(rest[0]) if detail["type"] == "missing" and rest else "")
             if detail["type"] == "extra_forbidden":
-                known = model_at(node, model, detail["loc"][:-1])
+                known = schema_at(node, model, detail["loc"][:-1])
                 self.unknown_key(place, list(known.model_fields) if known else [])
             else:
                 by_node.setdefault(key, []).append((place, {**detail, "rest": rest}))
@@ -199,3 +199,25 @@ def _meaning(detail: Mapping[str, Any]) -> str:
     template = MEANINGS.get(detail["type"])
     bounds = {name: _bound(value) for name, value in context.items()}
     return str(detail["msg"]) if template is None else template.format(**bounds)
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """True for an integer other than a boolean."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def plain(kind: Kind, node: Node | None, faults: Faults) -> Any:
+    """Parse a size, a rate or a flag. Return the default (none, 0 or false) if missing or invalid."""
+    value: Any = None if node is None else node.value
+    match kind:
+        case SizeValue():
+            wanted, fits = f"a whole number from 1 to {kind.limit:,}", is_whole(value) and 1 <= value <= kind.limit
+        case RateValue():
+            wanted, fits = "a rate of at least 0 and below 1", type(value) in (int, float) and 0 <= value < 1
+        case _:
+            wanted, fits = "true or false", isinstance(value, bool)
+    if fits:
+        return float(value) if isinstance(kind, RateValue) else value
+    if node is not None and value is not None:
+        faults.add(node, f"expected {wanted}, got {shown(node.plain())}")
+    return None if isinstance(kind, SizeValue) else 0.0 if isinstance(kind, RateValue) else False

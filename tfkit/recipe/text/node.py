@@ -1,4 +1,4 @@
-"""Node: a recipe value with its place and path."""
+"""Node: a recipe value with its place and path; and access to the values of mappings and lists."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 MAX_NODES = 100_000
 # Paths take memory too: long keys over many values would expand a small file to gigabytes.
 MAX_PATH_LETTERS = 20_000_000
-
 # characters forbidden in recipes, or that break or reorder a line
 _MISREAD = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
 _NO_TEXT = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
-
 Scalar = None | bool | int | float | str
 
 
@@ -193,3 +191,28 @@ class Budget:
             raise Stop(place, shorten(path, 80), TOO_DEEP)
         if self._nodes > MAX_NODES or self._letters > MAX_PATH_LETTERS:
             raise Stop(place, shorten(path, 80), f"too large: more than {MAX_NODES:,} values once aliases are expanded")
+
+
+def given(keys: Mapping[str, Node], name: str) -> Node | None:
+    """Return the node of `name`; None if missing or `none`."""
+    node = keys.get(name)
+    return None if node is None or node.value is None else node
+
+
+def items(node: Node | None) -> list[Node]:
+    """Return the nodes of a value that is one part, a list of parts, or none."""
+    if node is None or node.value is None:
+        return []
+    return node.value if isinstance(node.value, list) else [node]
+
+
+def one_or_list(node: Node | None, items: list[Node]) -> Node | None:
+    """Return a single item, or `node` with several items as its list; `node` if there are none."""
+    if len(items) == 1:
+        return items[0]
+    return node if node is None or not items else replace(node, value=items)
+
+
+def mapping(node: Node | None) -> Mapping[str, Node]:
+    """Return the children of a mapping; empty for others."""
+    return node.value if node is not None and isinstance(node.value, dict) else {}

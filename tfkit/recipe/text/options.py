@@ -1,8 +1,9 @@
-"""Metadata of option types: the slot of a part, paths."""
+"""Options of parts and sections as their types declare them: slots, paths, nested mappings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -14,28 +15,78 @@ from tfkit.core.registry import REGISTRY, UnknownPart
 from tfkit.recipe.text.node import Node
 
 
+class OptionFacts(NamedTuple):
+    """An option: the slot of its part ("" for others), that part's default, and the kind of path that it is.
+
+    `sections` are the nested mappings other than parts; `has_default` is true for an option with a default that is
+    not none.
+    """
+
+    slot: str
+    default: str
+    path: PathMark | None
+    sections: tuple[type[BaseModel], ...]
+    has_default: bool
+
+    def schema(self, node: Node) -> type[BaseModel] | None:
+        """Return the schema of the mapping `node`: a section's, or that of the part; None for a plain value."""
+        if not self.slot:
+            return self.sections[0] if self.sections else None
+        keys = node.entries
+        beside = (one for one in self.sections if "type" not in keys and one.model_fields.keys() & keys)
+        return next(beside, None) or config_class(node, self.slot)
+
+
+@cache
+def options_of(model: type[BaseModel]) -> Mapping[str, OptionFacts]:
+    """Return the options of a part or section by name."""
+    return {name: _option(field) for name, field in model.model_fields.items()}
+
+
+def _option(field: FieldInfo) -> OptionFacts:
+    found = [*field.metadata, *_types_in(field.annotation)]
+    slot = next((mark.slot for mark in found if isinstance(mark, Slot)), "")
+    sections = (one for one in found if isinstance(one, type) and issubclass(one, BaseModel))
+    return OptionFacts(
+        slot,
+        field.default if slot and isinstance(field.default, str) else "",
+        next((mark for mark in found if isinstance(mark, PathMark)), None),
+        tuple(one for one in sections if not issubclass(one, Config)),
+        not field.is_required() and field.default is not None,
+    )
+
+
+def _types_in(annotation: Any) -> Iterator[Any]:
+    """Yield the classes and metadata within an annotation."""
+    if isinstance(annotation, type):
+        yield annotation
+    yield from getattr(annotation, "__metadata__", ())
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _types_in(argument)
+
+
 def config_class(node: Node, slot: str) -> type[Config] | None:
     """Return the Config of the part named by `node`, None if unknown."""
-    name: Any = node.value
-    if isinstance(node.value, dict):
-        kind = node.value.get("type")
-        name = kind.value if kind is not None else None
-    if not isinstance(name, str):
+    kind = node if isinstance(node.value, str) else node.get("type")
+    if kind is None or not isinstance(kind.value, str):
         return None
     try:
-        return REGISTRY.get(slot, name).Config
+        return REGISTRY.get(slot, kind.value).Config
     except UnknownPart:
         return None
 
 
-def marks(field: FieldInfo) -> Iterator[Any]:
-    """Yield the metadata of an option's type, including that within `X | None` and `tuple[X, ...]`."""
-    yield from field.metadata
-    pending = [field.annotation]
-    while pending:
-        annotation: Any = pending.pop()
-        yield from getattr(annotation, "__metadata__", ())
-        pending.extend(getattr(annotation, "__args__", ()))
+def schema_at(node: Node, model: type[BaseModel] | None, loc: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the schema of the mapping at `loc` below `node`, whose schema is `model`."""
+    option = None
+    for step in loc:
+        if isinstance(step, int):
+            node = node.value[step] if isinstance(node.value, list) and step < len(node.value) else node
+            model = model if option is None else option.schema(node)
+        elif model is not None and step in model.model_fields and step in node.entries:
+            option, node = options_of(model)[step], node.entries[step]
+            model = option.schema(node)
+    return model
 
 
 class NamedPath(NamedTuple):
@@ -54,57 +105,18 @@ def path_values(config: BaseModel) -> tuple[str, ...]:
 
 def named_paths(owner: BaseModel, at: str = "") -> Iterator[NamedPath]:
     """Yield the paths in a part or section at `at`, each with its place."""
-    for name, field in type(owner).model_fields.items():
-        mark = next((mark for mark in marks(field) if isinstance(mark, PathMark)), None)
+    for where, value, option in values_of(owner, at):
+        if isinstance(value, BaseModel):
+            yield from named_paths(value, where)
+        elif option.path is not None and isinstance(value, str):
+            yield NamedPath(where, value, option.path, owner)
+
+
+def values_of(owner: BaseModel, at: str) -> Iterator[tuple[str, Any, OptionFacts]]:
+    """Yield the path, the value and the declaration of each option, the items of a list one by one."""
+    for name, option in options_of(type(owner)).items():
         value, place = getattr(owner, name), f"{at}.{name}"
-        several = isinstance(value, (list, tuple))
-        for index, one in enumerate(value if several else (value,)):
-            where = f"{place}[{index}]" if several else place
-            if isinstance(one, BaseModel):
-                yield from named_paths(one, where)
-            elif mark is not None and isinstance(one, str):
-                yield NamedPath(where, one, mark, owner)
-
-
-def types_in(annotation: Any) -> Iterator[type]:
-    """Yield the classes within an annotation."""
-    if isinstance(annotation, type):
-        yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from types_in(argument)
-
-
-def section_beside(node: Node, field: FieldInfo) -> type[BaseModel] | None:
-    """Return the section meant by a mapping without a type, for an option that is a part or a section."""
-    if not isinstance(node.value, dict) or "type" in node.value:
-        return None
-    sections = (one for one in types_in(field.annotation) if issubclass(one, BaseModel) and not issubclass(one, Config))
-    return next((one for one in sections if one.model_fields.keys() & node.value), None)
-
-
-def model_at(node: Node, model: type[BaseModel] | None, loc: Sequence[int | str]) -> type[BaseModel] | None:
-    """Return the schema of the mapping at `loc` below `node`, whose schema is `model`."""
-    for step in loc:
-        if isinstance(step, int):
-            node = node.value[step] if isinstance(node.value, list) and step < len(node.value) else node
-            continue
-        if (
-            model is None
-            or step not in model.model_fields
-            or not isinstance(node.value, dict)
-            or step not in node.value
-        ):
-            continue
-        field, node = model.model_fields[step], node.value[step]
-        model = _model_of(node, field)
-    return model
-
-
-def _model_of(node: Node, field: FieldInfo) -> type[BaseModel] | None:
-    slots = [mark.slot for mark in marks(field) if isinstance(mark, Slot)]
-    if slots and (section := section_beside(node, field)) is not None:
-        return section
-    if slots:
-        inner = node.value[0] if isinstance(node.value, list) and node.value else node
-        return config_class(inner, slots[0])
-    return next((kind for kind in types_in(field.annotation) if issubclass(kind, BaseModel)), None)
+        if isinstance(value, (list, tuple)):
+            yield from ((f"{place}[{index}]", item, option) for index, item in enumerate(value))
+        else:
+            yield place, value, option

@@ -30,20 +30,18 @@ from yaml.events import (
 
 from tfkit.core.errors import Fault, Place, RecipeError, with_article
 from tfkit.core.registry import nearest
-from tfkit.recipe.text import scalar
+from tfkit.recipe.text import dialect
+from tfkit.recipe.text.dialect import syntax_fault
 from tfkit.recipe.text.node import Budget, Node, Scalar, Stop, kind, shorten, under
-from tfkit.recipe.text.syntax import syntax_fault
 
 LANGUAGE = 1  # the version of the recipe language
 MAX_BYTES = 1_000_000
 MAPPING = "<mapping>"  # place of values from Python
-
 # The C parser yields events one by one and is stopped at the first one too deep (beyond that it is quadratic).
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # can be escaped, but not stored in file names or text
 _NO_CHARACTER = "a text with a NUL or half a surrogate pair"
-
 Locate = Callable[[Any], Place]
 
 
@@ -142,21 +140,16 @@ def _decoded(source: str | bytes, file: str) -> str:
     size = len(source)
     if size > MAX_BYTES or (isinstance(source, str) and len(source.encode(errors="replace")) > MAX_BYTES):
         raise Stop(Place(file), "", f"larger than {MAX_BYTES:,} bytes: this is no recipe")
-    text = source if isinstance(source, str) else _decoded_bytes(source, file)
-    text = text.removeprefix("\ufeff")
+    try:
+        text = (source if isinstance(source, str) else source.decode("utf-8")).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].decode("utf-8")
+        utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
+        what = "this is UTF-16" if utf16 else f"byte 0x{error.object[error.start]:02x} is not UTF-8"
+        place = Place(file, *_line_and_column(before, len(before)))
+        raise Stop(place, "", f"{what}; save the file as UTF-8") from None
     _refuse_unprintable(text, lambda line, column: Place(file, line, column), "")
     return text
-
-
-def _decoded_bytes(source: bytes, file: str) -> str:
-    try:
-        return source.decode("utf-8")
-    except UnicodeDecodeError as error:
-        before = source[: error.start].decode("utf-8")
-        line, column = _line_and_column(before, len(before))
-        utf16 = source[:2] in (b"\xff\xfe", b"\xfe\xff")
-        what = "this is UTF-16" if utf16 else f"byte 0x{source[error.start]:02x} is not UTF-8"
-        raise Stop(Place(file, line, column), "", f"{what}; save the file as UTF-8") from None
 
 
 def _refuse_unprintable(text: str, locate: Callable[[int, int], Place], path: str) -> None:
@@ -199,7 +192,7 @@ class _Builder:
         self._first()
         event = self._next()
         if isinstance(event, SequenceEndEvent):
-            raise Stop(place, path, scalar.EMPTY)
+            raise Stop(place, path, dialect.EMPTY)
         start: Any = event.start_mark
         unbraced = isinstance(event, MappingStartEvent) and self.text[start.index] != "{"
         node = self._node(event, path, 0, place)
@@ -250,27 +243,24 @@ class _Builder:
             self._fault(place, path, f"the tag {_tag(event.tag)} is refused: a recipe is plain data")
         if event.anchor is not None:
             self._anchors[event.anchor] = None
-        node = Node(self._value(event, place, path, depth, key_place), place, path, key_place)
+        value: Scalar | list[Node] | dict[str, Node]
+        if isinstance(event, ScalarEvent):
+            # The parser places an empty value before the next word; its key is the better place.
+            value = self._scalar(event, place if event.value or key_place is None else key_place, path)
+        else:
+            is_mapping = isinstance(event, MappingStartEvent)
+            value = self._mapping(path, depth) if is_mapping else self._sequence(path, depth)
+        node = Node(value, place, path, key_place)
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
-
-    def _value(
-        self, event: Event, place: Place, path: str, depth: int, key_place: Place | None
-    ) -> Scalar | list[Node] | dict[str, Node]:
-        if isinstance(event, ScalarEvent):
-            # The parser places an empty value before the next word; its key is the better place.
-            return self._scalar(event, place if event.value or key_place is None else key_place, path)
-        if isinstance(event, MappingStartEvent):
-            return self._mapping(path, depth)
-        return self._sequence(path, depth)
 
     def _scalar(self, event: ScalarEvent, place: Place, path: str) -> Scalar:
         if event.style:  # quoted, or a block scalar
             return self._text(event.value, place, path)
         try:
-            return scalar.resolve(event.value)
-        except scalar.Refused as refused:
+            return dialect.resolve(event.value)
+        except dialect.Refused as refused:
             self._fault(place, path, str(refused))
             return None
 
@@ -318,8 +308,8 @@ class _Builder:
         if event.tag is not None or event.anchor is not None:
             self._fault(place, path, "a key takes no tag and no anchor")
         try:
-            return event.value if event.style else scalar.resolve_key(event.value)
-        except scalar.Refused as refused:
+            return event.value if event.style else dialect.resolve_key(event.value)
+        except dialect.Refused as refused:
             message = "an empty key" if not event.value else str(refused)
             self._fault(place, path, message)
             return None
@@ -400,8 +390,8 @@ class _Converter:
         if type(data) is float and not math.isfinite(data):
             self._fault(path, f"{data}: a number in a recipe is finite")
             return None
-        if type(data) is int and abs(data) >= 10**scalar.LONGEST_NUMBER:
-            self._fault(path, f"a number of more than {scalar.LONGEST_NUMBER} digits")
+        if type(data) is int and abs(data) >= 10**dialect.LONGEST_NUMBER:
+            self._fault(path, f"a number of more than {dialect.LONGEST_NUMBER} digits")
             return None
         if type(data) is str and _UNSTORABLE.search(data):
             self._fault(path, _NO_CHARACTER)

@@ -12,9 +12,8 @@ from pydantic import BaseModel
 from tfkit.core.component import Config, spell
 from tfkit.core.errors import Place
 from tfkit.recipe.keys import sentence
-from tfkit.recipe.overlays.merge import as_part, is_section
-from tfkit.recipe.text.node import Node, inline, shorten, under
-from tfkit.recipe.text.values import items, mapping
+from tfkit.recipe.overlays import as_part, is_section
+from tfkit.recipe.text.node import Node, inline, items, mapping, shorten, under
 
 STACK = re.compile(r"^model\.(encoder|decoder)(?=\.|$)")
 Notes = Mapping[tuple[str, int], str]  # (file, line) -> comment in resolved.yaml

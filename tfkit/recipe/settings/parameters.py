@@ -1,20 +1,84 @@
-"""`train.groups` and `train.layer_decay`: learning rates and weight decay by parameter."""
+"""Parameters selected by name, determined without values: `train.freeze`, `train.groups`, `train.layer_decay`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
 
-from tfkit.core.blueprint import Blueprint, StackPlan, mismatch
+from tfkit.core.blueprint import Blueprint, Parametrization, StackPlan, mismatch
 from tfkit.core.component import Component, Problem
+from tfkit.core.registry import nearest
 from tfkit.core.skeleton import skeleton
-from tfkit.core.slots import InitFacts
-from tfkit.recipe.settings.frozen import MOST_LAYERS, matches
+from tfkit.core.slots import InitFacts, ObjectiveFacts
 from tfkit.recipe.settings.sections import ParameterGroup, Train
+
+MOST_LAYERS = 200  # deeper models are only checked at the start of training
+
+
+def freeze_problems(
+    written: Sequence[str], blueprint: Blueprint, objective: ObjectiveFacts.Config | None
+) -> Iterator[Problem]:
+    """Yield problems of `train.freeze`; an objective may also train its own model."""
+    if sum(plan.num_layers for plan in blueprint.stacks()) > MOST_LAYERS:
+        return
+    parameters = dict(skeleton(blueprint).named_parameters(remove_duplicate=False))
+    for place, pattern in enumerate(written):
+        if not named(pattern, parameters):
+            yield Problem("", *unknown(pattern, parameters), at=f"train.freeze[{place}]")
+    if objective is not None and "own_model" in objective.part.capabilities:
+        return
+    frozen = {id(parameter) for pattern in written for parameter in named(pattern, parameters)}
+    trained = [
+        parameter for name, parameter in parameters.items() if not name.startswith(_idle_heads(blueprint, objective))
+    ]
+    if all(id(parameter) in frozen for parameter in trained if parameter.requires_grad):
+        yield Problem("freeze", "there is nothing to train: every parameter is frozen", at="train")
+
+
+def _idle_heads(blueprint: Blueprint, objective: ObjectiveFacts.Config | None) -> tuple[str, ...]:
+    """Return the name prefixes of heads that the objective does not train."""
+    if objective is None:
+        return ()
+    own = objective.trained_head()
+    trained = {own, *objective.part.beside}
+    idle = [f"heads.{name}." for name, _ in blueprint.heads if name not in trained]
+    return (*idle, *(["head."] if own is not None else []))
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """True if one of the patterns, with * as wildcard, matches the name."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def named(written: str, parameters: Mapping[str, nn.Parameter]) -> list[nn.Parameter]:
+    """Return the parameters that a pattern matches; without * it is a prefix."""
+    pattern = written if _is_pattern(written) else f"{written}*"
+    return [parameter for name, parameter in parameters.items() if matches(name, [pattern])]
+
+
+def unknown(written: str, names: Iterable[str]) -> tuple[str, str | None]:
+    """Return the message about a pattern or prefix without match, and a suggestion."""
+    found, firsts = meant(written.rstrip(".*"), names)
+    there = "" if found else f"; the names begin with {', '.join(firsts)}"
+    verb = "is like" if _is_pattern(written) else "begins with"
+    return f"no parameter's name {verb} '{written}'{there}", found
+
+
+def _is_pattern(written: str) -> bool:
+    return any(letter in written for letter in "*?[")
+
+
+def meant(beginning: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
+    """Return the most similar prefix of a name, and the first components of all names."""
+    parts = [name.split(".") for name in names]
+    beginnings = {".".join(part[:length]) for part in parts for length in range(1, len(part) + 1)}
+    return nearest(beginning, sorted(beginnings)), list(dict.fromkeys(part[0] for part in parts))
+
 
 LAYER = re.compile(r"(encoder|decoder)\.(?:layers\.(\d+)\.|(embedding|position)\.)")
 ADAM = ("adam", "adamw", "nadam", "radam", "adamax")  # optimizers for which muP defines rates
@@ -103,22 +167,19 @@ def depths_of(blueprint: Blueprint) -> dict[str, int]:
     return {plan.side: plan.num_layers for plan in blueprint.stacks()}
 
 
-def parametrization_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
+def parametrization_problems(train: Train, blueprint: Blueprint, chosen: Parametrization) -> Iterator[Problem]:
     """Yield problems of the optimizer, the init or the base with muP."""
-    chosen = blueprint.parametrization
-    if chosen is None:
-        return
     options = dict(train.optimizer)
     name = str(options.get("name", train.optimizer.part.part_name))
     if name.lower() not in ADAM:
         text = f"model.parametrization gives the rates of Adam, not of {name}; take adam or adamw"
         yield Problem("", text, at="train.optimizer")
     init = blueprint.init.part
-    if issubclass(init, InitFacts) and not init.has_std():
-        yield Problem("init", init.without_std(), at="model")
+    if issubclass(init, InitFacts) and (fault := init.without_std()):
+        yield Problem("init", fault, at="model")
     own, base = (_shapes(skeleton(_first_layers(model))) for model in (blueprint, chosen.base))
-    if (fault := mismatch(own, base)) is not None:
-        yield Problem("base", fault, at="model.parametrization")
+    if (other := mismatch(own, base)) is not None:
+        yield Problem("base", other, at="model.parametrization")
 
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:

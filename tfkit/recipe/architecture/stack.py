@@ -1,22 +1,69 @@
-"""Sizes of a stack: widths, depth, vocabulary, and memory width (rule R15)."""
+"""One stack: its text and context for the rules, and its sizes (rule R15)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tfkit.core.blueprint import StackPlan
 from tfkit.core.bounds import WIDTH
+from tfkit.core.component import Config
 from tfkit.core.keys import Key, SizeValue
-from tfkit.core.shape import Side
-from tfkit.recipe.text.faults import Faults, shown
-from tfkit.recipe.text.node import Node
-from tfkit.recipe.text.values import given, mapping, plain, whole
+from tfkit.core.shape import Shape, Side
+from tfkit.recipe.architecture.prepare import Preparer
+from tfkit.recipe.text.faults import Faults, plain, shown
+from tfkit.recipe.text.node import Node, given, mapping
+
+
+@dataclass(frozen=True)
+class StackText:
+    """One stack: `keys` including `encoder:` or `decoder:`, and `plan`, which has its sizes but no layers yet."""
+
+    model: Node
+    keys: Mapping[str, Node]
+    plan: StackPlan
+    causal: bool  # default by the model's type
+    alone: bool  # no other stack uses the text of `model:`
+    faults: Faults
+    written: dict[str, Node] = field(default_factory=dict)  # source text of each part by key
+
+    @property
+    def node(self) -> Node:
+        """Node for faults of the whole stack: its first key."""
+        return replace(next(iter(self.keys.values()), self.model), path="model")
+
+
+@dataclass(frozen=True)
+class LayerText:
+    """One layer of `stack` with its kinds merged, and the Shape to check its parts against."""
+
+    stack: StackText
+    node: Node
+    shape: Shape
+    preparer: Preparer  # has the layer's norm
+    written: dict[str, Node] = field(default_factory=dict)  # source text of each part by key
+
+    @property
+    def keys(self) -> Mapping[str, Node]:
+        """Keys of the layer."""
+        return mapping(self.node)
+
+    @property
+    def faults(self) -> Faults:
+        """Faults of the layer."""
+        return self.preparer.faults
+
+    def config(self, node: Node, slot: str, key: str = "", default: str = "") -> Config | None:
+        """Parse a part of this layer and check it against the Shape; its text is stored under `key`."""
+        config, text = self.preparer.read(node, slot, self.shape, default)
+        if key:
+            self.written[key] = text
+        return config
+
 
 WIDTH_LIMIT = WIDTH.most
 LAST_STATE = "last_state"
-
-
 VocabSize = int | tuple[int | None, int | None]  # of one tokenizer, or of those of source and target
 
 
@@ -55,9 +102,10 @@ class Sizes:
             self.faults.add(self.owner, f"needs {name}")
         elif name in self.keys and needed and self.keys[name].value is None:
             self.faults.add(self.keys[name], "cannot be none")
-        return whole(self.keys.get(name), limit, self.faults)
+        size: int | None = plain(SizeValue(limit), self.keys.get(name), self.faults)
+        return size
 
-    def plain(self, key: Key) -> int | float | bool | None:
+    def plain(self, key: Key) -> Any:
         """Parse a plain key; an invalid required size becomes 0, which fits everything."""
         if isinstance(key.kind, SizeValue):
             return self.read(key.name, key.kind.limit, key.kind.needed) or (0 if key.kind.needed else None)

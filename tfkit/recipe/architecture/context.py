@@ -1,0 +1,177 @@
+"""Masks (rule R4) and positions (rule R7) of a layer, and whether its parts support them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from tfkit.core.blueprint import LayerPlan, StackPlan, SublayerPlan
+from tfkit.core.component import Config
+from tfkit.core.shape import Shape
+from tfkit.core.slots import AttentionFacts, MaskFacts, PositionFacts, of_kind
+from tfkit.recipe.architecture.prepare import Preparer, validated
+from tfkit.recipe.architecture.stack import LayerText, StackText
+from tfkit.recipe.overlays import merge
+from tfkit.recipe.rules import FACTS, Part, asked_by, reason
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node, given, items, one_or_list
+
+
+class Masks(NamedTuple):
+    """The mask rules of a layer without duplicates, and the text of explicit ones, each of which is in `written`."""
+
+    rules: tuple[MaskFacts.Config, ...]
+    text: Node | None
+    written: list[tuple[Node, MaskFacts.Config]]
+
+    @property
+    def causal(self) -> bool:
+        """True if a limit among the masks hides the future."""
+        return any(rule.part.hides_future and not rule.part.opens for rule in self.rules)
+
+
+def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> Masks:
+    """Return the masks of a layer: those of the model's type, the stack and the layer; `none` drops the stack's."""
+    by_type = validated(replace(stack.node, value="causal"), "mask", stack.faults) if stack.causal else None
+    written: list[tuple[Node, MaskFacts.Config]] = []
+    texts: dict[MaskFacts.Config, Node] = {}
+    for node in written_masks(stack, keys):
+        config, text = Preparer(stack.faults).read(node, "mask")
+        if (rule := of_kind(config, MaskFacts.Config)) is not None:
+            written.append((node, rule))
+            texts.setdefault(rule, text)
+    causal = stack.causal or any(rule.part.hides_future for _, rule in written)
+    for node, rule in written:
+        stack.faults.problems(node, rule.check(replace(stack.plan.shape(), causal=causal)))
+    first = of_kind(by_type, MaskFacts.Config)
+    rules = tuple(dict.fromkeys([*([] if first is None else [first]), *texts]))
+    spelled = [texts[rule] for rule in spelled_masks(rules, stack.causal)]
+    return Masks(rules, one_or_list(keys.get("mask", stack.keys.get("mask")), spelled), written)
+
+
+def spelled_masks(masks: Sequence[MaskFacts.Config], causal: bool) -> list[MaskFacts.Config]:
+    """Return the rules to be written; `causal` is set if the model's type implies that rule."""
+    return [rule for rule in masks if not (causal and rule.part.part_name == "causal")]
+
+
+def written_masks(stack: StackText, keys: Mapping[str, Node]) -> list[Node]:
+    """Return the nodes of a layer's masks, except the one implied by the model's type."""
+    own = keys.get("mask")
+    return [] if own is not None and own.value is None else items(stack.keys.get("mask")) + items(own)
+
+
+def read_positions(
+    node: Node | None, preparer: Preparer, shape: Shape | None = None
+) -> tuple[list[tuple[Node, PositionFacts.Config]], Node | None]:
+    """Parse one or several positions; return the valid ones with their nodes, and the parsed text."""
+    found, written = [], []
+    for item in items(node):
+        config, text = (None, item) if item.value is None else preparer.read(item, "position", shape)
+        written.append(text)
+        if item.value is None:
+            preparer.faults.add(item, "none stands alone, as in position: none; a list names positions")
+        if (position := of_kind(config, PositionFacts.Config)) is not None:
+            found.append((item, position))
+    return found, one_or_list(node, written)
+
+
+def stack_positions(
+    node: Node | None, plan: StackPlan, width: int, preparer: Preparer
+) -> tuple[tuple[PositionFacts.Config, ...], Node | None]:
+    """Return the stack's positions, used by all layers without their own, and their parsed text.
+
+    `plan` has the layers, or none if these have faults; `width` is the width at which positions are added.
+    """
+    faults = preparer.faults
+    served = [layer.sublayers for layer in plan.layers if layer.position is None]
+    dims = sorted({dim for sublayers in served for dim in head_dims(sublayers, plan.shape())})
+    attends = any(attentions_of(sublayers) for sublayers in served)
+    found, written = read_positions(node, preparer)
+    for item, config in found:
+        # biases and rotations are only checked if the layers have no faults
+        if plan.layers or not {"bias", "rotation"} & config.part.hooks():
+            faults.problems(item, config.check(replace(plan.shape(), d_model=width)))
+            faults.problems(item, (problem for dim in dims for problem in config.check_head_dim(dim)))
+        if served and not attends and "embed" not in config.part.hooks():
+            faults.add(item, "no layer that it serves has an attention over its own tokens to take it")
+    if node is not None and sum("rotation" in config.part.hooks() for _, config in found) > 1:
+        faults.add(node, "two positions that rotate queries and keys cannot be combined")
+    return tuple(config for _, config in found), written
+
+
+def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tuple[PositionFacts.Config, ...] | None:
+    """Return the layer's own positions, merged over the stack's; None if it uses the stack's."""
+    node, below = layer.keys.get("position"), given(layer.stack.keys, "position")
+    if node is None:
+        return None
+    if below is not None and node.value is not None and not isinstance(below.value, list):
+        node = node if isinstance(node.value, list) else merge(below, node, layer.faults.found)
+    shape = replace(layer.shape, num_heads=agreed_heads(sublayers))
+    found, written = read_positions(node, layer.preparer, shape)
+    for item, config in found:
+        if "embed" in config.part.hooks():
+            text = f"'{config.part.part_name}' is added to the embeddings; it stands in the stack, not in a layer"
+            layer.faults.add(item, text)
+            continue
+        for dim in head_dims(sublayers, shape):
+            layer.faults.problems(item, config.check_head_dim(dim))
+    layer.written["position"] = written or node
+    return tuple(config for _, config in found if "embed" not in config.part.hooks())
+
+
+def attentions_of(sublayers: Sequence[SublayerPlan]) -> list[AttentionFacts.Config]:
+    """Return the self-attentions of a layer."""
+    return [sub.config for sub in sublayers if not sub.memory and isinstance(sub.config, AttentionFacts.Config)]
+
+
+def agreed_heads(sublayers: Sequence[SublayerPlan]) -> int | None:
+    """Return the number of heads of a layer's self-attentions; None if there are none, or they differ."""
+    counts = {config.heads() for config in attentions_of(sublayers)}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def head_dims(sublayers: Sequence[SublayerPlan], shape: Shape) -> list[int]:
+    """Return the query and key head widths that a position may rotate."""
+    widths = {config.width(shape) for config in attentions_of(sublayers)}
+    return sorted(width for width in widths if width is not None)
+
+
+def check_layer(layer: LayerText, plan: LayerPlan, masks: Masks) -> None:
+    """Refuse opposed masks, and parts that do not support the layer's direction, masks or positions."""
+    own_positions, faults = items(layer.keys.get("position")), layer.faults
+    if {"causal", "reverse_causal"} <= {rule.part.part_name for rule in plan.mask}:
+        nodes = (node for node, rule in reversed(masks.written) if rule.part.part_name == "reverse_causal")
+        faults.add(next(nodes, layer.node), "causal and reverse_causal on one layer leave each token only itself")
+    if plan.position is None:  # the faults of the stack's are reported for the stack
+        positions, _ = read_positions(layer.stack.keys.get("position"), Preparer(Faults()))
+    else:
+        positions = list(zip(own_positions, plan.position, strict=False))  # one may have a fault
+    own: list[tuple[Part, Node]] = []  # the parts applied to the layer's own tokens
+    for sub in plan.sublayers:
+        own += [] if sub.memory else [(sub.config.part, _text(layer, sub.name))]
+        own += [] if sub.norm is None else [(sub.norm.part, _text(layer, f"{sub.name}_norm", "norm"))]
+    own += [(plan.residual.part, _text(layer, "residual")), *((config.part, node) for node, config in positions)]
+    direction = FACTS["a causal layer" if plan.causal else "a layer that sees both ways"]
+    for part, node in own:
+        if direction.refuses(part):
+            faults.add(node, reason(direction, part))
+    if any(sub.memory for sub in plan.sublayers) and (memory := FACTS["a memory"]).refuses(plan.residual.part):
+        faults.add(_text(layer, "residual"), reason(memory, plan.residual.part))
+    askers: list[tuple[Node, Config]] = [*masks.written, *positions]
+    # a mask that makes the layer causal is already reported for the layer
+    asked = [(place, one, rule) for place, one in askers for rule in asked_by(one)]
+    for place, asker, rule in asked:
+        for part, node in own if rule.capability != direction.capability else ():
+            if rule.refuses(part):
+                faults.add(node, f"{reason(rule, part, asker.part)} (see {place.place})")
+    if not any(part.part_slot == "attention" for part, _ in own):
+        text = "the layer has no attention over its own tokens, so nothing would take this position; say position: none"
+        for item in own_positions:
+            faults.add(item, text)
+
+
+def _text(layer: LayerText, *keys: str) -> Node:
+    """Return the node of a part: the first existing of `keys`, or the sublayer's name without its number."""
+    names = (*keys, keys[0].rpartition("_")[0])
+    return next((layer.keys[key] for key in names if key in layer.keys), layer.node)

@@ -1,1 +1,0 @@
-"""Overlays on settings: rules for merging and replacing, and the syntax of overlay keys."""

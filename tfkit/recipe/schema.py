@@ -1,0 +1,427 @@
+"""JSON Schema of the recipe language for editors, generated from the grammar's keys and registered parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from tfkit.core import bounds
+from tfkit.core.component import Component
+from tfkit.core.keys import FlagValue, Key, Kind, NormValue, PartsValue, PartValue, RateValue, SizeValue
+from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.recipe.architecture.heads import SPECIAL
+from tfkit.recipe.architecture.stack import LAST_STATE
+from tfkit.recipe.keys import LAYER, MODEL, STACK, SUBLAYERS, TOP
+from tfkit.recipe.settings.sections import Data, Generate, Train
+from tfkit.recipe.settings.study import Study
+from tfkit.recipe.text.node import inline
+from tfkit.recipe.text.source import LANGUAGE
+
+Schema = dict[str, Any]
+REFERENCE = "#/definitions/"
+ANYTHING: Schema = {}
+NONE: Schema = {"enum": ["none"], "enumDescriptions": ["no such thing"]}
+TRUE: Schema = {"enum": [True], "enumDescriptions": ["the stack's norm, that of layer.norm"]}
+# Numbers that editors parse as text: grouped digits, and signed hexadecimal or octal.
+GROUPED = (
+    r"^([-+]?[0-9]+(_[0-9]+)+(\.[0-9]*)?([eE][-+]?[0-9]+)?"
+    r"|[-+]?0(x[0-9a-fA-F]+(_[0-9a-fA-F]+)+|o[0-7]+(_[0-7]+)+)|[-+]0(x[0-9a-fA-F]+|o[0-7]+))$"
+)
+
+
+def refer(name: str) -> Schema:
+    """Return a reference to definition `name`."""
+    return {"$ref": REFERENCE + name}
+
+
+PER_LAYER = refer("per_layer")
+
+
+def number(kind: str, **bounds: Any) -> Schema:
+    """Return the schema of a number; `kind` is integer or number, bounds are JSON Schema keywords."""
+    return {"anyOf": [{"type": kind, **bounds}, refer("grouped_digits")]}
+
+
+def either(*alternatives: Schema) -> Schema:
+    """Join alternatives; their words are merged into one enum, for completion and error messages."""
+    flat = [one for schema in alternatives for one in (schema["anyOf"] if schema.keys() == {"anyOf"} else [schema])]
+    if ANYTHING in flat:
+        return ANYTHING
+    others: list[Schema] = []
+    texts: dict[Any, str] = {}
+    for one in flat:
+        if one.keys() <= {"enum", "enumDescriptions"}:
+            texts = dict(zip(one["enum"], one.get("enumDescriptions", [""] * len(one["enum"])), strict=True)) | texts
+        elif one not in others:
+            others.append(one)
+    words: Schema = {"enum": list(texts)} | ({"enumDescriptions": list(texts.values())} if any(texts.values()) else {})
+    # order matters: editors report a wrong word against the enum, and a wrong option against the mapping
+    kept = [one for one in others if one != PER_LAYER] + [words] * bool(texts) + [PER_LAYER] * (PER_LAYER in others)
+    return kept[0] if len(kept) == 1 else {"anyOf": kept}
+
+
+def many(item: Schema, **bounds: int) -> Schema:
+    """Return the schema of a list."""
+    return {"type": "array", "items": item, **bounds}
+
+
+def closed(properties: Schema) -> Schema:
+    """Return the schema of a mapping without other keys."""
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def named(value: Schema, **more: Any) -> Schema:
+    """Return the schema of a mapping from names to `value` or none."""
+    return {**closed({}), **more, "additionalProperties": either(value, NONE)}
+
+
+_EACH = many({"type": ["number", "string", "boolean"]})
+SHARED: dict[str, Schema] = {
+    "grouped_digits": {
+        "description": "a number whose digits stand in groups, such as 10_000",
+        "type": "string",
+        "pattern": GROUPED,
+    },
+    "per_layer": {
+        "description": "one value for each layer that this text describes, in order",
+        **closed({"per_layer": {"description": "the values: numbers, words or booleans", **_EACH}}),
+        "minProperties": 1,
+    },
+}
+# slots within a layer, whose values may be `per_layer`
+LAYERED = {key.kind.slot for key in LAYER.values() if isinstance(key.kind, PartValue | PartsValue | NormValue)}
+
+LAYERED.add("activation")
+
+TYPES = {"boolean", "integer", "number", "string"}
+# keywords copied from Pydantic's schema
+BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern"}
+
+BOUNDS |= {"minItems", "maxItems", "minProperties", "maxProperties"}
+
+
+def parts_of(slot: str) -> dict[str, Schema]:
+    """Return the definitions of a slot: itself, each part's options, and `any.slot` with the options of all."""
+    made: dict[str, Schema] = {}
+    every: dict[str, dict[str, Schema]] = {}
+    texts = {name: summary_of(part) for name, part in sorted(REGISTRY.load(slot).items())}
+    for name, text in texts.items():
+        own = options(REGISTRY.get(slot, name).Config, f"{slot}.{name}", slot in LAYERED)
+        mapping = own[f"{slot}.{name}"]
+        for option, schema in mapping["properties"].items():
+            every.setdefault(option, {})[name] = schema
+        mapping["properties"] = {"type": {"description": text, "const": name}, **mapping["properties"]}
+        made |= {**own, f"{slot}.{name}": {**mapping, "description": text}}
+    made[f"any.{slot}"] = closed({"type": {}, **{option: _merged(every[option]) for option in sorted(every)}})
+    return made | {slot: _part(slot, texts)}
+
+
+def _part(slot: str, texts: dict[str, str]) -> Schema:
+    """Schema of a part: its name, or a mapping with options."""
+    word = {"enum": list(texts), "enumDescriptions": list(texts.values())}
+    kind = {"description": f"which {slot}", **either(word, *[PER_LAYER] * (slot in LAYERED))}
+    each = [{"if": _of_type(name), "then": refer(f"{slot}.{name}")} for name in texts]
+    untyped = {"if": _of_type(*texts), "else": refer(f"any.{slot}")}
+    mapping = {"properties": {"type": kind}, "allOf": [*each, untyped]}
+    return {"anyOf": [word, {"type": "object"}], "if": {"type": "object"}, "then": mapping}
+
+
+def _of_type(*names: str) -> Schema:
+    """Schema of mappings with one of these types."""
+    return {"properties": {"type": {"enum": list(names)}}, "required": ["type"]}
+
+
+def _merged(schemas: dict[str, Schema]) -> Schema:
+    """Merge one option of several parts."""
+    texts = {name: schema.get("description", "") for name, schema in schemas.items()}
+    same = len(set(texts.values())) == 1
+    text = next(iter(texts.values())) if same else "; ".join(f"{name}: {text}" for name, text in texts.items())
+    bare = [{key: one[key] for key in one if key not in ("description", "default")} for one in schemas.values()]
+    return {"description": text, **either(*bare)}
+
+
+def summary_of(part: type[Component]) -> str:
+    """Return the first paragraph of a part's docstring: its equation and its paper."""
+    return " ".join((part.__doc__ or "").split("\n\n")[0].split())
+
+
+class _Generator(GenerateJsonSchema):
+    """Pydantic's generator, permissive where types are insufficient, so that valid recipes are never rejected.
+
+    A user's before or wrap validator may accept any input, unless it declares `json_schema_input_type`.
+    """
+
+    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
+        return self._loosened(schema, super().function_before_schema(schema))
+
+    def function_wrap_schema(self, schema: core_schema.WrapValidatorFunctionSchema) -> JsonSchemaValue:
+        return self._loosened(schema, super().function_wrap_schema(schema))
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
+        return {}
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """Ignore defaults that cannot be serialized."""
+
+    def _loosened(self, schema: Any, found: JsonSchemaValue) -> JsonSchemaValue:
+        ours = getattr(schema["function"]["function"], "__module__", "").startswith("tfkit.")
+        if ours or schema.get("json_schema_input_schema") or "x-slot" in found:
+            return found
+        return found | {"additionalProperties": True} if "properties" in found else {}
+
+
+def options(model: type[BaseModel], owner: str, layered: bool = False) -> dict[str, Schema]:
+    """Return the definition `owner` of the mapping validated by `model`, and those of nested mappings.
+
+    With `layered`, `per_layer` may replace a value.
+    """
+    found = model.model_json_schema(schema_generator=_Generator)
+    nested = found.pop("$defs", {})
+    reader = _Reader(owner, nested, [PER_LAYER] * layered)
+    return {owner: reader.mapping(found)} | {f"{owner}.{name}": reader.value(one) for name, one in nested.items()}
+
+
+class _Reader:
+    """Translator of Pydantic's schemas."""
+
+    def __init__(self, owner: str, nested: dict[str, Schema], varied: list[Schema]) -> None:
+        self.owner = owner
+        self.nested = nested
+        self.varied = varied
+
+    def mapping(self, found: Schema) -> Schema:
+        """Return the schema of a mapping with options."""
+        others = found.get("additionalProperties", "properties" not in found)
+        schema = closed({name: self._option(one) for name, one in found.get("properties", {}).items()})
+        schema["additionalProperties"] = others if isinstance(others, bool) else self.value(others)
+        return ({"description": found["description"]} if "description" in found else {}) | schema
+
+    def _option(self, found: Schema) -> Schema:
+        """Return an option with description and default; a norm has no default, since it follows the stack's."""
+        text, schema, default = found.get("description", ""), self.value(found), found.get("default")
+        members = [found, *found.get("anyOf", ())]
+        of_stack = default is not None and any(member.get("x-slot") == "norm" for member in members)
+        if "default" in found and _plain(default) and not of_stack:
+            text = f"{text.rstrip('.')}. Default: {inline(default)}.".removeprefix(". ")
+            schema = {"default": "none" if default is None else default, **schema}
+        return ({"description": text} if text else {}) | schema
+
+    def value(self, found: Schema) -> Schema:
+        """Return the schema of a value."""
+        if union := found.get("anyOf", found.get("oneOf")):
+            return either(*map(self.value, union))
+        if "x-slot" in found:
+            return either(refer(found["x-slot"]), *[TRUE] * (found["x-slot"] == "norm"), *self.varied)
+        if "$ref" in found:  # a nested mapping, which may be abbreviated to its type, as a part to its name
+            name = found["$ref"].rpartition("/")[2]
+            words = _words(self.nested[name].get("properties", {}).get("type", {}))
+            return either(refer(f"{self.owner}.{name}"), *[{"enum": words}] * bool(words))
+        if words := _words(found):
+            return either({"enum": words}, *self.varied)
+        return self._typed(found, found.get("type"))
+
+    def _typed(self, found: Schema, kind: Any) -> Schema:
+        bounds = {key: value for key, value in found.items() if key in BOUNDS}
+        if kind == "object":
+            return self.mapping(found) | bounds
+        if kind == "array":
+            items = found["prefixItems"] if "prefixItems" in found else [found.get("items", {})]
+            return {"type": "array", "items": either(*map(self.value, items)), **bounds}
+        if kind == "null":
+            return either(NONE, *self.varied)
+        if kind not in TYPES:
+            return ANYTHING
+        plain = number(kind, **bounds) if kind in ("integer", "number") else {"type": kind, **bounds}
+        return either(plain, *self.varied)
+
+
+def _words(found: Schema) -> list[Any]:
+    """Return the allowed words."""
+    return [
+        "none" if word is None else word for word in found.get("enum", [found[key] for key in found if key == "const"])
+    ]
+
+
+def _plain(value: Any) -> bool:
+    """True if a default fits on one line: a number, a word, none, or a list of them."""
+    items = value if isinstance(value, list) else [value]
+    return all(item is None or isinstance(item, (bool, int, float, str)) for item in items)
+
+
+IN_STACK = r"model\.((encoder|decoder)\.)?"
+IN_LAYER = rf"{IN_STACK}(layer|layers\.[^.]+)\."
+NESTED = {"section.model", "section.stack", "section.layer", "section.layers"}  # covered by the patterns above
+ANY_KEY = ".+"
+
+
+class VariantKeys:
+    """Patterns for the dotted keys that a variant may override, with the schemas of their values."""
+
+    def __init__(self, definitions: Mapping[str, Schema]) -> None:
+        self.definitions = definitions
+
+    def schema(self, sections: Mapping[str, Schema]) -> Schema:
+        """Return the schema of variants by name; a single key with a list is an axis."""
+        axes = {key: either(value, many(value)) for key, value in sections.items()}
+        patterns = {f"^{key}$": either(value, many(value)) for key, value in self._keys(sections)}
+        return named({**closed(axes), "patternProperties": patterns})
+
+    def _keys(self, sections: Mapping[str, Schema]) -> Iterator[tuple[str, Schema]]:
+        model, stack, kinds, layer = (
+            self._children(f"section.{name}") for name in ("model", "stack", "layers", "layer")
+        )
+        yield from self._paths(r"model\.", {key: value for key, value in model.items() if key not in stack})
+        yield from self._paths(IN_STACK, stack)
+        yield from self._paths(rf"{IN_STACK}layers\.", kinds)
+        yield from self._paths(IN_LAYER, layer)
+        yield from self._paths("", sections)
+
+    def _paths(
+        self, prefix: str, keys: Mapping[str, Schema], above: frozenset[str] = frozenset()
+    ) -> Iterator[tuple[str, Schema]]:
+        """Yield the dotted keys at and below `prefix`; keys with the same definition share a pattern."""
+        alike: dict[str, list[str]] = {}
+        for key, value in keys.items():
+            yield prefix + key, value
+            for name in self._mappings(value):
+                alike.setdefault(name, []).append(key)
+        for name, same in alike.items():
+            below = prefix + (same[0] if len(same) == 1 else f"({'|'.join(same)})") + r"\."
+            if name in above:  # recursive part
+                yield below + ANY_KEY, {}
+            else:
+                yield from self._paths(below, self._children(name), above | {name})
+
+    def _children(self, name: str) -> dict[str, Schema]:
+        """Return the keys of a definition as patterns."""
+        mapping = self.definitions[name]
+        others = mapping["additionalProperties"]
+        found = {
+            re.escape(key): value and refer(f"{name}/properties/{key}") for key, value in mapping["properties"].items()
+        }
+        found |= {pattern[1:-1]: value for pattern, value in mapping.get("patternProperties", {}).items()}
+        return found | ({"[^.]+": others} if isinstance(others, dict) else {ANY_KEY: {}} if others else {})
+
+    def _mappings(self, schema: Schema) -> Iterator[str]:
+        """Yield the mapping definitions of a value; for a part, the options of its whole slot."""
+        for one in schema.get("anyOf", [schema]):
+            name, _, option = one.get("$ref", "").removeprefix(REFERENCE).partition("/properties/")
+            if option:
+                yield from self._mappings(self.definitions[name]["properties"][option])
+            name = f"any.{name}" if f"any.{name}" in self.definitions else name
+            if not option and "properties" in self.definitions.get(name, {}) and name not in (*NESTED, "per_layer"):
+                yield name
+
+
+DRAFT = "http://json-schema.org/draft-07/schema#"
+SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate": Generate, "study": Study}
+NUMBERED = "_([2-9]|[1-9][0-9]+)"  # suffix of repeated sublayers: feedforward_2
+LETTER = r"[^\s!-/:-@\[-^`{-~]"  # no whitespace or punctuation except _
+ENTRY: Schema = {
+    "type": "string",
+    "pattern": rf"^{LETTER}+(\+{LETTER}+)*(\*0*[1-9][0-9]*)?$",
+    "patternErrorMessage": "an entry of a pattern is a kind, such as local, local*3 or global+first",
+}
+HEAD_NAME: Schema = {"pattern": rf"^(?![0-9]){LETTER}+$", "patternErrorMessage": "a head's name is a plain word"}
+PATH: Schema = {"type": "string"}
+# keys with a special schema
+OWN: dict[str, Schema] = {
+    "tfkit": {"enum": [LANGUAGE]},
+    "extends": PATH,
+    "model": refer("section.model"),
+    "objective": either(refer("objective"), NONE),
+    "imports": either(PATH, many(PATH), NONE),
+    **dict.fromkeys(("encoder", "decoder"), either(refer("section.stack"), NONE)),
+    "memory": either(refer("section.memory"), {"const": LAST_STATE}, NONE),
+    "layer": refer("section.layer"),
+    "pattern": either(many(either(ENTRY, many(ENTRY, minItems=1)), minItems=1), NONE),
+    "sublayers": either(many(either({"enum": list(SUBLAYERS)}, PER_LAYER), minItems=1), NONE),
+}
+
+OWN |= {
+    key: either(refer(f"section.{key}"), NONE)
+    for key in (*SECTIONS, "variants", "heads", "parametrization", "special_ids", "layers")
+}
+
+
+def language_schema() -> Schema:
+    """Return the JSON Schema (draft 7) of recipes with all registered parts, in deterministic order.
+
+    It describes data as parsed by YAML 1.2, where `none` is a word and an empty value is null. Parts, sections and
+    stacks have one definition each, which covers keys, words, types and bounds. Missing keys and constraints across
+    the model (divisibility, contradictions) are left to `tfkit check`.
+    """
+    definitions = {**SHARED, **_model()}
+    for slot in CATALOGUES:
+        definitions |= parts_of(slot)
+    for name, section in SECTIONS.items():
+        definitions |= options(section, f"section.{name}")
+    top = _declared(TOP)
+    sections = {key: value for key, value in top.items() if key not in ("extends", "variants")}
+    definitions["section.variants"] = VariantKeys(definitions).schema(sections)
+    return {
+        "$schema": DRAFT,
+        "title": "tfkit recipe",
+        "description": "a Transformer, and how it is trained; `tfkit check` finds what only the whole model shows",
+        **closed(top),
+        "anyOf": [{"required": ["tfkit"]}, {"required": ["extends"]}],
+        "definitions": dict(sorted(definitions.items())),
+    }
+
+
+def _model() -> dict[str, Schema]:
+    """Define `model:` (rules R1 to R15)."""
+    stack, model = _declared(STACK), _declared(MODEL)
+    size, width = number("integer", minimum=0), number("integer", minimum=1, maximum=bounds.WIDTH.most)
+    base: Schema = {"description": "sizes by key of model, at which nothing is changed: d_model: 64", "type": "object"}
+    base |= {"additionalProperties": width, "minProperties": 1}
+    exponent: Schema = {"description": "branches shrink with layers to this power (CompleteP: 1)", "type": "number"}
+    exponent |= {"minimum": 0.5, "maximum": 1}
+    return {
+        "section.model": closed({"type": model.pop("type"), **stack, **model}),
+        "section.stack": closed(stack),
+        "section.layer": {**closed(_declared(LAYER, PER_LAYER)), "patternProperties": dict(_again())},
+        "section.layers": named(refer("section.layer")),
+        "section.heads": named(refer("head"), propertyNames=HEAD_NAME),
+        "section.memory": closed({"d_model": {"description": "width of the memory", **width}}),
+        "section.parametrization": closed({"type": {"const": "mup"}, "base": base, "depth_exponent": exponent}),
+        "section.special_ids": closed({name: {"description": f"id of the {name} token", **size} for name in SPECIAL}),
+    }
+
+
+def _again() -> Iterator[tuple[str, Schema]]:
+    """Yield the keys of repeated sublayers (feedforward_2)."""
+    for name in SUBLAYERS:
+        part, norm = _value(LAYER[name].kind), _value(LAYER[f"{name}_norm"].kind)
+        yield f"^{name}{NUMBERED}$", {"description": f"{name} once more, laid over {name}", **part}
+        yield f"^{name}{NUMBERED}_norm$", {"description": f"the norm of that {name} alone", **norm}
+
+
+def _declared(keys: Mapping[str, Key], *varied: Schema) -> dict[str, Schema]:
+    """Map keys to described schemas."""
+    values = {name: OWN[name] if name in OWN else _value(key.kind, *varied) for name, key in keys.items()}
+    return {name: {"description": key.sentence, **values[name]} for name, key in keys.items()}
+
+
+def _value(kind: Kind, *varied: Schema) -> Schema:
+    """Return the schema of a kind of value; `varied` may replace a number or list item."""
+    match kind:
+        case SizeValue():
+            size = number("integer", minimum=1, maximum=kind.limit)
+            return either(size, *[{"enum": list(kind.words)}] * bool(kind.words), *[NONE] * (not kind.needed))
+        case RateValue():
+            return either(number("number", minimum=0, exclusiveMaximum=1), *varied, NONE)
+        case FlagValue():
+            return either({"type": "boolean"}, NONE)
+        case PartValue():
+            return either(refer(kind.slot), *[NONE] * (not kind.needed))
+        case PartsValue():
+            return either(refer(kind.slot), many(either(refer(kind.slot), *varied)), NONE)
+        case NormValue():
+            return either(refer("norm"), TRUE, NONE)
+    raise TypeError(f"{kind} has a schema of its own")
