@@ -20,7 +20,7 @@ from tfkit.run import Run
 
 from .test_export import LAYER, MODEL, decoder, trained
 
-lm_eval = pytest.importorskip("lm_eval", reason="the adapter needs the extra eval")
+pytest.importorskip("lm_eval", reason="the adapter needs the extra eval")
 from tfkit.interop.lm_eval.__main__ import main
 from tfkit.interop.lm_eval.adapter import TfkitLM
 
@@ -179,7 +179,7 @@ def test_tasks_of_lm_eval_are_read_only_by_name(
 ) -> None:
     made: list[dict[str, Any]] = []
     monkeypatch.setattr("lm_eval.tasks.TaskManager", lambda **options: made.append(options))
-    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: lm_eval.tasks.TaskManager())
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: sys.modules["lm_eval.tasks"].TaskManager())
     monkeypatch.setattr(sys, "argv", ["lm_eval", "--model", "tfkit", "--tasks", tasks.replace("FOLDER", str(tmp_path))])
     assert main() == 0
     assert made == [{} if defaults else {"include_defaults": False}]
