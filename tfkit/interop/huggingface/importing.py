@@ -28,7 +28,6 @@ from tfkit.interop.huggingface.strangers import CODE
 from tfkit.interop.huggingface.tokenizer import tokenizer_of, unreadable
 from tfkit.interop.huggingface.weights import check_depth, write_weights
 from tfkit.recipe.load import Recipe, load_saved
-from tfkit.run import Run
 from tfkit.storage.files import write_json
 from tfkit.storage.targets import target_folder, whole_folder
 from tfkit.training.card import write_card
@@ -98,7 +97,8 @@ def import_model(
         notes += _notes(read, recipe.blueprint(), tokenizer, unread)
         write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype, fingerprint(folder), notes))
         record_all(folder)
-    write_card(RunFolder(target), target.name, Run(target, recipe).summary)
+    about = [f"{parameters:,} parameters.", *recipe.lines(recipe.blueprint())]
+    write_card(RunFolder(target), target.name, about)
     family, head_class = read.family.part_name, read.family.head_class(read.config)
     return ImportedModel(target, family, head_class, parameters, dtype, tokenizer, notes)
 
