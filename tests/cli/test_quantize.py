@@ -69,6 +69,11 @@ def test_it_tells_the_sizes_and_the_scores_before_and_after(folders: tuple[Path,
     assert math.isclose(scores["loss"]["after"], scores["loss"]["before"], rel_tol=0.01)
     written = json.loads((small_run / "evaluation.json").read_text())
     assert written["valid"]["loss"] == scores["loss"]["after"]
+    card = (small_run / "README.md").read_text()
+    sizes = f"{told['bytes']['after']:,} bytes instead of {told['bytes']['before']:,}."
+    assert f"Quantized to int8 from the run recipe: weights of {sizes}" in card
+    assert f"| loss | {scores['loss']['before']:.4g} |" in card
+    assert f"| valid | loss | {scores['loss']['after']:.4g} |" in card
 
 
 def test_it_decodes_with_the_int8_that_is_stored(folders: tuple[Path, Path]) -> None:

@@ -15,6 +15,7 @@ from tfkit.core.registry import REGISTRY
 from tfkit.interop.huggingface.convert import RenamedTensors, to_ours
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import SINGLE, open_checkpoint, read_config
+from tfkit.interop.huggingface.settings import NEEDED, put
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
@@ -178,3 +179,12 @@ def outputs(pair: Pair, **call: Any) -> dict[str, tuple[Tensor, Tensor]]:
     if ours.logits is not None:
         found["logits"] = (ours.logits, said(theirs, pair.row.logits))
     return found | {name: (ours.heads[name], getattr(theirs, said)) for name, said in pair.row.heads.items()}
+
+
+def sized(family: Any, config: Mapping[str, Any], size: int = 12) -> dict[str, Any]:
+    """Return a config with every size that its family needs."""
+    made: dict[str, Any] = {}
+    for row in family.settings:
+        if row.default is NEEDED and not any(key in config for key in row.also):
+            put(made, row.theirs, size)
+    return {**made, **config}

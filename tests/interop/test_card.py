@@ -6,14 +6,19 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import yaml
 
 import tfkit
 from tests.training.small import RECIPE
 from tfkit.interop.huggingface.card import card
 from tfkit.interop.huggingface.exporting import export_model
+from tfkit.interop.huggingface.importing import import_model
 from tfkit.recipe.model import blueprint_of
 from tfkit.run import Run
+from tfkit.training.card import is_ours
+
+from .made import model_folder, said
 
 
 def small_run(folder: Path) -> Run:
@@ -52,3 +57,20 @@ def test_a_card_of_ones_own_stays(tmp_path: Path) -> None:
     readme.write_text("mine")
     export_model(run, tmp_path / "out", force=True)
     assert (tmp_path / "out.old" / "README.md").read_text() == "mine" != readme.read_text()
+
+
+def test_an_imported_run_says_where_it_came_from_and_what_it_lost(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="a model is made with transformers, which the extra test brings")
+    source = model_folder(tmp_path / "home" / "tiny", "gpt2")
+    said(source, unheard_of=3)
+    made = import_model(str(source), tmp_path / "run", dtype="bfloat16")
+    text = (tmp_path / "run" / "README.md").read_text()
+    assert is_ours(tmp_path / "run" / "README.md") and f"{made.parameters:,} parameters." in text
+    assert "Imported from tiny (GPT2LMHeadModel, family gpt2), weights in bfloat16." in text
+    assert len(made.notes) == 2 and made.notes[0] == "not read in config.json: unheard_of"
+    assert "- not read in config.json: unheard_of" in text.replace("\\", "")
+    assert "- there is no tokenizer.json" in text
+    assert "README.md" in (tmp_path / "run" / "SHA256SUMS").read_text()
+    assert tfkit.load_run(tmp_path / "run").folder == made.run
+    export_model(tfkit.load_run(tmp_path / "run"), tmp_path / "out")
+    assert "Imported from tiny" in (tmp_path / "out" / "README.md").read_text()

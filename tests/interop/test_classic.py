@@ -17,7 +17,7 @@ from tfkit.interop.huggingface.families.opt import OPT
 from tfkit.interop.huggingface.families.t5 import MT5, T5
 from tfkit.interop.huggingface.family import Family
 
-from .parity import families
+from .parity import families, sized
 
 TINY_T5 = {"vocab_size": 11, "d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 1, "num_heads": 2, "model_type": "t5"}
 
@@ -38,7 +38,7 @@ TINY_T5 = {"vocab_size": 11, "d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 
 )
 def test_what_cannot_be_brought_in_is_named(family: type[Family], config: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
-        family.recipe(config)
+        family.recipe(sized(family, config))
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_every_class_is_one_of_theirs(family: type[Family]) -> None:
 @pytest.mark.parametrize("turned", [2, 6, 14, 58])
 def test_as_many_channels_turn_as_gptj_says(turned: int) -> None:
     """A share of the head that, rounded down, returns the number again."""
-    fraction = GPTJ.recipe({"n_embd": 400, "n_head": 2, "rotary_dim": turned})["position"]["fraction"]
+    fraction = GPTJ.recipe(sized(GPTJ, {"n_embd": 400, "n_head": 2, "rotary_dim": turned}))["position"]["fraction"]
     assert int(200 * fraction) == turned
 
 
 def test_few_key_value_heads_that_starcoder_has_no_word_for() -> None:
-    model = GPTBigCode.recipe({"n_embd": 24, "n_head": 4})
+    model = GPTBigCode.recipe(sized(GPTBigCode, {"n_embd": 24, "n_head": 4}))
     model["layer"]["attention"]["num_kv_heads"] = 2
     with pytest.raises(DataError, match="2 key-value heads have no word there"):
         GPTBigCode.config(model, "GPTBigCodeForCausalLM")

@@ -91,3 +91,20 @@ def test_a_model_type_that_is_none(value: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": value}))
     with pytest.raises(DataError, match="no family is about"):
         Source.of(str(tmp_path))
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"])
+def test_a_config_without_a_size_is_refused(key: str, tmp_path: Path) -> None:
+    config = config_of(FIRST["llama"])
+    del config[key]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=rf"^{tmp_path / 'config.json'} says no {key}$"):
+        Source.of(str(tmp_path)).model()
+
+
+@pytest.mark.parametrize("family", sorted(FIRST))
+def test_a_saved_config_says_all_sizes(family: str, tmp_path: Path) -> None:
+    row = FIRST[family]
+    written = getattr(transformers, row.config)(**{"vocab_size": 61, **row.settings}).to_json_string(use_diff=True)
+    (tmp_path / "config.json").write_text(json.dumps({**json.loads(written), "architectures": [row.model]}))
+    assert Source.of(str(tmp_path)).model()["type"] in ("encoder", "decoder", "encoder_decoder")

@@ -20,7 +20,7 @@ from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 
 from ..sampling import some
-from .parity import Row, described, families, ids, randomise
+from .parity import Row, described, families, ids, randomise, sized
 from .rows_encoders import ROWS
 
 transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
@@ -105,7 +105,7 @@ def test_minilm_gives_what_was_computed_elsewhere(minilm: tfkit.Run) -> None:
 def test_what_cannot_be_brought_in_is_refused_by_name(name: str, config: dict[str, object], message: str) -> None:
     family = next(part for part in families() if part.part_name == name)
     with pytest.raises(DataError, match=re.escape(message)):
-        family.recipe(config)
+        family.recipe(sized(family, config))
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_what_cannot_be_brought_in_is_refused_by_name(name: str, config: dict[st
 )
 def test_groups_of_albert(groups: int, inner: int, pattern: list[str] | None, layers: int) -> None:
     """Several layers in a group come again and again; several groups come one after another."""
-    said = {"num_hidden_groups": groups, "inner_group_num": inner, "num_hidden_layers": 4, "hidden_size": 64}
-    model = Albert.recipe(said)
+    said = {"num_hidden_groups": groups, "inner_group_num": inner, "num_hidden_layers": 4, "hidden_size": 48}
+    model = Albert.recipe(sized(Albert, said))
     assert (model.get("pattern"), model["num_layers"]) == (pattern, layers)
     written = Albert.config(spell(model_values(blueprint_of(model))), "AlbertForMaskedLM")
     assert {key: written[key] for key in said} == said

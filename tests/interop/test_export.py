@@ -402,14 +402,19 @@ RECURRENT = {"layer": {"residual": "none", "mixer": "lstm"}, "position": "none"}
 JOINED = {"attention": {}, "last state": {**RECURRENT, "decoder": {"memory": "last_state"}}}
 
 
+def pair(folder: Path, changes: dict[str, Any]) -> Run:
+    """A run of an encoder-decoder, and its texts, in a folder."""
+    for name, word in (("a", "cats"), ("b", "Katzen")):
+        (folder / name).write_text("".join(f"{number} {word}\n" for number in range(8)))
+    pairs = {"type": "parallel_text", "source": str(folder / "a"), "target": str(folder / "b")}
+    model = {"type": "encoder_decoder", **MODEL, "embedding": {"type": "tokens", "shared": True}, **changes}
+    model["head"] = {"type": "language_model", "tied": True}
+    return trained(folder / "run", model, "seq2seq", train=pairs, valid=pairs)
+
+
 @pytest.mark.parametrize("joined", JOINED)
 def test_an_encoder_decoder(tmp_path: Path, joined: str) -> None:
-    for name, word in (("a", "cats"), ("b", "Katzen")):
-        (tmp_path / name).write_text("".join(f"{number} {word}\n" for number in range(8)))
-    pairs = {"type": "parallel_text", "source": str(tmp_path / "a"), "target": str(tmp_path / "b")}
-    model = {"type": "encoder_decoder", **MODEL, "embedding": {"type": "tokens", "shared": True}, **JOINED[joined]}
-    model["head"] = {"type": "language_model", "tied": True}
-    run = trained(tmp_path / "run", model, "seq2seq", train=pairs, valid=pairs)
+    run = pair(tmp_path, JOINED[joined])
     made = export_model(run, tmp_path / "out")
     assert made.auto_class == "AutoModelForSeq2SeqLM"
     theirs = theirs_of(tmp_path / "out", "AutoModelForSeq2SeqLM", trust_remote_code=True)

@@ -12,6 +12,7 @@ import torch
 
 from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.known import family_of
+from tfkit.interop.huggingface.settings import NEEDED, look, put
 from tfkit.interop.huggingface.theirs import as_theirs
 from tfkit.recipe.model import blueprint_of
 
@@ -106,8 +107,12 @@ OTHERWISE = {"T5GemmaConfig", "HyperCLOVAXConfig"}
 def test_what_a_file_leaves_out_is_what_theirs_takes_it_for(name: str) -> None:
     spelled = getattr(transformers, name)().to_dict()
     family = family_of(spelled)
-    said = {"model_type": spelled["model_type"], "architectures": [next(iter(family.heads))]}
-    assert blueprint_of(family.recipe(said)) == blueprint_of(family.recipe(spelled | said))
+    said: dict[str, Any] = {"model_type": spelled["model_type"], "architectures": [next(iter(family.heads))]}
+    whole = spelled | said
+    for row in (row for row in family.settings if row.default is NEEDED):  # the sizes, which every file says
+        key = next(key for key in (row.theirs, *row.also) if look(spelled, key) is not None)
+        put(said, key, look(spelled, key))
+    assert blueprint_of(family.recipe(said)) == blueprint_of(family.recipe(whole))
 
 
 @pytest.mark.parametrize(
@@ -121,11 +126,16 @@ def test_what_a_file_leaves_out_is_what_theirs_takes_it_for(name: str) -> None:
 )
 def test_a_scaling_that_cannot_be_brought_in_is_named(scaling: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
-        family_of({"model_type": "llama"}).recipe({**TINY, "rope_scaling": scaling})
+        family_of({"model_type": "llama"}).recipe({**TINY, "vocab_size": 61, "rope_scaling": scaling})
 
 
 def test_an_unknown_type_of_layer_is_named() -> None:
-    config = {**TINY, "model_type": "gemma2", "layer_types": ["full_attention", "chunked_attention", "full_attention"]}
+    config = {
+        **TINY,
+        "vocab_size": 61,
+        "model_type": "gemma2",
+        "layer_types": ["full_attention", "chunked_attention", "full_attention"],
+    }
     with pytest.raises(DataError, match="layer_types: 'chunked_attention' is not known here; known are full_attention"):
         family_of(config).recipe(config)
 

@@ -149,7 +149,6 @@ def test_what_cannot_be_scored_is_refused(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_command_measures_a_task_of_local_data(run: Run, tmp_path: Path) -> None:
     documents = [{"text": "return the ", "choices": ["value", "list"], "gold": gold} for gold in (0, 1)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(each) + "\n" for each in documents))
@@ -160,7 +159,7 @@ def test_the_command_measures_a_task_of_local_data(run: Run, tmp_path: Path) -> 
     )
 
     line = [sys.executable, "-m", "tfkit.interop.lm_eval", "--model", "tfkit", "--model_args", f"run={run.folder}"]
-    line += ["--tasks", "local_choices", "--include_path", str(tmp_path), "--output_path", str(tmp_path / "scores")]
+    line += ["--tasks", str(tmp_path / "choices.yaml"), "--output_path", str(tmp_path / "scores")]
     quiet = {
         "HF_HOME": str(tmp_path / "home"),
         "HF_HUB_OFFLINE": "1",
@@ -170,6 +169,20 @@ def test_the_command_measures_a_task_of_local_data(run: Run, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     (file,) = (tmp_path / "scores").rglob("results*.json")
     assert json.loads(file.read_text())["results"]["local_choices"]["acc,none"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("tasks", "defaults"), [("FOLDER", False), ("FOLDER/a.yaml,b.yaml", False), ("FOLDER,piqa", True), ("piqa", True)]
+)
+def test_tasks_of_lm_eval_are_read_only_by_name(
+    tasks: str, defaults: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", lambda **options: made.append(options))
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: sys.modules["lm_eval.tasks"].TaskManager())
+    monkeypatch.setattr(sys, "argv", ["lm_eval", "--model", "tfkit", "--tasks", tasks.replace("FOLDER", str(tmp_path))])
+    assert main() == 0
+    assert made == [{} if defaults else {"include_defaults": False}]
 
 
 def test_the_command_reports_what_is_wrong_in_one_line(

@@ -31,7 +31,7 @@ from tfkit.run import Run
 from .leaving import BOUND, NAMES, leave, listed, tiny
 from .made import command
 from .parity import randomise
-from .test_export import LAYER, decoder, trained
+from .test_export import LAYER, decoder, pair, trained
 from .test_verify import change
 
 ISOLATED = """
@@ -289,6 +289,32 @@ def test_a_table_in_int8_is_looked_up_and_multiplied(tmp_path: Path) -> None:
 
 
 # traced: seconds each
+
+
+def test_the_example_is_thirty_lines() -> None:
+    lines = (Path(exporting.__file__).parent / exporting.EXAMPLE).read_text().splitlines()
+    assert len([line for line in lines if line.strip() and not line.strip().startswith(('"""', "#"))]) <= 30
+
+
+SCALED = {"type": "rotary", "scaling": {"type": "dynamic", "factor": 2.0, "original_length": 32}}
+FORMS: dict[str, tuple[dict[str, Any], bool, list[str]]] = {
+    "cache": ({}, False, ["model.onnx"]),
+    "no cache": ({"position": SCALED}, False, ["model.onnx"]),
+    "two files": ({}, True, ["encoder.onnx", "decoder.onnx"]),
+    "both stacks in one": ({"position": SCALED}, True, ["model.onnx"]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_example_writes_what_the_run_writes(form: str, tmp_path: Path) -> None:
+    needs_onnx()
+    changes, paired, files = FORMS[form]
+    run = pair(tmp_path, changes) if paired else trained(tmp_path / "run", decoder(**changes))
+    randomise(run.model, 0.3)
+    folder = export_onnx(run, tmp_path / "out").path
+    assert sorted(path.name for path in folder.glob("*.onnx")) == sorted(files)
+    prompt = "1 cats" if paired else "def f"
+    assert written(folder, prompt, "6") == run.generate(prompt, 6, strategy="greedy")[0] + "\n"
 
 
 @pytest.mark.slow

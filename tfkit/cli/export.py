@@ -61,16 +61,24 @@ def command(
     """
     if pooling is not None and form != SENTENCES:
         raise UsageError(f"--pooling is an option of --to {SENTENCES}")
-    if form == ONNX:
-        _to_onnx(reading.run(run, "cpu"), folder, force, int(opset or OPSETS[1]), quantize)
-        return
     for name, value in (("opset", opset), ("quantize", quantize)):
-        if value is not None:
+        if value is not None and form != ONNX:
             raise UsageError(f"--{name} is an option of --to onnx")
-    if form == CTRANSLATE2:
-        _to_ctranslate2(reading.run(run, "cpu"), folder, force)
-        return
-    _to_transformers(reading.run(run, "cpu"), folder, force, (pooling or "mean") if form == SENTENCES else None)
+    loaded = reading.run(run, "cpu")
+    if form == ONNX:
+        _to_onnx(loaded, folder, force, int(opset or OPSETS[1]), quantize)
+    elif form == CTRANSLATE2:
+        _to_ctranslate2(loaded, folder, force)
+    else:
+        _to_transformers(loaded, folder, force, (pooling or "mean") if form == SENTENCES else None)
+    _say_paths(loaded)
+
+
+def _say_paths(run: Run) -> None:
+    from tfkit.interop.local_paths import LocalPaths
+
+    if told := str(LocalPaths.of(run)):
+        echo(told)
 
 
 def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None) -> None:

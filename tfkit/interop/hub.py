@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.extras import optional
 from tfkit.core.hub import in_words, repository
+from tfkit.interop.local_paths import RECORDED, LocalPaths
 from tfkit.run import Run, load_run
 from tfkit.storage.checksums import SUMS, sha256_of
-from tfkit.storage.files import is_temporary
+from tfkit.storage.files import is_temporary, read_text
 from tfkit.training import record
 from tfkit.training.card import is_ours, run_card
-from tfkit.training.folder import CARD, ENVIRONMENT, PUBLISHED, RESOLVED, RunFolder
+from tfkit.training.folder import CARD, ENVIRONMENT, PUBLISHED, RESOLVED, WEIGHTS, RunFolder
 from tfkit.training.kept import KEPT, kept_files
+from tfkit.training.weights import Weights
+from tfkit.training.weights_file import opened, read_entry, with_digest
 
 MARKS = {ENVIRONMENT, RESOLVED}  # files that identify a run on the hub
 BESIDE = {CARD, ".gitattributes"}  # initial files of an empty repository
@@ -24,20 +31,31 @@ BESIDE = {CARD, ".gitattributes"}  # initial files of an empty repository
 def push(run: Run | str | Path, target: str, force: bool = False, private: bool = False) -> str:
     """Push a run to hf://user/name in one commit, and return that address.
 
-    Weights, recipes, tokenizer, scores and a model card are pushed; checkpoints and logs are not. Recipes and
-    environment.json are pushed unchanged, with the paths of data files and of own parts in them. A new repository is
-    public unless `private`. `force` replaces an existing run. Raises UsageError for other existing contents, RunError
-    for a damaged run, DataError for errors of the hub.
+    Weights, recipes, tokenizer, scores and a model card are pushed; checkpoints and logs are not. Absolute paths, as
+    those of data files and of own parts, are replaced by their last part, and a warning lists them. A new repository
+    is public unless `private`. `force` replaces an existing run. Raises UsageError for other existing contents,
+    RunError for a damaged run, DataError for errors of the hub.
     """
-    name = repository(target)
+    repository(target)
     hub = optional("huggingface_hub", "hf", "tfkit.push needs")
     run = run if isinstance(run, Run) else load_run(run)
     if not run.folder.is_dir():
         raise UsageError(f"{run.folder}: is a file of weights alone; push a run's folder")
     folder = RunFolder(run.folder)
-    files = _files(folder)
-    card = run_card(folder, run.recipe.name, run.summary, target)
-    contents: dict[str, Path | bytes] = {**files, SUMS: _sums(files), CARD: card.encode()}
+    paths = LocalPaths.of(run)
+    with tempfile.TemporaryDirectory() as beside:
+        files = {name: _without_paths(paths, file, Path(beside) / name) for name, file in _files(folder).items()}
+        card = run_card(folder, run.recipe.name, paths.out_of("\n".join(run.summary)).split("\n"), target)
+        contents: dict[str, Path | bytes] = {**files, SUMS: _sums(files), CARD: card.encode()}
+        _commit(hub, target, contents, run.recipe.name, force, private)
+    if paths.names:
+        warnings.warn(f"{target}: {paths}", TfkitWarning, stacklevel=2)
+    return target
+
+
+def _commit(hub: Any, target: str, contents: dict[str, Path | bytes], title: str, force: bool, private: bool) -> None:
+    """Write the files to the repository in one commit. Keep a card that the author wrote."""
+    name = repository(target)
     with in_words(target):
         api = hub.HfApi()
         is_there = bool(api.repo_exists(name))
@@ -47,8 +65,20 @@ def push(run: Run | str | Path, target: str, force: bool = False, private: bool 
             del contents[CARD]  # written by the author
         if not is_there:
             api.create_repo(name, private=private)
-        api.create_commit(name, _operations(hub, contents, there), commit_message=f"Push {run.recipe.name}")
-    return target
+        api.create_commit(name, _operations(hub, contents, there), commit_message=f"Push {title}")
+
+
+def _without_paths(paths: LocalPaths, file: Path, copy: Path) -> Path:
+    """Return a file without the paths of this machine: the file, or a copy where it had some."""
+    if file.name == WEIGHTS:
+        with opened(file) as stored:
+            entry = json.dumps(read_entry(file, stored.metadata() or {}))
+        if paths.out_of(entry) != entry:
+            replace(Weights.read(file), entry=with_digest(json.loads(paths.out_of(entry)))).save(copy)
+    elif file.name in RECORDED and paths.out_of(text := read_text(file)) != text:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(paths.out_of(text), encoding="utf-8", newline="\n")
+    return copy if copy.exists() else file
 
 
 def _files(folder: RunFolder) -> dict[str, Path]:

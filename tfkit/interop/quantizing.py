@@ -13,7 +13,18 @@ from tfkit.core.errors import UsageError
 from tfkit.run import Run, load_run
 from tfkit.storage.files import write_json
 from tfkit.storage.targets import target_folder, whole_folder
-from tfkit.training.folder import ENVIRONMENT, LABELS, QUANTIZED, RECIPE, RESOLVED, TOKENIZERS, WEIGHTS, RunFolder
+from tfkit.training.card import write_card
+from tfkit.training.folder import (
+    ENVIRONMENT,
+    LABELS,
+    QUANTIZED,
+    QUANTIZED_FROM,
+    RECIPE,
+    RESOLVED,
+    TOKENIZERS,
+    WEIGHTS,
+    RunFolder,
+)
 from tfkit.training.int8 import matrices, rounded_rows
 from tfkit.training.kept import KEPT, kept_files
 from tfkit.training.needs import NEEDS, recorded
@@ -72,9 +83,12 @@ def quantize_run(
                 shutil.copyfile(file, place)
         replace(own, tensors=rounded_rows(own.tensors, _stored(run, own))).save(folder / WEIGHTS)
         sizes = tuple(file.stat().st_size for file in (source / WEIGHTS, folder / WEIGHTS))
-        write_json(folder / ENVIRONMENT, _environment(run, known, goal.path))
+        about = {"run": run.recipe.name, "bytes": sizes, "scores": before}
+        write_json(folder / ENVIRONMENT, _environment(run, known, goal.path) | {QUANTIZED_FROM: about})
         record_all(folder)
-    after = load_run(goal.path, device=str(run.device)).evaluate(split, limit) if judged else {}
+    made = load_run(goal.path, device=str(run.device))
+    after = made.evaluate(split, limit) if judged else {}
+    write_card(RunFolder(goal.path), goal.path.name, made.summary)
     return QuantizedRun(goal.path, (sizes[0], sizes[1]), {name: (before[name], after[name]) for name in before})
 
 

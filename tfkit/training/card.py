@@ -16,7 +16,16 @@ from tfkit.core.output import printable
 from tfkit.storage.checksums import write_text
 from tfkit.storage.files import read_bytes, read_json, read_text
 from tfkit.training.changed import DATA, EXAMPLES
-from tfkit.training.folder import CARD, ENVIRONMENT, EVALUATION, METRICS, RunFolder
+from tfkit.training.folder import (
+    CARD,
+    ENVIRONMENT,
+    EVALUATION,
+    IMPORTED,
+    METRICS,
+    NOTES,
+    QUANTIZED_FROM,
+    RunFolder,
+)
 from tfkit.training.history import read_history
 from tfkit.training.metrics_log import good_lines
 
@@ -62,7 +71,8 @@ def write_card(folder: RunFolder, name: str, summary: Sequence[str]) -> None:
 
 
 def sections(folder: RunFolder) -> Iterator[str]:
-    """Yield lines on training, data and scores from a run's files; raise RunError for a damaged file."""
+    """Yield lines on origin, training, data and scores from a run's files; raise RunError for a damaged file."""
+    yield from _origin(folder)
     yield from _training(folder)
     yield from _data(folder)
     yield from _scores(folder)
@@ -78,6 +88,42 @@ def as_code(text: str) -> Iterator[str]:
 def escaped(text: str) -> str:
     """Escape Markdown and join to one line."""
     return re.sub(r"([\\`*_{}\[\]()#+!|<>&~$:@])", r"\\\1", printable(" ".join(text.split())))
+
+
+def _origin(folder: RunFolder) -> Iterator[str]:
+    """Yield the model or run that this one was made from, and what was lost."""
+    known = folder.known if (folder / ENVIRONMENT).is_file() else {}
+    lines = [*_imported(known.get(IMPORTED)), *_quantized(known.get(QUANTIZED_FROM))]
+    if lines:
+        yield from ("## Origin", "", *lines)
+
+
+def _imported(known: Any) -> Iterator[str]:
+    if not isinstance(known, Mapping) or "from" not in known:
+        return
+    source = str(known["from"])
+    name = PurePath(source).name if PurePath(source).is_absolute() else source
+    kind = f"{known.get('class')}, family {known.get('family')}"
+    yield from (f"Imported from {escaped(name)} ({escaped(kind)}), weights in {escaped(str(known.get('dtype')))}.", "")
+    notes = known.get(NOTES)
+    if isinstance(notes, list) and notes:
+        yield from (*(f"- {escaped(str(note))}" for note in notes), "")
+
+
+def _quantized(known: Any) -> Iterator[str]:
+    sizes = known.get("bytes") if isinstance(known, Mapping) else None
+    if not isinstance(sizes, list) or len(sizes) != 2 or not all(map(_is_number, sizes)):
+        return
+    text = f"Quantized to int8 from the run {escaped(str(known.get('run')))}: weights of {sizes[1]:,} bytes"
+    yield from (f"{text} instead of {sizes[0]:,}.", "")
+    scores = known.get("scores")
+    rows = [
+        f"| {escaped(str(name))} | {value:.4g} |"
+        for name, value in (scores.items() if isinstance(scores, Mapping) else ())
+        if _is_number(value)
+    ]
+    if rows:
+        yield from ("| measure | before |", "|---|---:|", *rows, "")
 
 
 def _training(folder: RunFolder) -> Iterator[str]:

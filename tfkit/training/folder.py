@@ -27,7 +27,10 @@ RUN = "run.json"
 EVALUATION = "evaluation.json"
 CURVES = "curves.svg"
 CARD = "README.md"  # the run's own, or the user's: training/card.py tells them apart
-QUANTIZED = "quantized"  # entry of environment.json: the type of weights that are stored in another one
+# entries of environment.json
+QUANTIZED = "quantized"  # the type of weights that are stored in another one
+QUANTIZED_FROM = "quantized_from"  # the run before, its scores, and the bytes of both
+IMPORTED, NOTES = "imported", "notes"  # the source of an imported model, and what was lost
 # files of a run; all others are the user's
 OURS = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS)
 # what a run is without its training: goes to the hub
@@ -65,7 +68,7 @@ class RunFolder:
     @property
     def holds_import(self) -> bool:
         """True if the run here was imported, not trained."""
-        return self.holds_run and "imported" in self.known
+        return self.holds_run and IMPORTED in self.known
 
     @property
     def holds_quantized(self) -> bool:

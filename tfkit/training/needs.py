@@ -55,7 +55,7 @@ class Need(BaseModel):
         """Current argument for --import, preferring an unchanged file; None if the file is missing."""
         if not is_file(self.name):
             return self.name
-        places = [Path(self.name), *([folder / self.beside] if self.beside is not None else [])]
+        places = [folder / self.name, *([folder / self.beside] if self.beside is not None else [])]
         there = [place for place in places if os.path.isfile(place)]
         same = [place for place in there if hash_of(place) == self.sha256]
         return next((os.path.normpath(place) for place in same + there), None)

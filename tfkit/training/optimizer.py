@@ -23,7 +23,7 @@ from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Names, NonNegativeFloat, PositiveFloat, as_tuple
 from tfkit.core.registry import nearest, register
-from tfkit.recipe.settings.groups import parameters_of
+from tfkit.recipe.settings.parameters import parameters_of
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
 LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # implementation choices, no effect on the step

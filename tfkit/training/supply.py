@@ -56,7 +56,8 @@ def saved_recipe(
         raise RunError("\n".join(problems))
     for message in changes(needs):
         warnings.warn(f"{folder}: {message}", TfkitWarning, stacklevel=3)
-    settled = [need.name for need in needs if need.door == "import"]
+    written = [need.name for need in needs if need.door == "import"]
+    settled = [str((folder / name).absolute()) if is_file(name) else name for name in written]
     return load_saved(folder / RESOLVED, trust, sets, variants, list(dict.fromkeys(names)), settled)
 
 

@@ -46,7 +46,12 @@ def is_weights_file(path: str | Path) -> bool:
 def entry_of(blueprint: Blueprint) -> dict[str, Any]:
     """Return the model's full recipe, its SHA-256, and tfkit's version."""
     recipe = {"tfkit": LANGUAGE, "model": spell(model_values(blueprint))}
-    return {VERSION: tfkit.__version__, DIGEST: _digest(recipe), RECIPE: recipe}
+    return with_digest({VERSION: tfkit.__version__, DIGEST: "", RECIPE: recipe})
+
+
+def with_digest(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry with the SHA-256 of its recipe."""
+    return {**entry, DIGEST: _digest(entry[RECIPE])}
 
 
 def read_entry(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:

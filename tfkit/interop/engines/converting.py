@@ -23,6 +23,7 @@ from tfkit.interop.huggingface.known import families
 from tfkit.interop.huggingface.settings import look
 from tfkit.interop.huggingface.their_model import quiet
 from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs, nearest_unlike
+from tfkit.interop.local_paths import LocalPaths
 from tfkit.interop.onnx.exporting import as_float32
 from tfkit.interop.onnx.graphs import writes
 from tfkit.recipe.views.resolved import model_values
@@ -62,6 +63,7 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
                 shutil.copyfile(made / name, folder / name)
             if (run.folder / RESOLVED).is_file():
                 shutil.copyfile(run.folder / RESOLVED, folder / RESOLVED)
+            LocalPaths.of(run).out_of_files(folder)
             _check(run, folder, theirs)
     return goal.path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import yaml
 
 from tfkit.core.component import spell
+from tfkit.interop.local_paths import LocalPaths
 from tfkit.recipe.text.source import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
 from tfkit.run import Run
@@ -35,4 +36,4 @@ def card(run: Run, loader: str, own_code: bool, sentences: bool = False) -> str:
         *("## Recipe", "", "The architecture as a recipe of tfkit, every value spelled out:", ""),
         *as_code(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110)),
     ]
-    return signed(lines)
+    return signed(list(map(LocalPaths.of(run).out_of, lines)))

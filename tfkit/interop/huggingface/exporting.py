@@ -27,6 +27,7 @@ from tfkit.interop.huggingface.special import THEIR_IDS, read_optional
 from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs, nearest_unlike
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
+from tfkit.interop.local_paths import LocalPaths
 from tfkit.run import Run
 from tfkit.storage.files import write_json
 from tfkit.storage.targets import target_folder, whole_folder
@@ -90,6 +91,7 @@ def export_model(
         restore(kept, folder)
         if pooling is not None:
             write_sentences(run, pooling, folder)
+        LocalPaths.of(run).out_of_files(folder)
         text = card(run, auto_class(run.blueprint), theirs is None, pooling is not None)
         (folder / CARD).write_text(text, encoding="utf-8", newline="\n")
     return Exported(goal.path, theirs, auto_class(run.blueprint), why)

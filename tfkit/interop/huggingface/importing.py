@@ -30,8 +30,18 @@ from tfkit.interop.huggingface.weights import check_depth, write_weights
 from tfkit.recipe.load import Recipe, load_saved
 from tfkit.storage.files import write_json
 from tfkit.storage.targets import target_folder, whole_folder
+from tfkit.training.card import write_card
 from tfkit.training.environment import environment
-from tfkit.training.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.folder import (
+    ENVIRONMENT,
+    IMPORTED,
+    NOTES,
+    RECIPE,
+    RESOLVED,
+    TOKENIZER,
+    WEIGHTS,
+    RunFolder,
+)
 from tfkit.training.labels import save_labels
 from tfkit.training.needs import NEEDS, parts_in, recorded
 from tfkit.training.record import record_all
@@ -82,16 +92,15 @@ def import_model(
         named = keep(read.folder, folder)
         if tokenizer is not None:
             save_tokenizer(tokenizer, RunFolder(folder))
-        write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype, fingerprint(folder)))
+        notes = [*told, *(f"{name} names code ({', '.join(CODE)}), which is neither run nor kept" for name in named)]
+        notes += [f"without {name}, which the files have no weights of" for name in absent]
+        notes += _notes(read, recipe.blueprint(), tokenizer, unread)
+        write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype, fingerprint(folder), notes))
         record_all(folder)
-    made = ImportedModel(
-        target, read.family.part_name, read.family.head_class(read.config), parameters, dtype, tokenizer
-    )
-    made.notes += told
-    made.notes += [f"{name} names code ({', '.join(CODE)}), which is neither run nor kept" for name in named]
-    made.notes += [f"without {name}, which the files have no weights of" for name in absent]
-    made.notes += _notes(read, recipe.blueprint(), tokenizer, unread)
-    return made
+    about = [f"{parameters:,} parameters.", *recipe.lines(recipe.blueprint())]
+    write_card(RunFolder(target), target.name, about)
+    family, head_class = read.family.part_name, read.family.head_class(read.config)
+    return ImportedModel(target, family, head_class, parameters, dtype, tokenizer, notes)
 
 
 def _as_stored(read: Source, model: dict[str, Any]) -> list[str]:
@@ -147,16 +156,19 @@ def _resolved(recipe: Recipe, target: Path) -> str:
     return text.replace(str(recipe.file), str(target / RECIPE)).replace(f"# {recipe.name},", f"# {target.name},", 1)
 
 
-def _environment(read: Source, recipe: Recipe, target: Path, dtype: str, tokenizer: str) -> dict[str, Any]:
+def _environment(
+    read: Source, recipe: Recipe, target: Path, dtype: str, tokenizer: str, notes: Sequence[str]
+) -> dict[str, Any]:
     imported = {
         "from": read.name,
         "family": read.family.part_name,
         "class": read.family.head_class(read.config),
         "dtype": dtype,
         "tokenizer": tokenizer,
+        NOTES: notes,
     }
     needs = recorded(recipe, target, None)
-    known = environment(0, torch.device("cpu")) | {"recipe": target.name, "imported": imported}
+    known = environment(0, torch.device("cpu")) | {"recipe": target.name, IMPORTED: imported}
     return known | ({NEEDS: needs} if needs else {})
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import TfkitError
@@ -16,11 +20,23 @@ def main() -> int:
         from tfkit.interop.lm_eval.adapter import NEEDS
 
         command: Any = optional("lm_eval.__main__", "eval", NEEDS)
+        if _names_files(sys.argv[1:]):
+            tasks: Any = optional("lm_eval.tasks", "eval", NEEDS)
+            # reading lm-eval's 14,000 files of tasks takes minutes
+            tasks.TaskManager = functools.partial(tasks.TaskManager, include_defaults=False)
         command.cli_evaluate()
     except TfkitError as error:
         emit(f"tfkit: {error}\n", sys.stderr)
         return 2
     return 0
+
+
+def _names_files(arguments: Sequence[str]) -> bool:
+    """True if all tasks are files or folders, so that no task of lm-eval is looked up by name."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--tasks", "-t", nargs="*", default=[])
+    found = [name for each in parser.parse_known_args(arguments)[0].tasks for name in each.split(",")]
+    return bool(found) and all(name.endswith(".yaml") or Path(name).is_dir() for name in found)
 
 
 if __name__ == "__main__":

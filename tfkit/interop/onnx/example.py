@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +14,29 @@ def call(graph: Any, given: dict[str, Any]) -> dict[str, Any]:
     return {one.name: value for one, value in zip(graph.get_outputs(), found, strict=True)}
 
 
-def generate(graphs: dict[str, Any], ids: list[int], count: int, start: int | None, ends: list[int]) -> Iterator[int]:
-    """Yield greedy tokens after a prompt, or from `start` on for a source."""
-    given = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
-    if "encoder.onnx" in graphs:
-        given = call(graphs["encoder.onnx"], given) | {"encoder_attention_mask": given["attention_mask"]}
-    step = graphs.get("decoder.onnx") or graphs["model.onnx"]
-    past = [one for one in step.get_inputs() if one.name.startswith("past.")]
+def generate(graphs: list[Any], facts: dict[str, Any], ids: Any, count: int) -> list[int]:
+    """Return greedy tokens after a prompt [1 time], or those of the target of a source."""
+    given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "encoder_attention_mask": np.ones_like(ids)}
+    given |= call(graphs[0], given) if len(graphs) == 2 else {}  # an encoder, then its decoder
+    past = [one for one in graphs[-1].get_inputs() if one.name.startswith("past.")]
     given |= {one.name: np.zeros((1, one.shape[1], 0, one.shape[3]), np.float32) for one in past}
-    text, side = (ids[:], "") if start is None else ([start], "decoder_" * ("model.onnx" in graphs))
-    for _ in range(count):
-        cached = given[past[0].name].shape[2] if past else 0  # tokens in the cache
-        given |= {f"{side}input_ids": np.array([text[cached:]])}
-        given |= {f"{side}attention_mask": np.ones((1, len(text)), np.int64)}
-        given |= {name.replace("present.", "past."): value for name, value in call(step, given).items()}
-        text.append(int(given["logits"][0, -1].argmax()))
-        if text[-1] in ends:
+    side = "decoder_" * (facts["start"] is not None and len(graphs) == 1)
+    text = begin = ids[0].tolist() if facts["start"] is None else [facts["start"]]
+    for _ in range(min(count, (facts["max_length"] or sys.maxsize) - len(begin))):
+        new = np.array([text[given[past[0].name].shape[2] if past else 0 :]])  # all tokens, or those not in the cache
+        given |= {f"{side}input_ids": new, f"{side}attention_mask": np.ones((1, len(text)), np.int64)}
+        given |= {name.replace("present.", "past."): value for name, value in call(graphs[-1], given).items()}
+        if (token := int(given["logits"][0, -1].argmax())) in facts["ends"]:
             break
-        yield text[-1]
+        text = [*text, token]
+    return text[len(begin) :]
 
 
 if __name__ == "__main__":
     from onnxruntime import InferenceSession
     from tokenizers import Tokenizer
 
-    folder = Path(__file__).parent
-    facts = json.loads((folder / "metadata.json").read_text("utf-8"))
-    reader, writer = (Tokenizer.from_file(str(folder / name)) for name in facts["tokenizers"])
-    graphs = {name: InferenceSession(folder / name) for name in facts["graphs"]}
-    ids = reader.encode(sys.argv[1]).ids
-    room = (facts["max_length"] or sys.maxsize) - (len(ids) if facts["start"] is None else 1)
-    print(writer.decode(list(generate(graphs, ids, min(int(sys.argv[2]), room), facts["start"], facts["ends"]))))
+    facts = json.loads(Path(__file__).with_name("metadata.json").read_text("utf-8"))
+    reader, writer = (Tokenizer.from_file(str(Path(__file__).with_name(name))) for name in facts["tokenizers"])
+    graphs = [InferenceSession(Path(__file__).with_name(name)) for name in facts["graphs"]]
+    print(writer.decode(generate(graphs, facts, np.array([reader.encode(sys.argv[1]).ids]), int(sys.argv[2]))))

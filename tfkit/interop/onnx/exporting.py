@@ -16,6 +16,7 @@ from tfkit.interop.greedy import facts_of
 from tfkit.interop.huggingface.exporting import has_tokenizer
 from tfkit.interop.huggingface.kept import kept_of
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
+from tfkit.interop.local_paths import LocalPaths
 from tfkit.interop.onnx import METADATA, OPSETS
 from tfkit.interop.onnx.graphs import Graph, WholeGraph, graphs_of, writes
 from tfkit.interop.onnx.quantizing import quantize_file
@@ -70,6 +71,7 @@ def export_onnx(
         write_json(folder / METADATA, about | metadata_of(run, graphs) | {"costs": dict(costs or {})})
         if has_tokenizer(run):
             write_tokenizer(run, kept_of(run), folder)
+            LocalPaths.of(run).out_of_files(folder)
             if writes(run.model):
                 example = importlib.resources.files("tfkit.interop.onnx").joinpath(EXAMPLE)
                 write_text(folder / EXAMPLE, example.read_text("utf-8"))
@@ -101,7 +103,7 @@ def metadata_of(run: Run, graphs: list[Graph]) -> dict[str, Any]:
     two = texts and run.source_tokenizer is not run.tokenizer
     resolved = run.folder / RESOLVED
     return {
-        "recipe": resolved.read_text("utf-8") if resolved.is_file() else None,
+        "recipe": LocalPaths.of(run).out_of(resolved.read_text("utf-8")) if resolved.is_file() else None,
         **facts_of(run),
         "max_length": run.blueprint.last.max_length,
         "tokenizers": [TOKENIZER, TARGET_TOKENIZER if two else TOKENIZER] if texts else [],  # of what is read, written

@@ -50,7 +50,15 @@ def trace(graph: Graph, path: Path, opset: int = OPSETS[1]) -> None:
         raise UsageError(f"{graph.file}: cannot be exported to opset {opset}{_where(error)}: {_why(error)}") from None
     if program is None or written != opset:
         raise UsageError(f"{graph.file}: some operator has no form in opset {opset}; choose --opset {OPSETS[1]}")
+    _forget_source(program.model)
     program.save(path, external_data=weights > LARGEST)
+
+
+def _forget_source(model: Any) -> None:
+    """Drop the stack traces of the nodes: they hold the paths of this machine, and no reader needs them."""
+    for graph in (model.graph, *model.functions.values()):
+        for node in graph.all_nodes():
+            node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,7 +42,7 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
         verdict.differences[graph.file] = largest_difference(graph, sessions[graph.file], longest)
     if writes(model):
         verdict.equal_prompts = equal_prompts(
-            model, facts, lambda ids, count: list(generate(_raw(sessions), ids, count, facts["start"], facts["ends"]))
+            model, facts, lambda ids, count: generate(_raw(sessions), facts, np.array([ids]), count)
         )
     if verdict.quantized:
         with tempfile.TemporaryDirectory() as beside:
@@ -53,7 +54,7 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
     return verdict
 
 
-def _facts(folder: Path, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+def _facts(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Read the metadata. Raise DataError unless it matches the architecture."""
     facts: dict[str, Any] = read_json(folder / METADATA)
     ours = isinstance(facts, dict) and all(facts.get(name, "") == wanted[name] for name in DECISIVE)
@@ -85,8 +86,7 @@ def _figures(
     if writes(graph.model):
         count = min(TIMED, (facts["max_length"] or TIMED + len(ids)) - len(ids))
         begin = time.perf_counter()
-        for _ in generate(_raw(sessions), ids, count, facts["start"], []):
-            pass
+        generate(_raw(sessions), {**facts, "ends": []}, np.array([ids]), count)
         figures["tokens_per_second"] = count / (time.perf_counter() - begin)
     else:
         given = given_to(graph, sizes_of((1, TIMED, 0, TIMED), facts["max_length"]))
@@ -96,8 +96,8 @@ def _figures(
     return figures
 
 
-def _raw(sessions: Mapping[str, GraphSession]) -> dict[str, Any]:
-    return {name: one.raw for name, one in sessions.items()}
+def _raw(sessions: Mapping[str, GraphSession]) -> list[Any]:
+    return [one.raw for one in sessions.values()]
 
 
 def _perplexity(run: Run, graph: Graph, session: GraphSession) -> float:

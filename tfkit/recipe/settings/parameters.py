@@ -200,7 +200,7 @@ def _first_layers(blueprint: Blueprint) -> Blueprint:
 
 def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
     """Yield groups that select nothing, and matrices that are left to AdamW without being there."""
-    left = getattr(train.optimizer, "adamw", ())
+    left = dict(train.optimizer).get("adamw", ())
     if not (train.groups or left) or sum(depths_of(blueprint).values()) > MOST_LAYERS:
         return
     parameters = parameters_of(skeleton(blueprint))

@@ -42,10 +42,6 @@ class Albert(BertLike):
     settings = amended(
         BertLike.settings,
         Setting("embedding_size", "embedding.d_embedding", 128),
-        vocab_size=30000,
-        hidden_size=4096,
-        num_attention_heads=64,
-        intermediate_size=16384,
         hidden_act="gelu_new",
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,

@@ -92,15 +92,15 @@ class Bart(Family):
     base: ClassVar = laid(PLAIN, {"embedding": {"norm": True}, "position": {"offset": 2}})
     heads: ClassVar = heads_of("Bart", OF_TEXTS, bias="frozen")
     settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("vocab_size", "vocab_size", 50265),
+        Setting("vocab_size", "vocab_size"),
         Setting("max_position_embeddings", "max_length", 1024),
-        Setting("d_model", "d_model", 1024),
-        Setting("encoder_layers", "encoder.num_layers", 12),
-        Setting("decoder_layers", "decoder.num_layers", 12),
-        Setting("encoder_attention_heads", "encoder.layer.attention.num_heads", 16),
-        Setting("decoder_attention_heads", "decoder.layer.attention.num_heads", 16),
-        Setting("encoder_ffn_dim", "encoder.layer.feedforward.d_ff", 4096),
-        Setting("decoder_ffn_dim", "decoder.layer.feedforward.d_ff", 4096),
+        Setting("d_model", "d_model"),
+        Setting("encoder_layers", "encoder.num_layers"),
+        Setting("decoder_layers", "decoder.num_layers"),
+        Setting("encoder_attention_heads", "encoder.layer.attention.num_heads"),
+        Setting("decoder_attention_heads", "decoder.layer.attention.num_heads"),
+        Setting("encoder_ffn_dim", "encoder.layer.feedforward.d_ff"),
+        Setting("decoder_ffn_dim", "decoder.layer.feedforward.d_ff"),
         Setting("activation_function", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("dropout", ("layer.dropout", "embedding.dropout"), 0.1),
         Setting("attention_dropout", "layer.attention.dropout", 0.0),
@@ -142,14 +142,6 @@ class PLBart(Bart):
     heads: ClassVar = heads_of("PLBart", ["ForSequenceClassification"], bias="frozen")
     settings = amended(
         Bart.settings,
-        vocab_size=50005,
-        d_model=768,
-        encoder_layers=6,
-        decoder_layers=6,
-        encoder_attention_heads=12,
-        decoder_attention_heads=12,
-        encoder_ffn_dim=3072,
-        decoder_ffn_dim=3072,
         attention_dropout=0.1,
         scale_embedding=True,
     )
@@ -161,7 +153,7 @@ class MVP(Bart):
 
     model_types = ("mvp",)
     heads: ClassVar = heads_of("Mvp", OF_TEXTS, bias="frozen")
-    settings = amended(Bart.settings, vocab_size=50267)
+    settings = Bart.settings
     fixed = (Fixed("use_prompt", (False,)),)
 
 
@@ -183,15 +175,7 @@ class Blenderbot(Bart):
     heads: ClassVar = heads_of("Blenderbot", bias="frozen")
     settings = amended(
         Bart.settings,
-        vocab_size=8008,
         max_position_embeddings=128,
-        d_model=2560,
-        encoder_layers=2,
-        decoder_layers=24,
-        encoder_attention_heads=32,
-        decoder_attention_heads=32,
-        encoder_ffn_dim=10240,
-        decoder_ffn_dim=10240,
     )
 
 
@@ -208,11 +192,6 @@ class BlenderbotSmall(Bart):
         Bart.settings,
         Switch("scale_embedding", "encoder.embedding.scale", False, on="sqrt_d_model"),
         max_position_embeddings=512,
-        d_model=512,
-        encoder_layers=8,
-        decoder_layers=8,
-        encoder_ffn_dim=2048,
-        decoder_ffn_dim=2048,
     )
 
 

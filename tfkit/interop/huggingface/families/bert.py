@@ -94,12 +94,12 @@ class BertLike(Family):
         "init": {"type": "normal"},
     }
     settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("vocab_size", "vocab_size", 30522),
+        Setting("vocab_size", "vocab_size"),
         Setting("max_position_embeddings", "max_length", 512),
-        Setting("hidden_size", "d_model", 768),
-        Setting("num_hidden_layers", "num_layers", 12),
-        Setting("num_attention_heads", "layer.attention.num_heads", 12),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 3072),
+        Setting("hidden_size", "d_model"),
+        Setting("num_hidden_layers", "num_layers"),
+        Setting("num_attention_heads", "layer.attention.num_heads"),
+        Setting("intermediate_size", "layer.feedforward.d_ff"),
         Setting("hidden_act", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("hidden_dropout_prob", ("layer.dropout", "embedding.dropout"), 0.1),
         Setting("attention_probs_dropout_prob", "layer.attention.dropout", 0.1),

@@ -42,10 +42,10 @@ class Bloom(ClassicDecoder):
     )
     heads: ClassVar = heads_of("Bloom")
     settings = (
-        Setting("vocab_size", "vocab_size", 250880),
-        Setting("hidden_size", "d_model", 64, also=("n_embed",)),
-        Setting("n_layer", "num_layers", 2, also=("num_hidden_layers",)),
-        Setting("n_head", "layer.attention.num_heads", 8, also=("num_attention_heads",)),
+        Setting("vocab_size", "vocab_size"),
+        Setting("hidden_size", "d_model", also=("n_embed",)),
+        Setting("n_layer", "num_layers", also=("num_hidden_layers",)),
+        Setting("n_head", "layer.attention.num_heads", also=("num_attention_heads",)),
         Setting("hidden_dropout", "layer.dropout", 0.0),
         Setting("attention_dropout", "layer.attention.dropout", 0.0),
         Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
@@ -65,11 +65,11 @@ class Falcon(ClassicDecoder):
     base: ClassVar = laid(ClassicDecoder.base, {"position.type": "rotary"})
     heads: ClassVar = heads_of("Falcon")
     settings = (
-        Setting("vocab_size", "vocab_size", 65024),
+        Setting("vocab_size", "vocab_size"),
         Setting("max_position_embeddings", "max_length", 2048),
-        Setting("hidden_size", "d_model", 4544, also=("n_embed",)),
-        Setting("num_hidden_layers", "num_layers", 32, also=("n_layer",)),
-        Setting("num_attention_heads", "layer.attention.num_heads", 71, also=("n_head",)),
+        Setting("hidden_size", "d_model", also=("n_embed",)),
+        Setting("num_hidden_layers", "num_layers", also=("n_layer",)),
+        Setting("num_attention_heads", "layer.attention.num_heads", also=("n_head",)),
         Setting("ffn_hidden_size", INNER, None),
         Setting("activation", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("bias", ("layer.attention.bias", "layer.feedforward.bias"), False),
@@ -158,11 +158,11 @@ class MPT(ClassicDecoder):
     )
     heads: ClassVar = heads_of("Mpt")
     settings = (
-        Setting("vocab_size", "vocab_size", 50368),
+        Setting("vocab_size", "vocab_size"),
         Setting("max_seq_len", "max_length", 2048),
-        Setting("d_model", "d_model", 2048),
-        Setting("n_layers", "num_layers", 24),
-        Setting("n_heads", "layer.attention.num_heads", 16),
+        Setting("d_model", "d_model"),
+        Setting("n_layers", "num_layers"),
+        Setting("n_heads", "layer.attention.num_heads"),
         Setting("resid_pdrop", "layer.dropout", 0.0),
         Setting("emb_pdrop", "embedding.dropout", 0.0),
         Setting("attn_config.attn_pdrop", "layer.attention.dropout", 0.0),

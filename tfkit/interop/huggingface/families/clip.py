@@ -41,11 +41,7 @@ class ClipText(BertLike):
         (row for row in BertLike.settings if "dropout" not in row.theirs),
         Setting("attention_dropout", "layer.attention.dropout", 0.0),
         without=("type_vocab_size",),
-        vocab_size=49408,
         max_position_embeddings=77,
-        hidden_size=512,
-        num_attention_heads=8,
-        intermediate_size=2048,
         hidden_act="quick_gelu",
         layer_norm_eps=1e-5,
     )
@@ -84,11 +80,7 @@ class SiglipText(ClipText):
     settings = amended(
         ClipText.settings,
         Setting("hidden_act", "layer.feedforward.activation", "gelu_pytorch_tanh", WORDS),
-        vocab_size=32000,
         max_position_embeddings=64,
-        hidden_size=768,
-        num_attention_heads=12,
-        intermediate_size=3072,
         layer_norm_eps=1e-6,
     )
     head_rules: ClassVar = {"none": renamed({"head": "heads.pooler.dense"})}

@@ -32,12 +32,7 @@ class Cohere(Llama):
         Llama.settings,
         Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
         without=("head_dim", "mlp_bias", "rms_norm_eps"),
-        vocab_size=256000,
         max_position_embeddings=8192,
-        hidden_size=8192,
-        num_hidden_layers=40,
-        num_attention_heads=64,
-        intermediate_size=22528,
     )
     head_settings = (Factor("logit_scale", "head.scale", 0.0625),)
     rules = (

@@ -33,11 +33,11 @@ class Dbrx(Sparse):
     base = laid(BASE, {"layer.norm": {"type": "layer_norm", "bias": False}})
     heads = heads_of("Dbrx")
     settings = (
-        Setting("vocab_size", "vocab_size", 32000),
+        Setting("vocab_size", "vocab_size"),
         Setting("max_position_embeddings", "max_length", 2048, also=(OWN["max_position_embeddings"],)),
-        Setting("hidden_size", "d_model", 2048, also=(OWN["hidden_size"],)),
-        Setting("num_hidden_layers", "num_layers", 24, also=(OWN["num_hidden_layers"],)),
-        Setting("num_attention_heads", "layer.attention.num_heads", 16, also=(OWN["num_attention_heads"],)),
+        Setting("hidden_size", "d_model", also=(OWN["hidden_size"],)),
+        Setting("num_hidden_layers", "num_layers", also=(OWN["num_hidden_layers"],)),
+        Setting("num_attention_heads", "layer.attention.num_heads", also=(OWN["num_attention_heads"],)),
         Setting("attn_config.kv_n_heads", "layer.attention.num_kv_heads", 1),
         Setting("attn_config.clip_qkv", "layer.attention.clip", None),
         Setting("attn_config.attn_pdrop", "layer.attention.dropout", 0.0),
@@ -45,7 +45,7 @@ class Dbrx(Sparse):
         Setting("emb_pdrop", "embedding.dropout", 0.0),
         Setting("ffn_config.moe_num_experts", "layer.feedforward.num_experts", 4),
         Setting("ffn_config.moe_top_k", "layer.feedforward.num_active", 1),
-        Setting("ffn_config.ffn_hidden_size", "layer.feedforward.expert.d_ff", 3584),
+        Setting("ffn_config.ffn_hidden_size", "layer.feedforward.expert.d_ff"),
         Setting("ffn_config.ffn_act_fn.name", "layer.feedforward.expert.activation", "silu", ACTIVATIONS),
         Setting("initializer_range", "init.std", 0.02),
     )

@@ -26,9 +26,6 @@ class DiffLlama(Llama):
         Setting("rms_norm_eps", ("layer.norm.eps", "layer.attention.eps"), 1e-5),
         Setting("lambda_std_dev", "layer.attention.lambda_std", 0.1),
         without=("mlp_bias",),
-        hidden_size=2048,
-        num_hidden_layers=16,
-        intermediate_size=8192,
     )
     rules = (
         *Llama.rules,

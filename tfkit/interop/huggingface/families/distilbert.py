@@ -44,10 +44,10 @@ class DistilBert(BertLike):
             for row in BertLike.settings
             if row.theirs in ("vocab_size", "max_position_embeddings", "initializer_range")
         ),
-        Setting("dim", "d_model", 768),
-        Setting("n_layers", "num_layers", 6),
-        Setting("n_heads", "layer.attention.num_heads", 12),
-        Setting("hidden_dim", "layer.feedforward.d_ff", 3072),
+        Setting("dim", "d_model"),
+        Setting("n_layers", "num_layers"),
+        Setting("n_heads", "layer.attention.num_heads"),
+        Setting("hidden_dim", "layer.feedforward.d_ff"),
         Setting("activation", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("dropout", ("layer.dropout", "embedding.dropout"), 0.1),
         Setting("attention_dropout", "layer.attention.dropout", 0.1),

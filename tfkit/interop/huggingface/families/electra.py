@@ -56,9 +56,6 @@ class Electra(Narrow):
     settings = amended(
         BertLike.settings,
         Setting("embedding_size", "embedding.d_embedding", 128),
-        hidden_size=256,
-        num_attention_heads=4,
-        intermediate_size=1024,
     )
     rules = (*table_rules(), *layer_rules(), *PROJECTION)
     head_rules: ClassVar = {
@@ -102,7 +99,6 @@ class RoFormer(Narrow):
     settings = amended(
         BertLike.settings,
         Setting("embedding_size", "embedding.d_embedding", None),
-        vocab_size=50000,
         max_position_embeddings=1536,
     )
     fixed = (*BertLike.fixed, Fixed("rotary_value", (False,)))
@@ -130,11 +126,6 @@ class RemBert(BertLike):
     settings = amended(
         BertLike.settings,
         Setting("input_embedding_size", "embedding.d_embedding", 256),
-        vocab_size=250300,
-        hidden_size=1152,
-        num_hidden_layers=32,
-        num_attention_heads=18,
-        intermediate_size=4608,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )

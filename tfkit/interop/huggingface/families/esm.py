@@ -26,7 +26,6 @@ class Esm(Offset):
     settings = amended(
         (row for row in Offset.settings if row.theirs != "hidden_act"),
         without=("type_vocab_size",),
-        vocab_size=33,
         max_position_embeddings=1026,
     )
     fixed = (

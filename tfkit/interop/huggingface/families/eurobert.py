@@ -20,12 +20,7 @@ class EuroBert(Llama):
     heads: ClassVar = {"EuroBertForMaskedLM": {"head": {"type": "language_model"}}, "EuroBertModel": {"head": "none"}}
     settings = amended(
         Llama.settings,
-        vocab_size=128256,
         max_position_embeddings=8192,
-        hidden_size=768,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        intermediate_size=3072,
         rms_norm_eps=1e-5,
     )
     rules = tuple(replace(rule, ours=str(rule.ours).replace("decoder.", "encoder.")) for rule in Llama.rules)

@@ -24,9 +24,7 @@ class Exaone4(Olmo2):
     settings = amended(
         Llama.settings,
         without=("attention_bias", "mlp_bias"),
-        vocab_size=102400,
         num_key_value_heads=32,
-        intermediate_size=16384,
         rms_norm_eps=1e-5,
     )
     listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096

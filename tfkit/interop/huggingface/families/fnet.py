@@ -46,7 +46,6 @@ class FNet(BertLike):
     settings = amended(
         BertLike.settings,
         without=("num_attention_heads", "attention_probs_dropout_prob"),
-        vocab_size=32000,
         hidden_act="gelu_new",
         type_vocab_size=4,
     )

@@ -35,14 +35,9 @@ class Ernie45(Llama):
         Llama.settings,
         Setting("use_bias", ("layer.attention.bias", "layer.feedforward.bias"), False),
         without=("attention_bias", "mlp_bias", "attention_dropout"),
-        vocab_size=103424,
         max_position_embeddings=131072,
-        hidden_size=1024,
-        num_hidden_layers=18,
-        num_attention_heads=16,
         num_key_value_heads=2,
         head_dim=128,
-        intermediate_size=3072,
         rms_norm_eps=1e-5,
     )
     rope, ties = Rope(theta=500000.0, layout="interleaved"), True
@@ -57,14 +52,9 @@ class Helium(Llama):
     settings = amended(
         Llama.settings,
         Setting("attention_bias", "layer.attention.bias", False, {True: ["query", "key", "value"], False: False}),
-        vocab_size=48000,
         max_position_embeddings=4096,
-        hidden_size=2560,
-        num_hidden_layers=24,
-        num_attention_heads=20,
         num_key_value_heads=20,
         head_dim=128,
-        intermediate_size=7040,
         rms_norm_eps=1e-8,
     )
     rope = Rope(theta=100000.0, layout="interleaved")
@@ -86,14 +76,10 @@ class SeedOSS(Llama):
         Llama.settings,
         Setting("residual_dropout", "layer.dropout", 0.1),
         without=("attention_bias",),
-        vocab_size=155136,
         max_position_embeddings=524288,
-        num_hidden_layers=64,
-        num_attention_heads=80,
         num_key_value_heads=8,
         head_dim=128,
         attention_dropout=0.1,
-        intermediate_size=27648,
     )
 
     @classmethod
@@ -119,7 +105,7 @@ class HunYuanDense(Llama):
     model_types = ("hunyuan_v1_dense",)
     base = laid(Llama.base, {"layer.attention": {"qk_norm": True, "qk_norm_at": "rotated"}})
     heads = heads_of("HunYuanDenseV1")
-    settings = amended(Llama.settings, without=("mlp_bias",), vocab_size=290943, rms_norm_eps=1e-5)
+    settings = amended(Llama.settings, without=("mlp_bias",), rms_norm_eps=1e-5)
     rules = (*ENDS, *NORMS, *attention_rules(norms=("query_layernorm", "key_layernorm")), *GATED)
     rope = Rope(alpha=True)
 
@@ -133,14 +119,9 @@ class CWM(Llama):
     settings = amended(
         Llama.settings,
         without=("attention_bias",),
-        vocab_size=128256,
         max_position_embeddings=131072,
-        hidden_size=6144,
-        num_hidden_layers=64,
-        num_attention_heads=48,
         num_key_value_heads=8,
         head_dim=128,
-        intermediate_size=21504,
         rms_norm_eps=1e-5,
     )
     rope = Rope(theta=1000000.0)
@@ -165,12 +146,7 @@ class BitNet(Llama):
     settings = amended(
         Llama.settings,
         without=("head_dim", "mlp_bias"),
-        vocab_size=128256,
-        hidden_size=2560,
-        num_hidden_layers=30,
-        num_attention_heads=20,
         num_key_value_heads=5,
-        intermediate_size=6912,
         hidden_act="relu2",
         rms_norm_eps=1e-5,
     )
@@ -202,11 +178,6 @@ class NanoChat(Llama):
     settings = amended(
         Llama.settings,
         without=("head_dim", "mlp_bias"),
-        vocab_size=50304,
-        hidden_size=768,
-        num_hidden_layers=12,
-        num_attention_heads=6,
-        intermediate_size=8192,
         hidden_act="relu2",
     )
     head_settings = (Setting("final_logit_softcapping", "head.softcap", 15.0),)
@@ -226,11 +197,8 @@ class InternLM3(Llama):
     }
     settings = amended(
         Llama.settings,
-        vocab_size=128512,
         max_position_embeddings=32768,
-        num_hidden_layers=48,
         num_key_value_heads=2,
         head_dim=128,
-        intermediate_size=10240,
         rms_norm_eps=1e-5,
     )

@@ -23,16 +23,6 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Power, Settin
 
 TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first word is written
 FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # files of the first Gemma say gelu for gelu_tanh
-SIZES = (
-    Setting("vocab_size", "vocab_size", 256000),
-    Setting("max_position_embeddings", "max_length", 8192),
-    Setting("hidden_size", "d_model", 2304),
-    Setting("num_hidden_layers", "num_layers", 26),
-    Setting("num_attention_heads", "layer.attention.num_heads", 8),
-    Setting("num_key_value_heads", "layer.attention.num_kv_heads", 4),
-    Setting("head_dim", "layer.attention.head_dim", 256),
-    Setting("intermediate_size", "layer.feedforward.d_ff", 9216),
-)
 
 
 @register("family", "gemma")
@@ -50,14 +40,11 @@ class Gemma(Llama):
     heads = heads_of("Gemma")
     settings = amended(
         Llama.settings,
-        *SIZES,
         Setting("hidden_act", "layer.feedforward.activation", "gelu_pytorch_tanh", FIRST_WORDS),
         without=("mlp_bias",),
-        hidden_size=3072,
-        num_hidden_layers=28,
-        num_attention_heads=16,
+        max_position_embeddings=8192,
         num_key_value_heads=16,
-        intermediate_size=24576,
+        head_dim=256,
     )
     fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("use_bidirectional_attention", (None, False)),)
     ties = True
@@ -72,11 +59,11 @@ class Gemma2(Gemma):
     heads = heads_of("Gemma2")
     settings = amended(
         Gemma.settings,
-        *SIZES,
         Setting("hidden_activation", "layer.feedforward.activation", "gelu_pytorch_tanh", TANH),
         Power("query_pre_attn_scalar", "layer.attention.scale", 256, power=-0.5),
         Setting("attn_logit_softcapping", "layer.attention.softcap", 50.0),
         without=("hidden_act",),
+        num_key_value_heads=4,
     )
     head_settings = (Setting("final_logit_softcapping", "head.softcap", 30.0),)
     rules = (
@@ -122,9 +109,7 @@ class Gemma3(ByType, Gemma2):
     model_types = ("gemma3_text",)
     base = laid(Gemma2.base, {"layer.attention.qk_norm": True})
     heads = {"Gemma3ForCausalLM": {"head": {"type": "language_model"}}, "Gemma3TextModel": {"head": "none"}}
-    settings = amended(
-        Gemma2.settings, without=("attn_logit_softcapping",), vocab_size=262208, max_position_embeddings=131072
-    )
+    settings = amended(Gemma2.settings, without=("attn_logit_softcapping",), max_position_embeddings=131072)
     fixed = (*Gemma2.fixed, Fixed("attn_logit_softcapping", (None,)))  # ignored by the implementation
     head_settings = (Setting("final_logit_softcapping", "head.softcap", None),)
     rope, local, thetas = Rope(theta=1000000.0), Rope(), {SLIDING: "rope_local_base_freq"}

@@ -33,12 +33,9 @@ class Glm(Llama):
         Llama.settings,
         Setting("attention_bias", "layer.attention.bias", True, BIASES),
         without=("mlp_bias",),
-        vocab_size=151552,
         max_position_embeddings=131072,
-        num_hidden_layers=40,
         num_key_value_heads=2,
         head_dim=128,
-        intermediate_size=13696,
         rms_norm_eps=1.5625e-7,
     )
     rules = (*ENDS, *NORMS, *ATTENTION, *FEEDFORWARD)

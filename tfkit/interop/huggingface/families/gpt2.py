@@ -39,11 +39,11 @@ class GPT2(Family):
         "GPT2Model": {"head": "none"},
     }
     settings = (
-        Setting("vocab_size", "vocab_size", 50257),
+        Setting("vocab_size", "vocab_size"),
         Setting("n_positions", "max_length", 1024),
-        Setting("n_embd", "d_model", 768),
-        Setting("n_layer", "num_layers", 12),
-        Setting("n_head", "layer.attention.num_heads", 12),
+        Setting("n_embd", "d_model"),
+        Setting("n_layer", "num_layers"),
+        Setting("n_head", "layer.attention.num_heads"),
         Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
         Setting("resid_pdrop", "layer.dropout", 0.1),
         Setting("embd_pdrop", "embedding.dropout", 0.1),

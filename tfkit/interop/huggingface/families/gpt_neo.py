@@ -25,11 +25,11 @@ THEIRS = "h.{layer}"
 # GPT's "gelu" is the tanh approximation
 FIRST_WORDS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 SIZES = (
-    Setting("vocab_size", "vocab_size", 50257),
+    Setting("vocab_size", "vocab_size"),
     Setting("n_positions", "max_length", 1024),
-    Setting("n_embd", "d_model", 768),
-    Setting("n_layer", "num_layers", 12),
-    Setting("n_head", "layer.attention.num_heads", 12),
+    Setting("n_embd", "d_model"),
+    Setting("n_layer", "num_layers"),
+    Setting("n_head", "layer.attention.num_heads"),
     Setting("resid_pdrop", "layer.dropout", 0.1),
     Setting("embd_pdrop", "embedding.dropout", 0.1),
     Setting("attn_pdrop", "layer.attention.dropout", 0.1),
@@ -45,9 +45,7 @@ class OpenAIGPT(ClassicDecoder):
     model_types = ("openai-gpt",)
     base: ClassVar = laid(ClassicDecoder.base, {"layer.residual.type": "post_norm"})
     heads: ClassVar = heads_of("OpenAIGPT", "LMHeadModel")
-    settings = amended(
-        SIZES, Setting("afn", "layer.feedforward.activation", "gelu", FIRST_WORDS), vocab_size=40478, n_positions=512
-    )
+    settings = amended(SIZES, Setting("afn", "layer.feedforward.activation", "gelu", FIRST_WORDS), n_positions=512)
     rules = (
         Rule("tokens_embed.weight", "decoder.embedding.tokens.weight"),
         Rule("positions_embed.weight", "decoder.position.0.table.weight"),
@@ -84,13 +82,9 @@ class CTRL(ClassicDecoder):
     # layer_norm_epsilon applies to the final norm only
     settings = amended(
         SIZES,
-        Setting("dff", INNER, 8192),
+        Setting("dff", INNER),
         without=("attn_pdrop", "layer_norm_epsilon"),
-        vocab_size=246534,
         n_positions=256,
-        n_embd=1280,
-        n_layer=48,
-        n_head=16,
     )
     rules = (
         Rule("w.weight", "decoder.embedding.tokens.weight"),
@@ -131,11 +125,11 @@ class GPTNeo(ClassicDecoder):
     base: ClassVar = laid(ClassicDecoder.base, {"layer.attention": {"scale": 1.0, "bias": ["output"]}})
     heads: ClassVar = heads_of("GPTNeo")
     settings = (
-        Setting("vocab_size", "vocab_size", 50257),
+        Setting("vocab_size", "vocab_size"),
         Setting("max_position_embeddings", "max_length", 2048),
-        Setting("hidden_size", "d_model", 2048),
-        Setting("num_layers", "num_layers", 24),
-        Setting("num_heads", "layer.attention.num_heads", 16),
+        Setting("hidden_size", "d_model"),
+        Setting("num_layers", "num_layers"),
+        Setting("num_heads", "layer.attention.num_heads"),
         Setting("intermediate_size", INNER, None),
         Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
         Setting("resid_dropout", "layer.dropout", 0.0),

@@ -34,12 +34,12 @@ class GPTNeoX(ClassicDecoder):
     )
     heads: ClassVar = heads_of("GPTNeoX")
     settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("vocab_size", "vocab_size", 50432),
+        Setting("vocab_size", "vocab_size"),
         Setting("max_position_embeddings", "max_length", 2048),
-        Setting("hidden_size", "d_model", 6144),
-        Setting("num_hidden_layers", "num_layers", 44),
-        Setting("num_attention_heads", "layer.attention.num_heads", 64),
-        Setting("intermediate_size", INNER, 24576),
+        Setting("hidden_size", "d_model"),
+        Setting("num_hidden_layers", "num_layers"),
+        Setting("num_attention_heads", "layer.attention.num_heads"),
+        Setting("intermediate_size", INNER),
         Setting("hidden_act", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("hidden_dropout", ("layer.dropout", "embedding.dropout"), 0.0),
         Setting("attention_dropout", "layer.attention.dropout", 0.0),
@@ -95,10 +95,6 @@ class GPTNeoXJapanese(GPTNeoX):
         GPTNeoX.settings,
         Setting("hidden_dropout", "layer.dropout", 0.0),
         without=("attention_bias", "intermediate_size"),
-        vocab_size=32000,
-        hidden_size=2560,
-        num_hidden_layers=32,
-        num_attention_heads=32,
         attention_dropout=0.1,
     )
     rules = (Rule(f"{THEIRS}.attention.dense_bias", f"{LAYER}.attention.output.bias"), *GPTNeoX.rules)

@@ -34,7 +34,7 @@ class GptOss(Sparse):
         *amended(SHELL, attention_bias=True),
         Setting("num_local_experts", "layer.feedforward.num_experts", 128),
         Setting("num_experts_per_tok", "layer.feedforward.num_active", 4, also=("experts_per_token",)),
-        Setting("intermediate_size", "layer.feedforward.expert.d_ff", 2880),
+        Setting("intermediate_size", "layer.feedforward.expert.d_ff"),
         Setting("swiglu_limit", "layer.feedforward.expert.limit", 7.0),
     )
     fixed = (Fixed("swiglu_alpha", (1.702,)), Fixed("hidden_act", ("silu",)))  # never read

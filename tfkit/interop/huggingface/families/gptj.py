@@ -30,11 +30,11 @@ class GPTJ(ClassicDecoder):
     )
     heads: ClassVar = heads_of("GPTJ", bias=True)
     settings = (
-        Setting("vocab_size", "vocab_size", 50400),
+        Setting("vocab_size", "vocab_size"),
         Setting("n_positions", "max_length", 2048),
-        Setting("n_embd", "d_model", 4096),
-        Setting("n_layer", "num_layers", 28),
-        Setting("n_head", "layer.attention.num_heads", 16),
+        Setting("n_embd", "d_model"),
+        Setting("n_layer", "num_layers"),
+        Setting("n_head", "layer.attention.num_heads"),
         Setting("n_inner", "layer.feedforward.d_ff", None),
         Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
         Setting("resid_pdrop", "layer.dropout", 0.0),

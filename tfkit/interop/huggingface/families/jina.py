@@ -49,12 +49,7 @@ class JinaEmbeddingsV3(Turning):
     heads: ClassVar = heads_of("JinaEmbeddingsV3")
     settings = amended(
         BertLike.settings,
-        vocab_size=250002,
         max_position_embeddings=8194,
-        hidden_size=1024,
-        num_hidden_layers=24,
-        num_attention_heads=16,
-        intermediate_size=4096,
         type_vocab_size=1,
         layer_norm_eps=1e-5,
     )
@@ -85,7 +80,6 @@ class Gte(Turning):
     heads: ClassVar = {**heads_of("Gte", answers=False), "GteModel": {"head": "none"}}
     settings = amended(
         BertLike.settings,
-        vocab_size=250048,
         max_position_embeddings=8192,
         type_vocab_size=1,
         attention_probs_dropout_prob=0.0,
@@ -129,7 +123,6 @@ class NomicBert(Turning):
     settings = amended(
         BertLike.settings,
         Setting("head_dim", "layer.attention.head_dim", None),
-        vocab_size=30528,
         max_position_embeddings=2048,
         hidden_act="silu",
         hidden_dropout_prob=0.0,

@@ -82,16 +82,16 @@ class Llama(Family):
     }
     heads: ClassVar[Mapping[str, Mapping[str, Any]]] = heads_of("Llama")
     settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("vocab_size", "vocab_size", 32000),
+        Setting("vocab_size", "vocab_size"),
         Setting("max_position_embeddings", "max_length", 2048),
-        Setting("hidden_size", "d_model", 4096),
-        Setting("num_hidden_layers", "num_layers", 32),
-        Setting("num_attention_heads", "layer.attention.num_heads", 32),
+        Setting("hidden_size", "d_model"),
+        Setting("num_hidden_layers", "num_layers"),
+        Setting("num_attention_heads", "layer.attention.num_heads"),
         Setting("num_key_value_heads", "layer.attention.num_kv_heads", None),
         Setting("head_dim", "layer.attention.head_dim", None),
         Setting("attention_bias", "layer.attention.bias", False),
         Setting("attention_dropout", "layer.attention.dropout", 0.0),
-        Setting("intermediate_size", "layer.feedforward.d_ff", 11008),
+        Setting("intermediate_size", "layer.feedforward.d_ff"),
         Setting("hidden_act", "layer.feedforward.activation", "silu", ACTIVATIONS),
         Setting("mlp_bias", "layer.feedforward.bias", False),
         Setting("rms_norm_eps", "layer.norm.eps", 1e-6),

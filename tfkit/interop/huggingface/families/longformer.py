@@ -11,7 +11,6 @@ from tfkit.interop.huggingface.families.bert import heads_of, renamed
 from tfkit.interop.huggingface.families.roberta import Roberta
 from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.layer_types import spelled_layers
-from tfkit.interop.huggingface.settings import amended
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
 GLOBAL = {f"attention.self.{name}_global": f"attention.{name}_global" for name in ("query", "key", "value")}
@@ -24,7 +23,7 @@ class Longformer(Roberta):
     model_types = ("longformer",)
     base: ClassVar = laid(Roberta.base, {"layer.attention.type": "longformer"})
     heads: ClassVar = heads_of("Longformer")
-    settings = amended(Roberta.settings, vocab_size=30522)
+    settings = Roberta.settings
     rules = (*Roberta.rules, *renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in GLOBAL.items()}))
     prefix = "longformer."
 

@@ -34,7 +34,7 @@ class Marian(Bart):
         "MarianMTModel": {"head": {"type": "language_model", "bias": "frozen"}},
         "MarianModel": {"head": "none"},
     }
-    settings = amended(Bart.settings, vocab_size=58101)
+    settings = Bart.settings
     rules = (*TWO_TABLES, *ONE_TABLE, *ENDS, *LAYERS)
     tied: ClassVar = {**Bart.tied, "lm_head.weight": "decoder.embed_tokens.weight"}
     ignored = (*Bart.ignored, "{side}.embed_positions.weight")
@@ -61,9 +61,7 @@ class M2M100(Bart):
     model_types = ("m2m_100",)
     base: ClassVar = laid(PLAIN, {**PRE_NORM, "position": FAIRSEQ})
     heads: ClassVar = heads_of("M2M100")
-    settings = amended(
-        Bart.settings, vocab_size=128112, activation_function="relu", attention_dropout=0.1, scale_embedding=True
-    )
+    settings = amended(Bart.settings, activation_function="relu", attention_dropout=0.1, scale_embedding=True)
     ignored = (*Bart.ignored, "{side}.embed_positions.weights", "{side}.embed_positions.weight")
 
     @classmethod
@@ -87,8 +85,8 @@ class FSMT(M2M100):
     heads: ClassVar = {"FSMTForConditionalGeneration": {"head": {"type": "language_model"}}}
     settings = amended(
         M2M100.settings,
-        Setting("src_vocab_size", "encoder.vocab_size", 42024),
-        Setting("tgt_vocab_size", "decoder.vocab_size", 42024),
+        Setting("src_vocab_size", "encoder.vocab_size"),
+        Setting("tgt_vocab_size", "decoder.vocab_size"),
         without=("vocab_size",),
         attention_dropout=0.0,
     )

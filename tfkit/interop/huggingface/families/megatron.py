@@ -33,11 +33,6 @@ class MegatronBert(Bert):
     heads: ClassVar = {**heads_of("MegatronBert"), "MegatronBertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
     settings = amended(
         Bert.settings,
-        vocab_size=29056,
-        hidden_size=1024,
-        num_hidden_layers=24,
-        num_attention_heads=16,
-        intermediate_size=4096,
     )
     rules = (*table_rules()[:3], *layer_rules("attention.ln", "ln"), *renamed({"encoder.ln": "encoder.final_norm"}))
 
@@ -51,7 +46,7 @@ class BertGeneration(BertLike):
         "BertGenerationDecoder": {"type": "decoder", "head": {"type": "language_model", "tied": True, "bias": True}},
         "BertGenerationEncoder": {"head": "none"},
     }
-    settings = amended(MegatronBert.settings, without=("type_vocab_size",), vocab_size=50358)
+    settings = amended(MegatronBert.settings, without=("type_vocab_size",))
     fixed = tuple(row for row in BertLike.fixed if row.theirs != "is_decoder")
     rules = tuple(
         replace(rule, ours=str(rule.ours).replace("encoder.", "{side}.", 1))

@@ -15,7 +15,6 @@ from tfkit.interop.huggingface.settings import Setting, amended
 SIZES = (
     Setting("max_position_embeddings", "max_length", 131072),
     Setting("num_key_value_heads", "layer.attention.num_kv_heads", 8),
-    Setting("intermediate_size", "layer.feedforward.d_ff", 14336),
 )
 
 
@@ -47,9 +46,7 @@ class Ministral3(Mistral):
     heads = heads_of("Ministral3")
     settings = amended(
         Mistral.settings,
-        vocab_size=131072,
         max_position_embeddings=262144,
-        num_hidden_layers=34,
         head_dim=128,
         rms_norm_eps=1e-5,
     )

@@ -42,12 +42,7 @@ class ModernBertDecoder(ByType):
         Setting("embedding_dropout", "embedding.dropout", 0.0),
         Setting("mlp_dropout", "layer.feedforward.dropout", 0.0),
         without=("num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps"),
-        vocab_size=50368,
         max_position_embeddings=8192,
-        hidden_size=768,
-        num_hidden_layers=22,
-        num_attention_heads=12,
-        intermediate_size=1152,
     )
     head_settings = (Setting("classifier_activation", "head.activation", "gelu", ACTIVATIONS),)
     rules = (

@@ -37,7 +37,7 @@ class MPNet(Offset):
         ],
     }
     heads: ClassVar = heads_of("MPNet")
-    settings = amended(BertLike.settings, without=("type_vocab_size",), vocab_size=30527)
+    settings = amended(BertLike.settings, without=("type_vocab_size",))
     # only the table size depends on the number of buckets
     fixed = (
         Fixed("tie_word_embeddings", (True,)),

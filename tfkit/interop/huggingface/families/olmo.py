@@ -10,7 +10,7 @@ from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Setting, amended
 
-SETTINGS = amended(Llama.settings, without=("mlp_bias", "head_dim"), vocab_size=50304)
+SETTINGS = amended(Llama.settings, without=("mlp_bias", "head_dim"))
 
 
 @register("family", "olmo")

@@ -38,12 +38,12 @@ class OPT(ClassicDecoder):
     base: ClassVar = laid(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
     heads: ClassVar = heads_of("OPT")
     settings = (
-        Setting("vocab_size", "vocab_size", 50272),
+        Setting("vocab_size", "vocab_size"),
         Setting("max_position_embeddings", "max_length", 2048),
-        Setting("hidden_size", "d_model", 768),
-        Setting("num_hidden_layers", "num_layers", 12),
-        Setting("num_attention_heads", "layer.attention.num_heads", 12),
-        Setting("ffn_dim", INNER, 3072),
+        Setting("hidden_size", "d_model"),
+        Setting("num_hidden_layers", "num_layers"),
+        Setting("num_attention_heads", "layer.attention.num_heads"),
+        Setting("ffn_dim", INNER),
         Setting("activation_function", "layer.feedforward.activation", "relu", ACTIVATIONS),
         Setting("dropout", ("layer.dropout", "embedding.dropout"), 0.1),
         Setting("attention_dropout", "layer.attention.dropout", 0.0),
@@ -95,12 +95,12 @@ class XGLM(ClassicDecoder):
     )
     heads: ClassVar = heads_of("XGLM", classifies=False)
     settings = (
-        Setting("vocab_size", "vocab_size", 256008),
+        Setting("vocab_size", "vocab_size"),
         Setting("max_position_embeddings", "max_length", 2048),
-        Setting("d_model", "d_model", 1024),
-        Setting("num_layers", "num_layers", 24),
-        Setting("attention_heads", "layer.attention.num_heads", 16),
-        Setting("ffn_dim", INNER, 4096),
+        Setting("d_model", "d_model"),
+        Setting("num_layers", "num_layers"),
+        Setting("attention_heads", "layer.attention.num_heads"),
+        Setting("ffn_dim", INNER),
         Setting("activation_function", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("dropout", ("layer.dropout", "embedding.dropout"), 0.1),
         Setting("attention_dropout", "layer.attention.dropout", 0.1),
@@ -124,12 +124,12 @@ class BioGPT(ClassicDecoder):
     heads: ClassVar = heads_of("BioGpt")
     # the implementation ignores layer_norm_eps
     settings = (
-        Setting("vocab_size", "vocab_size", 42384),
+        Setting("vocab_size", "vocab_size"),
         Setting("max_position_embeddings", "max_length", 1024),
-        Setting("hidden_size", "d_model", 1024),
-        Setting("num_hidden_layers", "num_layers", 24),
-        Setting("num_attention_heads", "layer.attention.num_heads", 16),
-        Setting("intermediate_size", INNER, 4096),
+        Setting("hidden_size", "d_model"),
+        Setting("num_hidden_layers", "num_layers"),
+        Setting("num_attention_heads", "layer.attention.num_heads"),
+        Setting("intermediate_size", INNER),
         Setting("hidden_act", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("hidden_dropout_prob", ("layer.dropout", "embedding.dropout"), 0.1),
         Setting("attention_probs_dropout_prob", "layer.attention.dropout", 0.1),

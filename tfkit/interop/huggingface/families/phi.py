@@ -41,10 +41,7 @@ class Phi3(Llama):
         Llama.settings,
         DROPOUTS[0],
         without=("head_dim", "attention_bias", "mlp_bias"),
-        vocab_size=32064,
         max_position_embeddings=4096,
-        hidden_size=3072,
-        intermediate_size=8192,
         rms_norm_eps=1e-5,
     )
     rules = (
@@ -86,10 +83,6 @@ class Phi(Llama):
         Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
         *DROPOUTS,
         without=("head_dim", "attention_bias", "mlp_bias", "rms_norm_eps"),
-        vocab_size=51200,
-        hidden_size=2048,
-        num_hidden_layers=24,
-        intermediate_size=8192,
         hidden_act="gelu_new",
     )
     rules = (

@@ -44,8 +44,6 @@ class Arcee(Llama):
         Llama.settings,
         SQUARED,
         max_position_embeddings=4096,
-        hidden_size=2560,
-        intermediate_size=18432,
         rms_norm_eps=1e-5,
     )
     rules = RULES
@@ -61,9 +59,7 @@ class Apertus(Llama):
     settings = amended(
         Llama.settings,
         without=("head_dim", "mlp_bias"),
-        vocab_size=131072,
         max_position_embeddings=65536,
-        intermediate_size=14336,
         hidden_act="xielu",
         rms_norm_eps=1e-5,
     )
@@ -110,11 +106,7 @@ class Nemotron(Llama):
         Setting("norm_eps", "layer.norm.eps", 1e-5),
         SQUARED,
         without=("rms_norm_eps",),
-        vocab_size=256000,
         max_position_embeddings=4096,
-        hidden_size=6144,
-        num_attention_heads=48,
-        intermediate_size=24576,
         initializer_range=0.0134,
     )
     rules = RULES
@@ -133,11 +125,7 @@ class Jais2(Llama):
         Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
         SQUARED,
         without=("rms_norm_eps",),
-        vocab_size=150272,
         max_position_embeddings=8192,
-        hidden_size=3328,
-        num_attention_heads=26,
-        intermediate_size=26624,
         attention_bias=True,
         mlp_bias=True,
     )
@@ -159,13 +147,8 @@ class StarCoder2(Llama):
         Setting("residual_dropout", "layer.dropout", 0.0),
         Setting("embedding_dropout", "embedding.dropout", 0.0),
         without=("head_dim", "attention_bias", "mlp_bias", "rms_norm_eps"),
-        vocab_size=49152,
         max_position_embeddings=4096,
-        hidden_size=3072,
-        num_hidden_layers=30,
-        num_attention_heads=24,
         num_key_value_heads=2,
-        intermediate_size=12288,
         initializer_range=0.018042,
     )
     rules = (*ENDS, *NORMS, *ATTENTION, *feedforward_rules(up="c_fc", down="c_proj"))

@@ -11,13 +11,6 @@ from tfkit.interop.huggingface.family import Tree, laid
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.settings import Setting, amended
 
-SIZES = (
-    Setting("vocab_size", "vocab_size", 151936),
-    Setting("max_position_embeddings", "max_length", 32768),
-    Setting("num_key_value_heads", "layer.attention.num_kv_heads", 32),
-    Setting("intermediate_size", "layer.feedforward.d_ff", 22016),
-)
-
 
 @register("family", "qwen2")
 class Qwen2(Llama):
@@ -26,7 +19,12 @@ class Qwen2(Llama):
     model_types = ("qwen2",)
     base = laid(Llama.base, {"layer.attention.bias": ["query", "key", "value"]})
     heads = heads_of("Qwen2")
-    settings = amended(Llama.settings, *SIZES, without=("attention_bias", "mlp_bias", "head_dim"))
+    settings = amended(
+        Llama.settings,
+        without=("attention_bias", "mlp_bias", "head_dim"),
+        max_position_embeddings=32768,
+        num_key_value_heads=32,
+    )
     listed, window = True, 4096
 
     @classmethod

@@ -61,7 +61,7 @@ class Roberta(Offset):
 
     model_types: ClassVar[tuple[str, ...]] = ("roberta",)
     heads: ClassVar[Mapping[str, Mapping[str, Any]]] = heads_of("Roberta")
-    settings = amended(BertLike.settings, vocab_size=50265)
+    settings = BertLike.settings
     rules = (*table_rules(), *layer_rules())
     head_rules: ClassVar = {
         "masked_lm": (
@@ -86,7 +86,7 @@ class XLMRoberta(Roberta):
 
     model_types = ("xlm-roberta",)
     heads: ClassVar = heads_of("XLMRoberta")
-    settings = amended(Roberta.settings, vocab_size=30522)
+    settings = Roberta.settings
 
 
 @register("family", "camembert")
@@ -130,12 +130,7 @@ class XLMRobertaXL(Roberta):
     heads: ClassVar = heads_of("XLMRobertaXL")
     settings = amended(
         Roberta.settings,
-        vocab_size=250880,
         max_position_embeddings=514,
-        hidden_size=2560,
-        num_hidden_layers=36,
-        num_attention_heads=32,
-        intermediate_size=10240,
         type_vocab_size=1,
         layer_norm_eps=1e-5,
     )

@@ -24,11 +24,7 @@ class SmolLM3(Llama):
     settings = amended(
         Llama.settings,
         without=("head_dim",),
-        vocab_size=128256,
         max_position_embeddings=32768,
-        hidden_size=2048,
-        num_hidden_layers=36,
-        num_attention_heads=16,
         num_key_value_heads=4,
     )
     rope, ties, listed = Rope(theta=2000000.0), True, True

@@ -32,11 +32,8 @@ class StableLM(Llama):
         Setting("hidden_dropout", "layer.dropout", 0.0),
         Setting("use_qkv_bias", "layer.attention.bias", False, BIASES),
         without=("head_dim", "attention_bias", "mlp_bias", "rms_norm_eps"),
-        vocab_size=50304,
         max_position_embeddings=4096,
-        hidden_size=2560,
         num_key_value_heads=32,
-        intermediate_size=6912,
     )
     rules = (
         *ENDS,

@@ -80,13 +80,13 @@ class T5(Family):
         **{f"T5{end}": over for end, over in OF_TEXTS.items()},
     }
     settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("vocab_size", "vocab_size", 32128),
-        Setting("d_model", "d_model", 512),
-        Setting("num_layers", "encoder.num_layers", 6),
+        Setting("vocab_size", "vocab_size"),
+        Setting("d_model", "d_model"),
+        Setting("num_layers", "encoder.num_layers"),
         Setting("num_decoder_layers", "decoder.num_layers", None),
-        Setting("num_heads", "layer.attention.num_heads", 8),
+        Setting("num_heads", "layer.attention.num_heads"),
         Setting("d_kv", "layer.attention.head_dim", 64),
-        Setting("d_ff", "layer.feedforward.d_ff", 2048),
+        Setting("d_ff", "layer.feedforward.d_ff"),
         Setting("relative_attention_num_buckets", "position.num_buckets", 32),
         Setting("relative_attention_max_distance", "position.max_distance", 128),
         Setting("layer_norm_epsilon", "layer.norm.eps", 1e-6),
@@ -171,7 +171,7 @@ class MT5(T5):
 
     model_types = ("mt5",)
     heads: ClassVar = {name.replace("T5", "MT5"): over for name, over in T5.heads.items()}
-    settings = amended(T5.settings, vocab_size=250112, num_layers=8, num_heads=6, d_ff=1024)
+    settings = T5.settings
     projection = GATED_GELU
 
     @classmethod

@@ -36,11 +36,11 @@ class XLM(BertLike):
         "XLMModel": {"head": "none"},
     }
     settings = (
-        Setting("vocab_size", "vocab_size", 30145, also=("n_words",)),
+        Setting("vocab_size", "vocab_size", also=("n_words",)),
         Setting("max_position_embeddings", "max_length", 512),
-        Setting("emb_dim", "d_model", 2048),
-        Setting("n_layers", "num_layers", 12),
-        Setting("n_heads", "layer.attention.num_heads", 16),
+        Setting("emb_dim", "d_model"),
+        Setting("n_layers", "num_layers"),
+        Setting("n_heads", "layer.attention.num_heads"),
         Setting("gelu_activation", "layer.feedforward.activation", True, {True: "gelu", False: "relu"}),
         Setting("dropout", ("layer.dropout", "embedding.dropout"), 0.1),
         Setting("attention_dropout", "layer.attention.dropout", 0.1),

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,36 @@ from transformers.modeling_outputs import (
 from tfkit.interop.huggingface.own.tfkit_sources import build, write_code
 
 WEIGHTS = frozenset({"attention"})  # observed for output_attentions
+TEXT = ("input_ids", "attention_mask")
+TARGET = ("decoder_input_ids", "decoder_attention_mask")
+MARKS = ("global_attention_mask", "prefix_length")
+TYPED = (*TEXT, "token_type_ids", "position_ids", "inputs_embeds")
+# inputs of the model, besides those that a class computes
+INPUTS = {*TYPED, *TARGET, "decoder_inputs_embeds", *MARKS}
+ANSWER = ("output_attentions", "return_dict")
+
+Values = dict[str, Any]
+
+
+def takes(*names: str) -> Callable[[Callable[[Any, Values, Values], Any]], Callable[..., Any]]:
+    """Give a forward these arguments, None by default, and **kwargs; it receives both as dicts."""
+    kind, place = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    arguments = [kind("self", place), *(kind(name, place, default=None) for name in names)]
+    signature = inspect.Signature([*arguments, kind("kwargs", kind.VAR_KEYWORD)])
+
+    def wrap(forward: Callable[[Any, Values, Values], Any]) -> Callable[..., Any]:
+        @functools.wraps(forward)
+        def called(self: Any, *given: Any, **kwargs: Any) -> Any:
+            if len(given) > len(names) or any(name in kwargs for name in names[: len(given)]):
+                signature.bind(self, *given, **kwargs)  # raises TypeError
+            call = dict.fromkeys(names) | dict(zip(names, given, strict=False))
+            call |= {name: kwargs.pop(name) for name in names if name in kwargs}
+            return forward(self, call, kwargs)
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        return called
+
+    return wrap
 
 
 class TfkitConfig(PreTrainedConfig):
@@ -94,16 +127,17 @@ class TfkitPreTrainedModel(PreTrainedModel):
         write_code(self.model, Path(save_directory))
         super().save_pretrained(save_directory, *args, **kwargs)
 
-    def called(self, asked: dict[str, Any], output_attentions: bool | None = None, **call: Any) -> Any:
-        """Return the model's output, with attention weights if requested.
+    def called(self, call: Values, rest: Values, **more: Any) -> Any:
+        """Return the model's output for its inputs in `call` and `more`, with attention weights if requested.
 
         Arguments that are None are omitted.
         """
-        if asked.get("output_hidden_states"):
+        if rest.get("output_hidden_states"):
             raise ValueError("output_hidden_states: the hidden states of each layer are not given; leave it out")
-        watched = self.config.output_attentions if output_attentions is None else output_attentions
-        call["observe"] = WEIGHTS if watched else None
-        return self.model(**{name: value for name, value in call.items() if value is not None})
+        watched = call.get("output_attentions")
+        more["observe"] = WEIGHTS if (self.config.output_attentions if watched is None else watched) else None
+        inputs = {name: value for name, value in call.items() if name in INPUTS} | more
+        return self.model(**{name: value for name, value in inputs.items() if value is not None})
 
 
 class TfkitReader(TfkitPreTrainedModel):
@@ -111,40 +145,12 @@ class TfkitReader(TfkitPreTrainedModel):
 
     with_heads = True
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        global_attention_mask: Tensor | None = None,
-        prefix_length: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    @takes(*TYPED, *TARGET, "decoder_inputs_embeds", *MARKS, "labels", *ANSWER)
+    def forward(self, call: Values, rest: Values) -> Any:
         """Run the model and convert its output with `as_output`."""
-        out = self.called(
-            kwargs,
-            output_attentions,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=_segments(self.model, token_type_ids),
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            global_attention_mask=global_attention_mask,
-            prefix_length=prefix_length,
-            with_heads=self.with_heads,
-        )
-        return _given(_with_weights(self.as_output(out, labels), out), return_dict)
+        call["token_type_ids"] = _segments(self.model, call["token_type_ids"])
+        out = self.called(call, rest, with_heads=self.with_heads)
+        return _given(_with_weights(self.as_output(out, call["labels"]), out), call["return_dict"])
 
     def as_output(self, out: Any, labels: Tensor | None) -> Any:
         """Convert the output to transformers' format, with the loss of `labels`."""
@@ -200,23 +206,12 @@ class TfkitForSequenceClassification(TfkitReader):
 class TfkitForQuestionAnswering(TfkitReader):
     """Extractive question answering."""
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    @takes(*TYPED, "start_positions", "end_positions")
+    def forward(self, call: Values, rest: Values) -> Any:
         """Run the model and convert its output with `as_output`; the labels are the two positions."""
-        places = (start_positions, end_positions)
-        labels = None if start_positions is None or end_positions is None else torch.stack(places, dim=-1)
-        return super().forward(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels=labels, **kwargs
-        )
+        places = call.pop("start_positions"), call.pop("end_positions")
+        labels = None if places[0] is None or places[1] is None else torch.stack(places, dim=-1)
+        return super().forward(**call, **rest, labels=labels)
 
     def as_output(self, out: Any, labels: Tensor | None) -> Any:
         """Return start and end logits [batch time] and their mean loss."""
@@ -241,39 +236,17 @@ class TfkitWriter(TfkitPreTrainedModel, GenerationMixin):
 class TfkitForCausalLM(TfkitWriter):
     """Causal language modelling and generation."""
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Past | None = None,
-        inputs_embeds: Tensor | None = None,
-        global_attention_mask: Tensor | None = None,
-        prefix_length: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    @takes(*TEXT, "position_ids", "past_key_values", "inputs_embeds", *MARKS, "labels", "use_cache", *ANSWER)
+    def forward(self, call: Values, rest: Values) -> Any:
         """Return logits [batch time vocab]; with `labels` (-100: ignored) the mean loss of the next tokens."""
-        past = self.past(past_key_values, use_cache)
-        if position_ids is None and attention_mask is not None and past_key_values is None:
-            position_ids = _places(attention_mask)
-        out = self.called(
-            kwargs,
-            output_attentions,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            global_attention_mask=global_attention_mask,
-            prefix_length=prefix_length,
-            state=None if past is None else past.state,
-        )
+        labels, mask, before = call["labels"], call["attention_mask"], call["past_key_values"]
+        past = self.past(before, call["use_cache"])
+        if call["position_ids"] is None and mask is not None and before is None:
+            call["position_ids"] = _places(mask)
+        out = self.called(call, rest, state=None if past is None else past.state)
         loss = None if labels is None else _loss(out.logits[:, :-1], labels[:, 1:])
         made = CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=past)
-        return _given(_with_weights(made, out), return_dict)
+        return _given(_with_weights(made, out), call["return_dict"])
 
     def prepare_inputs_for_generation(
         self,
@@ -302,31 +275,18 @@ class TfkitForCausalLM(TfkitWriter):
 class EncoderOnly(nn.Module):
     """The encoder of an encoder-decoder, for `generate`."""
 
+    whole: Any
+
     def __init__(self, whole: Any) -> None:
         super().__init__()
         object.__setattr__(self, "whole", whole)  # not a submodule, to avoid a cycle
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        global_attention_mask: Tensor | None = None,
-        prefix_length: Tensor | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutput:
+    @takes(*TEXT, *MARKS, "output_attentions")
+    def forward(self, call: Values, rest: Values) -> BaseModelOutput:
         """Return hidden states [batch source d_model]."""
-        whole: Any = self.whole
-        first = input_ids.new_zeros(input_ids.shape[0], 1)  # a dummy target token; its states are dropped
-        out = whole.called(
-            kwargs,
-            kwargs.pop("output_attentions", None),
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=first,
-            global_attention_mask=global_attention_mask,
-            prefix_length=prefix_length,
-            with_heads=False,
-        )
+        ids = call["input_ids"]
+        first = ids.new_zeros(ids.shape[0], 1)  # a dummy target token; its states are dropped
+        out = self.whole.called(call, rest, decoder_input_ids=first, with_heads=False)
         weights = [value for place, value in out.observed.items() if place.startswith("encoder.")]
         return BaseModelOutput(last_hidden_state=out.memory, attentions=tuple(weights) or None)
 
@@ -338,46 +298,25 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         """Return the encoder for `generate`."""
         return EncoderOnly(self)
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        encoder_outputs: Any = None,
-        past_key_values: Past | None = None,
-        global_attention_mask: Tensor | None = None,
-        prefix_length: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    @takes(
+        *(*TEXT, *TARGET, "inputs_embeds", "decoder_inputs_embeds", "encoder_outputs", "past_key_values", *MARKS),
+        *("labels", "use_cache", *ANSWER),
+    )
+    def forward(self, call: Values, rest: Values) -> Any:
         """Return logits [batch time vocab]; `labels` (-100: ignored) add the mean loss and default decoder inputs."""
-        if decoder_input_ids is None and labels is not None:
-            decoder_input_ids = self._shifted(labels)
-        memory = None if encoder_outputs is None else encoder_outputs[0]
-        past = self.past(past_key_values, use_cache)
-        out = self.called(
-            kwargs,
-            output_attentions,
-            input_ids=input_ids if memory is None else None,
-            attention_mask=attention_mask,
-            inputs_embeds=inputs_embeds if memory is None else None,
-            encoder_hidden_states=None if past is not None and past.get_seq_length() else memory,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            global_attention_mask=global_attention_mask,
-            prefix_length=prefix_length,
-            state=None if past is None else past.state,
-        )
+        labels, encoded = call["labels"], call["encoder_outputs"]
+        if call["decoder_input_ids"] is None and labels is not None:
+            call["decoder_input_ids"] = self._shifted(labels)
+        past = self.past(call["past_key_values"], call["use_cache"])
+        state = None if past is None else past.state
+        memory: Values = {}
+        if encoded is not None:
+            kept = past is not None and past.get_seq_length()
+            memory = {"input_ids": None, "inputs_embeds": None, "encoder_hidden_states": None if kept else encoded[0]}
+        out = self.called(call, rest, state=state, **memory)
         loss = None if labels is None else _loss(out.logits, labels)
         made = Seq2SeqLMOutput(loss=loss, logits=out.logits, past_key_values=past, encoder_last_hidden_state=out.memory)
-        return _given(_with_weights(made, out), return_dict)
+        return _given(_with_weights(made, out), call["return_dict"])
 
     def prepare_inputs_for_generation(
         self,
