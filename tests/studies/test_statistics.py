@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def test_the_interval_and_p_are_those_of_the_paired_t_test() -> None:
     expected = stats.ttest_rel(ours, theirs)
     interval = expected.confidence_interval(0.95)
     assert found.p == pytest.approx(expected.pvalue)
-    assert (found.low, found.high) == (pytest.approx(interval.low), pytest.approx(interval.high))
+    assert [found.low, found.high] == pytest.approx([interval.low, interval.high])
     assert found.mean == pytest.approx(float(np.mean(ours - theirs)))
 
 
@@ -52,7 +51,7 @@ def test_t_by_hand() -> None:
     """1, 2, 3: the mean 2, its standard error 1 / sqrt(3), t(2) at 0.975 4.302653."""
     (found,) = judged([comparison(1.0, 2.0, 3.0)], ())
     reach = 4.302653 / math.sqrt(3)
-    assert (found.low, found.high) == (pytest.approx(2 - reach, abs=1e-5), pytest.approx(2 + reach, abs=1e-5))
+    assert [found.low, found.high] == pytest.approx([2 - reach, 2 + reach], abs=1e-5)
 
 
 def test_pairs_are_by_seed_and_what_is_missing_is_left_out() -> None:
@@ -188,7 +187,8 @@ def test_the_rank_sum_test_is_exact() -> None:
         ours, theirs = (list(generator.normal(size=size)) for size in sizes)
         expected = stats.mannwhitneyu(ours, theirs, method="exact")
         assert rank_sum_test(ours, theirs, False)[0] == pytest.approx(expected.pvalue)
-    assert rank_sum_test([1.0] * 5, [None] * 5, False) == (pytest.approx(2 / 252), True)
+    p, ahead = rank_sum_test([1.0] * 5, [None] * 5, False)
+    assert ahead and p == pytest.approx(2 / 252)
     assert rank_sum_test([None] * 40, [1.0] * 40, True)[0] < 1e-15
     assert rank_sum_test([None, None], [None, None], False) == (1.0, False)
 

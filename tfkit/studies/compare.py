@@ -130,9 +130,7 @@ def print_results(report: StudyReport, console: Console) -> None:
             continue
         console.print()
         say(console, f"{measure} ({'more' if measure in results.rising else 'less'} is better)", "bold")
-        cells = [
-            [row[key].replace(", ", ",") for key in COLUMNS] for row in report.rows(measure)
-        ]  # no line breaks there
+        cells = [[row[key].replace(", ", ",") for key in COLUMNS] for row in report.rows(measure)]  # no breaks there
         rows(console, cells, list(COLUMNS.values()))
     exact = [measure for measure in results.measure if measure in EXACT]
     if exact:

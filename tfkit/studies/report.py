@@ -79,7 +79,8 @@ class StudyReport:
         cells = [cell for arm in self.results.own for cell in arm.cells]
         counts = {state: sum(cell.state == state for cell in cells) for state in ("done", *LOST, "altered")}
         seeds = ", ".join(map(str, self.results.seeds))
-        text = f"{counts.pop('done')} of {len(cells)} runs are done, of {len(self.results.own)} variants with seeds {seeds}"
+        text = f"{counts.pop('done')} of {len(cells)} runs are done, of {len(self.results.own)} variants"
+        text += f" with seeds {seeds}"
         text += "".join(f"; {count} {state}" for state, count in counts.items() if count)
         return text + (f". The plan was made at {self.planned}." if self.planned else ".")
 

@@ -303,9 +303,9 @@ def _verdict(one: Comparison) -> Verdict:
         return "open"
     if one.lost[0] == one.runs > 0:
         return "diverged"
-    if one.margin is not None and one.low is not None and one.high is not None:
-        if -one.margin <= one.low and one.high <= one.margin:
-            return "equal"
+    bounds = (one.low, one.high)
+    if one.margin is not None and all(bound is not None and abs(bound) <= one.margin for bound in bounds):
+        return "equal"
     if one.better is not None:
         return "better" if one.better else "worse"
     return "open" if one.p is None or one.by_rank else "within the noise"
