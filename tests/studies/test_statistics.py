@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from tfkit.studies.board import examples_of
-from tfkit.studies.results import ArmResult, Cell, Context, Results, results_of
+from tfkit.studies.results import ArmResult, Cell, Results, StudyContext, results_of
 from tfkit.studies.statistics import (
     LEVEL,
     Comparison,
@@ -138,10 +138,10 @@ def test_an_accuracy_is_compared_by_its_examples() -> None:
         return ArmResult(name, tuple(Cell(i, "done", name, one, (), {"test": 300}) for i, one in enumerate(scores)))
 
     arms = (arm("baseline", 297, 297), arm("b", 298, 298), arm("c", 298, 299))
-    found = results_of(Context("s"), arms, ("test.accuracy",), ("test.accuracy",))
+    found = results_of(StudyContext("s"), arms, ("test.accuracy",), ("test.accuracy",))
     assert [one.words() for one in found.comparisons] == ["within the noise"] * 2
     assert found.comparisons[0].error == pytest.approx(100 / 300 / math.sqrt(2))
-    alone = results_of(Context("s"), arms[:2], ("test.accuracy",), ("test.accuracy",))
+    alone = results_of(StudyContext("s"), arms[:2], ("test.accuracy",), ("test.accuracy",))
     assert alone.comparisons[0].words() == "open: identical differences"
 
 
@@ -193,7 +193,7 @@ def test_the_rank_sum_test_is_exact() -> None:
     assert rank_sum_test([None, None], [None, None], False) == (1.0, False)
 
 
-def whole_results(*values: tuple[float | None, ...], context: Context, state: str = "diverged") -> Results:
+def whole_results(*values: tuple[float | None, ...], context: StudyContext, state: str = "diverged") -> Results:
     """Results of arms with these losses by seed; None is a run in that state."""
     names = ["baseline", *(f"arm {place}" for place in range(1, len(values)))]
     arms = [
@@ -217,7 +217,7 @@ def test_failed_missing_and_altered_runs_are_no_evidence() -> None:
         "altered": "open: arm 1-s3 was altered",
     }
     for state, expected in words.items():
-        (found,) = whole_results(*own, context=Context("s", planned=True), state=state).comparisons
+        (found,) = whole_results(*own, context=StudyContext("s", planned=True), state=state).comparisons
         assert found.words() == expected
         assert claim_verdict(found, rising=False) == "open"
 
@@ -227,13 +227,13 @@ def test_the_variance_is_pooled_over_arms_with_similar_spreads() -> None:
     generator = np.random.default_rng(5)
     values = generator.normal(size=(4, 3)) * 0.01 + generator.normal(size=3) + np.array([2.0, 2.0, 1.9, 2.1])[:, None]
     rest = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
-    found = whole_results(*map(tuple, values), context=Context("s")).comparisons
+    found = whole_results(*map(tuple, values), context=StudyContext("s")).comparisons
     assert [one.pooled for one in found] == [4, 4, 4]
     assert all(one.error == pytest.approx(math.sqrt(2 * (rest**2).sum() / 6 / 3)) for one in found)
     assert all(one.freedom == 6 for one in found)
     assert [one.words() for one in found] == ["within the noise", "better", "worse"]
     wild = np.vstack([values, [[5.0, 1.0, 9.0]]])
-    found = whole_results(*map(tuple, wild), context=Context("s")).comparisons
+    found = whole_results(*map(tuple, wild), context=StudyContext("s")).comparisons
     assert [one.pooled for one in found] == [4, 4, 4, 0]
     assert found[-1].freedom == 2
     assert found[-1].words() == "within the noise"
@@ -256,7 +256,7 @@ def test_each_row_tells_its_power() -> None:
 
 def test_equal_within_a_margin() -> None:
     own = ((2.0, 2.01, 2.02), (2.001, 2.011, 2.022), (2.03, 2.04, 2.05))
-    found = whole_results(*own, context=Context("s", equal_within={"valid.loss": 0.02})).comparisons
+    found = whole_results(*own, context=StudyContext("s", equal_within={"valid.loss": 0.02})).comparisons
     assert [one.words() for one in found] == ["equal within 0.02", "worse"]
 
 
@@ -292,7 +292,7 @@ def test_intervals_agree_with_verdicts() -> None:
     seen = set()
     for _ in range(30):
         values = generator.normal(size=(6, 4)) + 0.8 * np.arange(6)[:, None]
-        for one in whole_results(*map(tuple, values), context=Context("s")).comparisons:
+        for one in whole_results(*map(tuple, values), context=StudyContext("s")).comparisons:
             assert one.low is not None and one.high is not None and one.mean is not None
             assert (one.low < 0 < one.high) == (one.verdict == "within the noise")
             assert one.low <= one.mean <= one.high
@@ -338,7 +338,7 @@ def test_the_simulation_computes_what_a_study_does() -> None:
     for kind in ("normal", "heavy-tailed", "skewed", "bounded"):
         values, step = drawn(kind, generator, (5, 5, 3))
         for study, expected in zip(values, p_values(values, step), strict=True):
-            found = whole_results(*map(tuple, study), context=Context("s")).comparisons
+            found = whole_results(*map(tuple, study), context=StudyContext("s")).comparisons
             assert [one.p for one in found] == [pytest.approx(one, rel=1e-6) for one in expected]
 
 
@@ -359,7 +359,7 @@ def test_all_intervals_hold_at_once(shift: float) -> None:
     generator, truth = np.random.default_rng(4), np.array([0, 0, 0, 0, *[shift] * 4])[:, None]
     wrong = 0
     for _ in range(2_000):
-        found = whole_results(*map(tuple, generator.normal(size=(8, 3)) + truth), context=Context("s")).comparisons
+        found = whole_results(*map(tuple, generator.normal(size=(8, 3)) + truth), context=StudyContext("s")).comparisons
         wrong += any(
             not (one.low or 0) <= real[0] <= (one.high or 0) for one, real in zip(found, truth[1:], strict=True)
         )

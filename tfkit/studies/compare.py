@@ -18,7 +18,7 @@ from tfkit.studies.board import altered, examples_of, measured
 from tfkit.studies.plan import Plan
 from tfkit.studies.plan_file import PLAN
 from tfkit.studies.report import COLUMNS, StudyReport, environment_of
-from tfkit.studies.results import EXACT, ArmResult, Cell, Context, curve_of, results_of, study_results
+from tfkit.studies.results import EXACT, ArmResult, Cell, StudyContext, curve_of, results_of, study_results
 from tfkit.training.folder import RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.labels import read_labels
@@ -60,7 +60,7 @@ def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, im
     rising = tuple(name for name in chosen if rises(name, first.train))
     changes = {arm.name: changes_of(first, runs[0][1]) for arm, runs in zip(arms[1:], groups[1:], strict=True)}
     edited = {str(folder): why for runs in groups for folder, *_ in runs if (why := altered(folder))}
-    results = results_of(Context("comparison", altered=edited), arms, chosen, rising)
+    results = results_of(StudyContext("comparison", altered=edited), arms, chosen, rising)
     return StudyReport(results, changes, environment_of([folder for runs in groups for folder, *_ in runs]))
 
 

@@ -107,7 +107,7 @@ class StudyReport:
             "would be found with a probability of 80 %; seeds needed: the number of seeds that gives the observed "
             "difference this power. The standard deviation of the differences is at least a step of the measure: one "
             "example of an accuracy, or half a unit of the last printed digit. Identical differences give no verdict. "
-            "A run that diverged or failed ranks behind all others, and a variant with such runs is compared by the "
+            "A run that diverged or failed ranks last, and a variant with such runs is compared by the "
             "exact rank sum test (Wilcoxon 1945). Verdicts are given when all planned runs have ended, and not on "
             "runs whose files were altered. A claim is held or not held where its comparison is beyond the noise, and "
             "open otherwise."

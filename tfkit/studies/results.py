@@ -186,8 +186,8 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Context:
-    """What results are about: name, question and claims of a study, and the state of its plan."""
+class StudyContext:
+    """Context of results: name, question and claims of a study, and the state of its plan."""
 
     name: str
     about: str = ""
@@ -199,7 +199,9 @@ class Context:
     planned: bool = False  # verdicts wait for all runs
 
 
-def results_of(context: Context, arms: Sequence[ArmResult], measure: Sequence[str], rising: Sequence[str]) -> Results:
+def results_of(
+    context: StudyContext, arms: Sequence[ArmResult], measure: Sequence[str], rising: Sequence[str]
+) -> Results:
     """Compare all arms with the first one on every noisy measure, and judge the claims."""
     by_name = {arm.name: by for arm in arms for by in arms if by.name == (arm.same_as or arm.name)}
     pairs = [
@@ -241,7 +243,7 @@ class Table:
     problem: str
 
     @classmethod
-    def of(cls, arms: Sequence[ArmResult], measure: str, context: Context, rising: Sequence[str]) -> Table:
+    def of(cls, arms: Sequence[ArmResult], measure: str, context: StudyContext, rising: Sequence[str]) -> Table:
         """Pool the variance of the arms that have a value for every seed of the first one."""
         values = {arm.name: arm.values(measure) for arm in arms}
         seeds = [seed for seed, value in values[arms[0].name].items() if value is not None]
@@ -329,7 +331,7 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
                 arm.cache_bytes,
             )
         )
-    context = Context(
+    context = StudyContext(
         plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, planned=True
     )
     return results_of(context, arms, plan.measure, plan.rising)

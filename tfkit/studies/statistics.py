@@ -70,7 +70,7 @@ class Comparison:
 
     `p` is that of the paired t test, `p_holm` after Holm's correction (Holm 1979) over all comparisons of the study.
     `low` and `high` bound the interval: all intervals of a study hold at once with 95 %. Runs that diverged or failed
-    rank behind all values, and p is that of the exact rank sum test (`by_rank`). Identical differences have no p.
+    rank last, and p is that of the exact rank sum test (`by_rank`). Identical differences have no p.
     `seen` is the smallest difference that has 80 % power, `seeds` the number of seeds that gives the observed one
     80 % power. `problem` is why no verdict is given.
     """
@@ -226,7 +226,7 @@ def compared(
 def rank_sum_test(ours: Sequence[float | None], theirs: Sequence[float | None], rising: bool) -> tuple[float, bool]:
     """Return the exact two-sided p of the rank sum test (Wilcoxon 1945), and if the first side ranks ahead.
 
-    None ranks behind all values.
+    None ranks last.
     """
     values = [math.inf if value is None else -value if rising else value for value in (*ours, *theirs)]
     if len(values) > MOST_RANKED:
