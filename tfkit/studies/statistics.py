@@ -140,7 +140,7 @@ def spread(values: Sequence[float]) -> Spread | None:
 def pooled(values: Array, floor: float = 0.0) -> Pool:
     """Pool the variance of arms [..., arms, seeds] about additive effects of arm and seed.
 
-    Arms whose variance exceeds that of the others far beyond chance (p of an F test under OUTLYING) are left out.
+    Arms whose variance is far larger than that of the others (p of an F test under OUTLYING) are left out.
     `floor` is the minimum standard deviation of a difference that an arm's spread is held against.
     """
     seeds, inside = values.shape[-1], np.ones(values.shape[:-1])
